@@ -27,18 +27,10 @@ log = logging.getLogger(__name__)
 MOST_LINE = 1 << 24
 """characters of a turn: a pipe may have no ends of lines"""
 
-COMMANDS = {
-    "/help": "say this",
-    "/reset": "begin anew: forget all turns",
-    "/exit": "end (also /bye, Ctrl-D)",
-}
+COMMANDS = {"/help": "say this", "/reset": "begin anew: forget all turns", "/exit": "end (also /bye, Ctrl-D)"}
 BY_OTHER_NAMES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/clear": "/reset"}
 KEYS = 'Ctrl-C stops an answer, and the chat goes on. A text of several lines begins and ends with """.'
 QUOTES = '"""'
-
-
-def register(app: typer.Typer) -> None:
-    app.command("chat")(chat)
 
 
 def chat(
@@ -76,8 +68,8 @@ def chat(
 
 
 class _CtrlC:
-    """What Ctrl-C does in a terminal: while a turn is typed it drops the line; of an answer, the first one lets the token under way
-    be finished, and the next one does not wait for it. Else it does nothing."""
+    """Handler of Ctrl-C in a terminal: while a turn is typed it drops the line; of an answer, the first one lets the token
+    under way be finished, and the next one does not wait for it. Else it does nothing."""
 
     def __init__(self) -> None:
         self.reading = self.answering = self.asked = False
@@ -92,8 +84,8 @@ class _Turns:
     """The loop: a turn is read, answered, and written. by_hand: whether a person types the turns; quiet: a document is made of the
     turns, and no answer is written; lines: their tokens are written as lines of JSON."""
 
-    def __init__(self, talk: Conversation, made: Ready, name: str, tokens: int | None, quiet: bool, lines: bool) -> None:
-        self.talk, self.made, self.name, self.tokens, self.quiet, self.lines = talk, made, name, tokens, quiet, lines
+    def __init__(self, talk: Conversation, model_ready: Ready, name: str, tokens: int | None, quiet: bool, lines: bool) -> None:
+        self.talk, self.made, self.name, self.tokens, self.quiet, self.lines = talk, model_ready, name, tokens, quiet, lines
         self.by_hand = sys.stdin is not None and sys.stdin.isatty()
         self.ctrl_c = _CtrlC()
         self.refused = 0
@@ -126,11 +118,8 @@ class _Turns:
 
     # ---- reading ----
 
+    @phase("turns to come")
     def _next(self) -> str | None:
-        with phase("turns to come"):
-            return self._read()
-
-    def _read(self) -> str | None:
         """The next turn; None at the end of the input, where a person types Ctrl-D."""
         if not self.by_hand:
             return self._line("")
@@ -213,7 +202,7 @@ class _Turns:
             self.documents.append(_turn(text, self.talk, why))
 
     def _longer(self, error: ConversationError) -> str:
-        """What to do about a conversation that is longer than the cache."""
+        """Return the message for a conversation that is longer than the cache, with the fix."""
         loaded: LoadedModel = self.made.model
         holds, most = loaded.max_positions, loaded.config.max_position_embeddings
         what = "the answer is cut" if self.talk.last.ids else "the turn was not taken"
@@ -239,24 +228,16 @@ class _Turns:
 def _turn(text: str, talk: Conversation, why: str | None) -> dict[str, Any]:
     last = talk.last
     return {
-        "prompt": text,
-        "text": talk.answer if last.ids else None,
-        "ids": last.ids,
-        **({} if last.log_probabilities is None else {"logprobs": last.log_probabilities}),
-        "fed_tokens": talk.fed,
-        "stopped": last.stopped,
-        "prefill_ms": last.prefill_seconds * 1e3,
-        "tokens_per_second": last.tokens_per_second,
+        "prompt": text, "text": talk.answer if last.ids else None, "ids": last.ids,
+        **({} if last.log_probabilities is None else {"logprobs": last.log_probabilities}), "fed_tokens": talk.fed,
+        "stopped": last.stopped, "prefill_ms": last.prefill_seconds * 1e3, "tokens_per_second": last.tokens_per_second,
         "error": why,
     }
 
 
-def _document(talk: Conversation, made: Ready, turns: list[dict[str, Any]]) -> dict[str, Any]:
-    use = made.plan.memory(n=1, m=1)
+def _document(talk: Conversation, model_ready: Ready, turns: list[dict[str, Any]]) -> dict[str, Any]:
+    use = model_ready.plan.memory(n=1, m=1)
     return {
-        "turns": turns,
-        "messages": talk.messages,
-        "memory": {use.device: use.total},
-        "compile_ms": made.compile_seconds * 1e3,
-        "path": made.plan.variants[0].path.id,
+        "turns": turns, "messages": talk.messages, "memory": {use.device: use.total},
+        "compile_ms": model_ready.compile_seconds * 1e3, "path": model_ready.plan.variants[0].path.id,
     }

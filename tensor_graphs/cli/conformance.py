@@ -11,10 +11,6 @@ from tensor_graphs.cli import options
 from tensor_graphs.cli.importing import imported
 
 
-def register(app: typer.Typer) -> None:
-    app.command("conformance")(conformance)
-
-
 def conformance(
     backend: Annotated[
         str | None, typer.Option(help="Whose kernels: c, gen, numpy, torch, cuda, …, an installed one, or (default) the module's.")
@@ -78,8 +74,8 @@ def _backend(backend: str | None, module: str | None) -> str:
     from tensor_graphs.kernels.registry import BACKENDS, register_backend
 
     if module is not None:
-        found = imported(module, "--module")
-        name = getattr(found, "NAME", None)
+        loaded = imported(module, "--module")
+        name = getattr(loaded, "NAME", None)
         if not isinstance(name, str):
             says = "has no NAME" if name is None else f"has a NAME that is no text, {name!r}"
             raise options.NotPossible(
@@ -90,7 +86,7 @@ def _backend(backend: str | None, module: str | None) -> str:
                 f"--module: {module} is the backend {name!r}, and --backend says {backend!r}\n"
                 f"  fix: --backend {name}, or leave it out"
             )
-        register_backend(name, found)
+        register_backend(name, loaded)
         return name
     if backend is None:
         raise options.UsageError("whose table?\n  fix: --backend numpy, or --module path/to/backend.py")

@@ -18,10 +18,10 @@ Made = TypeVar("Made")
 
 
 def register(app: typer.Typer) -> None:
-    made = Verbs(no_args_is_help=True, help="A cost model fitted to what was measured on this machine.")
-    made.command("train")(train)
-    made.command("check")(check)
-    app.add_typer(made, name="costs")
+    costs = Verbs(no_args_is_help=True, help="A cost model fitted to what was measured on this machine.")
+    costs.command("train")(train)
+    costs.command("check")(check)
+    app.add_typer(costs, name="costs")
 
 
 def train(
@@ -60,18 +60,18 @@ def train(
 
 
 def _of_each(asked: Mapping[str, Sequence[Sample]], make: Callable[[Sequence[Sample]], Made]) -> dict[str, Made]:
-    """What is made of each kind of samples, of those of which there are enough. Raises CannotTrain where there are of none."""
+    """Return what `make` returns for each kind of which there are enough samples. Raises CannotTrain where there are of none."""
     from tensor_graphs.costs.learned.fit import CannotTrain
 
-    found, refused = {}, []
-    for what, each in asked.items():
+    results, refused = {}, []
+    for what, samples in asked.items():
         try:
-            found[what] = make(each)
+            results[what] = make(samples)
         except CannotTrain as e:
             refused.append(e)
-    if not found:
+    if not results:
         raise refused[0]
-    return found
+    return results
 
 
 def check(db: options.DatabaseAt = None, backends: options.Backends = None, threads: options.Threads = None,
@@ -82,14 +82,14 @@ def check(db: options.DatabaseAt = None, backends: options.Backends = None, thre
 
     with options.database(db, create=False) as database:
         asked = {"times": samples_of(database, options.backends(backends), threads), "schedules": schedules_of(database, threads)}
-    found = _of_each(asked, checked)
-    graphs = {what: len({s.graph for s in each}) for what, each in asked.items()}
+    results = _of_each(asked, checked)
+    graphs = {what: len({s.graph for s in samples}) for what, samples in asked.items()}
     if json:
         options.print_json({what: {"rows": len(asked[what]), "graphs": graphs[what],
                                    "checked": [dataclasses.asdict(q) for q in qualities]}
-                            for what, qualities in found.items()})
+                            for what, qualities in results.items()})
         return
-    for what, qualities in found.items():
+    for what, qualities in results.items():
         print(f"{len(asked[what])} {what} of {graphs[what]} graphs, each predicted without those of its graph\n"
               f"{'':18s} {'off by':>7s} {'pairs':>6s} {'top 1':>6s} {'top 5':>6s}")
         for q in qualities:

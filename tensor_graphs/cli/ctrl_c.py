@@ -36,12 +36,12 @@ class _InOrder:
         self.is_lost = False
         self.has_reminder = False
 
-    def lost(self, told: sys.UnraisableHookArgs) -> None:
+    def lost(self, raised: sys.UnraisableHookArgs) -> None:
         """The hook for what cannot be raised where it happened."""
-        if told.exc_type is KeyboardInterrupt:
+        if raised.exc_type is KeyboardInterrupt:
             self._raise_later()
         else:
-            sys.__unraisablehook__(told)
+            sys.__unraisablehook__(raised)
 
     def _raise_later(self) -> None:
         self.is_lost = True
@@ -103,7 +103,8 @@ def taken_by(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def happened() -> bool:
-    """Whether there was a Ctrl-C, or the signal that asks to end, since `while_running`; not counting what `taken_by` took."""
+    """Return whether there was a Ctrl-C, or the signal that asks to end, since `while_running`; not counting what `taken_by`
+    took."""
     return _handler.count > 0
 
 

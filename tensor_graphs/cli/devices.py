@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 NO_TRANSFERS = "one device: all backends share its memory, so that nothing is ever copied between devices"
 
 
-def register(app: typer.Typer) -> None:
-    app.command("devices")(devices)
-
-
 def devices(
     measure: Annotated[
         bool,
@@ -66,10 +62,7 @@ def devices(
         at = device_of(name).name if reason is None else None
         rows.append(
             {
-                "backend": name,
-                "available": reason is None,
-                "why_not": reason,
-                "device": at,
+                "backend": name, "available": reason is None, "why_not": reason, "device": at,
                 "kernels": 0 if reason else len(load_backend(name)),
                 "software": dict(environment.libs) if environment is not None and reason is None else {},
             }
@@ -79,8 +72,8 @@ def devices(
             measure_device(store, tuple(here), threads=threads, anew=True)
     now = datetime.now(UTC)
     at_home = [name for name in here if device_of(name).is_host]
-    known = {name: queries.constants(store, environment, device_of(name).name) for name, environment in here.items()}
-    measured = {name: {n: c for n, c in constants.items() if n not in LINK} for name, constants in known.items()}
+    constants_of = {name: queries.constants(store, environment, device_of(name).name) for name, environment in here.items()}
+    measured = {name: {n: c for n, c in constants.items() if n not in LINK} for name, constants in constants_of.items()}
     refused = {name: {n: why for n in FLOPS if isinstance(why := flops_kernel(name, n), str)} for name in at_home}
     refused |= {name: no_kernel(name) for name in here if device_of(name).kind == "cuda"}
     for row in rows:
@@ -95,19 +88,14 @@ def devices(
     for name in (r["backend"] for r in rows if r["device"] not in (None, HOST.name)):
         device = device_of(name)
         for way, pair in (("upload", (HOST.name, device.name)), ("download", (device.name, HOST.name))):
-            values = {n.removeprefix(f"{way}_"): c.value for n, c in known[name].items() if n in LINK and n.startswith(way)}
+            values = {n.removeprefix(f"{way}_"): c.value for n, c in constants_of[name].items() if n in LINK and n.startswith(way)}
             links.append({"from": pair[0], "to": pair[1], "backend": name, **values})
     others = [d for d in known_devices() if d is not HOST]
     if json:
         options.print_json(
             {
                 "devices": [
-                    {
-                        "device": "cpu",
-                        "name": cpu.hardware_name,
-                        "memory_bytes": cpu.memory_bytes,
-                        "cores": usable_cores(),
-                    },
+                    {"device": "cpu", "name": cpu.hardware_name, "memory_bytes": cpu.memory_bytes, "cores": usable_cores()},
                     *(
                         {"device": d.name, "name": d.hardware()[0], "memory_bytes": d.hardware()[1], "at_most": dict(d.peaks())}
                         for d in others
@@ -122,8 +110,8 @@ def devices(
     print(f"cpu  {cpu.hardware_name}, {usable_cores()} cores, {cpu.memory_bytes / 2**30:.0f} GiB")
     for d in others:
         name, nbytes, properties = d.hardware()
-        said = [name, f"{nbytes / 2**30:.0f} GiB", *(f"{key.replace('_', ' ')} {value}" for key, value in properties)]
-        print(f"{d.name}  {', '.join(said)}")
+        words = [name, f"{nbytes / 2**30:.0f} GiB", *(f"{key.replace('_', ' ')} {value}" for key, value in properties)]
+        print(f"{d.name}  {', '.join(words)}")
     for r in rows:
         software = ", ".join(f"{k} {v}" for k, v in r["software"].items())
         where = f" on {r['device']}" if r["device"] not in (None, HOST.name) else ""
@@ -142,7 +130,7 @@ def devices(
 
 
 def table(
-    known: Mapping[str, Mapping[str, DeviceConstant]],
+    constants_of: Mapping[str, Mapping[str, DeviceConstant]],
     refused: Mapping[str, Mapping[str, str]],
     now: datetime,
     peaks: Mapping[str, float] | None = None,
@@ -164,7 +152,7 @@ def table(
         where, heading, flops = f" of {device}", f"{device}:", (F32, "flops_f64", *PRODUCTS)
         unit, scaled, last = "Tflop/s", 1e-12, {CLOCK: "clock [GHz]"}
     nothing = [f"nothing is measured yet{where}: tg devices --measure"]
-    if not known and not peaks:
+    if not constants_of and not peaks:
         return [*nothing, ""]
     columns = {name: f"{name.removeprefix('flops_').replace('_', ' ')} [{unit}]" for name in flops} | {CALL: "call [µs]"} | last
     scale = {**dict.fromkeys(flops, scaled), CALL: 1e6, RUN: 1e6, CLOCK: 1e-9}
@@ -175,7 +163,7 @@ def table(
         row = "".join(f"{c:>{w}s}" for c, w in zip(cells, widths, strict=True))
         lines.append(f"  at most   {row}  by its clocks and units")
     notes = []
-    for backend, constants in known.items():
+    for backend, constants in constants_of.items():
         cells = []
         for name, title in columns.items():
             why = refused.get(backend, {}).get(name)
@@ -185,9 +173,8 @@ def table(
         stamps = [c.timestamp for n, c in constants.items() if n in columns and c.timestamp is not None]
         lines.append(f"  {backend:10s}" + "".join(cells) + f"  {_ago(stamps, now)}")
     lines += notes
-    newest = max(
-        (c for c in known.values() if READ in c), key=lambda c: c[READ].timestamp or datetime.min.replace(tzinfo=UTC), default=None
-    )
+    newest = max((c for c in constants_of.values() if READ in c), default=None,
+                 key=lambda c: c[READ].timestamp or datetime.min.replace(tzinfo=UTC))
     if newest is not None:
         sizes = sorted({size[1] for n in newest if (size := working_set(n)) is not None})
         names = [(_bytes(n), f"[{n} B]") for n in sizes] or [("no cache", "")]
@@ -200,7 +187,7 @@ def table(
             lines.append(f"  {title:10s}" + "".join(cells) + f"  {_ago(stamps, now)}")
     if peaks is not None and READ in peaks:
         lines.append(f"  at most {peaks[READ] / 1e9:.0f} GB/s of memory, by its clock and width")
-    return [*lines, *([] if known else nothing), ""]
+    return [*lines, *([] if constants_of else nothing), ""]
 
 
 def _number(value: float) -> str:

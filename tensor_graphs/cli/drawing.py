@@ -9,12 +9,8 @@ import typer
 
 from tensor_graphs.cli import options
 
-Svg = Annotated[
-    Path | None, typer.Option("--svg", metavar="FILE", help="Draw it into this file; Graphviz has to be installed.")
-]
-Dot = Annotated[
-    Path | None, typer.Option("--dot", metavar="FILE", help="Write the diagram's text for Graphviz into this file.")
-]
+Svg = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw it into this file; Graphviz has to be installed.")]
+Dot = Annotated[Path | None, typer.Option("--dot", metavar="FILE", help="Write the diagram's text for Graphviz into this file.")]
 
 
 def check(svg: Path | None) -> None:

@@ -12,10 +12,6 @@ from tensor_graphs.cli.compiling import Ready, ready
 from tensor_graphs.phases import IMPORT, phase
 
 
-def register(app: typer.Typer) -> None:
-    app.command("embed")(embed)
-
-
 def embed(
     *,
     model: Annotated[
@@ -35,19 +31,14 @@ def embed(
             raise options.UsageError(f"--text number {number} is empty: there is nothing to embed")
     loaded = load_model(model, dtype=dtype)
     if not loaded.encoder:
-        raise options.NotPossible(
-            f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …"
-        )
+        raise options.NotPossible(f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …")
     vectors, model_ready, left_out = embeddings(loaded, text, choice, common.db, quiet=common.json)
     if common.json:
         use = model_ready.plan.memory()
         options.print_json(
             {
-                "embeddings": vectors.tolist(),
-                "texts": text,
-                "tokens_left_out": left_out,
-                "memory": {use.device: use.total},
-                "path": model_ready.plan.variants[0].path.id,
+                "embeddings": vectors.tolist(), "texts": text, "tokens_left_out": left_out,
+                "memory": {use.device: use.total}, "path": model_ready.plan.variants[0].path.id,
             }
         )
         return

@@ -9,10 +9,6 @@ import typer
 from tensor_graphs.cli import options
 
 
-def register(app: typer.Typer) -> None:
-    app.command("equal")(equal)
-
-
 def equal(
     left: Annotated[str, typer.Argument(metavar="A.tg", help="A .tg file.")],
     right: Annotated[str, typer.Argument(metavar="B.tg", help="Another one, with the same names of inputs.")],

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from tensor_graphs.paths.plan import Plan
 
 
-def register(app: typer.Typer) -> None:
-    app.command("explain")(explain)
-
-
 def explain(
     *,
     source: options.Source,

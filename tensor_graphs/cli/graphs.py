@@ -12,7 +12,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import IMPORT, phase
 
 STEP = {"n": 1, "m": 1, "p": 256}
-"""the sizes at which a decoder is priced: one token, in the midst of a text"""
+"""sizes for which a decoder's cost is estimated: one token, in the midst of a text"""
 
 
 def graph_of(source: str, dtype: str | None, max_positions: int | None, greedy: bool = True) -> Graph:
@@ -31,8 +31,8 @@ def graph_of(source: str, dtype: str | None, max_positions: int | None, greedy: 
 
 def typical(graph: Graph, at: str | None) -> dict[str, int]:
     """--at, or for a decoder (dims n, m, p) one new token behind 256."""
-    given = options.sizes(at, graph)
-    return {**within(graph, STEP), **given} if graph.dims.keys() == STEP.keys() else given
+    sizes = options.sizes(at, graph)
+    return {**within(graph, STEP), **sizes} if graph.dims.keys() == STEP.keys() else sizes
 
 
 def within(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -49,14 +49,14 @@ def imported(source: str, option: str) -> ModuleType:
     if (file.is_file() and not by_path) or file.is_dir():
         fix = "\n  fix: the path of a Python module, FILE.py, or its dotted name"
     try:
-        found = importlib.import_module(name)
+        module = importlib.import_module(name)
     except TensorGraphsError as e:
         raise NotImported(f"{option}: {source} cannot be imported: {e}" + ("" if "\n  fix: " in str(e) else fix)) from e
     except (Exception, SystemExit) as e:  # anyone's code
         raise NotImported(f"{option}: {source} cannot be imported: {type(e).__name__}: {e}{fix}") from e
-    there = getattr(found, "__file__", None)
+    there = getattr(module, "__file__", None)
     if by_path and (there is None or Path(there).resolve() != file.resolve()):
         raise NotImported(
             f"{option}: {source} has the name of another module, {name} ({there or 'built in'})\n  fix: give the file another name"
         )
-    return found
+    return module

@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from tensor_graphs.paths.path import Path as GraphPath
 
 
-def register(app: typer.Typer) -> None:
-    app.command("list-paths")(list_paths)
-
-
 def list_paths(
     *,
     source: options.Source,

@@ -88,7 +88,11 @@ def _on_a_clear_line(record: logging.LogRecord) -> bool:
 
 
 for _verb in VERBS:
-    importlib.import_module(f"tensor_graphs.cli.{_verb}").register(app)
+    _module = importlib.import_module(f"tensor_graphs.cli.{_verb}")
+    if hasattr(_module, "register"):                    # several verbs under one word
+        _module.register(app)
+    else:
+        app.command(_verb.replace("_", "-"))(getattr(_module, _verb))
 
 
 @functools.cache
@@ -131,7 +135,7 @@ def main() -> None:
         if not hasattr(e, "show") or not hasattr(e, "exit_code"):  # else wrong usage, as the parser of options sees it
             raise
         e.show()
-        _say_what_is_missing(e)
+        _print_missing(e)
         _leave(e.exit_code)
     if code == interrupted.CODE and not options.told:  # typer turns Ctrl-C into this code
         _fail("stopped", code)
@@ -148,7 +152,7 @@ def _collect_seldom() -> None:
     gc.set_threshold(MANY, *gc.get_threshold()[1:])
 
 
-def _say_what_is_missing(error: Any) -> None:
+def _print_missing(error: Any) -> None:
     """The fix behind what the parser of options says of an argument that is not given: what it is."""
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None and getattr(param, "help", None):

@@ -10,10 +10,6 @@ import typer
 from tensor_graphs.cli import options
 
 
-def register(app: typer.Typer) -> None:
-    app.command("new-backend")(new_backend)
-
-
 def new_backend(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Of the backend and of its Python package.")],
     into: Annotated[Path, typer.Option(help="The folder in which the project's folder is made.")] = Path(),

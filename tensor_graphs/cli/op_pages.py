@@ -90,22 +90,22 @@ class Small(CaseDraw):
         return tuple(self.size(least) for _ in range(min(max(self.rank, low), high)))
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType | None = None, **how: Any) -> Node:
-        made = super().tensor(shape, dtype)
-        self.made[made] = how
-        return made
+        node = super().tensor(shape, dtype)
+        self.made[node] = how
+        return node
 
 
 def pages(conformance: Path) -> dict[str, str]:
     """File name -> text, of every op, the functions made of ops, and the index. conformance: the folder of those tables."""
     tables = {p.stem: json.loads(p.read_text(encoding="utf-8"))["cells"] for p in sorted(conformance.glob("*.json"))}
-    found = {f"{name}.md": page(name, tables) for name in ops()}
-    return {**found, "functions.md": functions_page(), "README.md": index()}
+    texts = {f"{name}.md": page(name, tables) for name in ops()}
+    return {**texts, "functions.md": functions_page(), "README.md": index()}
 
 
 def public(name: str) -> Callable[..., Any]:
     """The function of `tg` that makes an op."""
-    made: Callable[..., Any] = getattr(tg, FUNCTION.get(name, name))
-    return made
+    function: Callable[..., Any] = getattr(tg, FUNCTION.get(name, name))
+    return function
 
 
 def page(name: str, tables: Mapping[str, Mapping[str, Any]]) -> str:
@@ -133,7 +133,7 @@ def _subject(op: CompositeOp) -> tuple[str, str]:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    """As it is written: annotations without the quotes that a postponed one has."""
+    """Return the signature as written: annotations without the quotes that a postponed one has."""
     return str(inspect.signature(function)).replace("'", "") if callable(function) else ""
 
 
@@ -143,14 +143,14 @@ def _prose(doc: str) -> str:
 
 
 def _dtypes(name: str) -> list[DType]:
-    found = []
+    rows = []
     for dtype in DTYPES.values():
         try:
             instance(name, CaseDraw(0, dtype))
         except DTypeError:
             continue
-        found.append(dtype)
-    return found
+        rows.append(dtype)
+    return rows
 
 
 def _listed(dtypes: list[DType], whose: str) -> str:
@@ -296,14 +296,14 @@ def _gradient(name: str, op: Op, taken: list[DType]) -> str:
         return "None: nothing flows back through integers and booleans."
     seeds = [leaves.input(f"g{i}" if len(outputs) > 1 else "g", o.shape, o.dtype) for i, o in enumerate(outputs)]
     try:
-        found = tg.vjp(outputs, seeds, wanted)
+        gradients = tg.vjp(outputs, seeds, wanted)
     except LanguageError as e:
         return f"None: {str(e).splitlines()[0]}"
     if isinstance(op, CompositeOp) and op.gradient_rule is None:
         return "The derivative of its definition, made op by op."
     what = "Its own rule, which a test holds to the derivative of the definition." if isinstance(op, CompositeOp) else "Its row."
     return f"{what} g is the gradient of the result.\n\n" + _text(
-        {f"to_{x.attrs['name']}": g for x, g in zip(wanted, found, strict=True)})
+        {f"to_{x.attrs['name']}": g for x, g in zip(wanted, gradients, strict=True)})
 
 
 def _values(x: Node, how: Mapping[str, Any]) -> list[Any]:
@@ -320,8 +320,8 @@ def _values(x: Node, how: Mapping[str, Any]) -> list[Any]:
         low = max(0, -9 if low is None else int(low))
         span = 9 if high is None else max(1, int(high) - low)
         values = low + (np.arange(count) if how.get("distinct") else i * (3 if span % 3 else 5) % span)
-    found: list[Any] = values.reshape([int(s) for s in x.shape]).tolist()
-    return found
+    numbers: list[Any] = values.reshape([int(s) for s in x.shape]).tolist()
+    return numbers
 
 
 def _call(node: Node) -> str:
@@ -356,23 +356,23 @@ def _call(node: Node) -> str:
 def _example(name: str, op: Op, taken: list[DType]) -> str:
     node, hints = _example_node(name, taken)
     lines = ["import tensor_graphs as tg", ""]
-    given = {}
+    feeds = {}
     for x in node.inputs:
         text = "" if x.dtype == tg.f32 else f", {_attribute_text(x.dtype)}"
         lines.append(f"{x.attrs['name']} = tg.input(\"{x.attrs['name']}\", {_attribute_text(x.shape)}{text})")
-        given[str(x.attrs["name"])] = _values(x, hints[x])
+        feeds[str(x.attrs["name"])] = _values(x, hints[x])
     names = ["value"] if len(node.types) == 1 else [f"value{i}" for i in range(len(node.types))]
     lines.append(f"{', '.join(names)} = {_call(node)}")
     outputs = "value" if len(names) == 1 else "{" + ", ".join(f'"{n}": {n}' for n in names) + "}"
     lines.append(f"found = tg.interpret(tg.graph({outputs}), {{")
-    lines += [f'    "{k}": {json.dumps(v).replace("true", "True").replace("false", "False")},' for k, v in given.items()]
+    lines += [f'    "{k}": {json.dumps(v).replace("true", "True").replace("false", "False")},' for k, v in feeds.items()]
     lines.append("}).outputs")
     code = "\n".join(lines)
     scope: dict[str, Any] = {}
     exec(compile(code, f"example of {name}", "exec"), scope)  # noqa: S102 - the example is ours, and is shown because it runs
-    made = scope[names[0]]
-    made = made.inputs[0] if made.op is leaves.ITEM else made
-    assert made is node or made.op is not op, (name, code)
+    value = scope[names[0]]
+    value = value.inputs[0] if value.op is leaves.ITEM else value
+    assert value is node or value.op is not op, (name, code)
     printed = [f"{n} = {np.array2string(np.asarray(v), **PRINTED)}" for n, v in scope["found"].items()]
     return f"```python\n{code}\n```\n\n```text\n" + "\n".join(printed) + "\n```"
 
@@ -428,16 +428,16 @@ def _first_sentence(name: str) -> str:
 
 
 def write(docs: Path) -> list[Path]:
-    """Write docs/ops anew: pages of ops that are no more go. Returns the files."""
+    """Write docs/ops again, delete the pages of ops that are gone, and return the files."""
     folder = docs / "ops"
     folder.mkdir(exist_ok=True)
-    made = pages(docs / "conformance")
+    texts = pages(docs / "conformance")
     for old in folder.glob("*.md"):
-        if old.name not in made:
+        if old.name not in texts:
             old.unlink()
-    for name, text in made.items():
+    for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in made]
+    return [folder / name for name in texts]
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class NotPossible(TensorGraphsError):
 
 
 def tolerance_of(value: float | None) -> float | None:
-    """The value of --tolerance, if it is one. Raises UsageError."""
+    """Return the value of --tolerance. Raises UsageError."""
     if value is not None and not 0 <= value < math.inf:
         raise UsageError(f"--tolerance {value:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
     return value
@@ -180,9 +180,7 @@ RepetitionPenalty = Annotated[
     float, typer.Option(help="Make tokens of the text so far less likely: positive logits are divided by it; 1 is off.")
 ]
 Seed = Annotated[int | None, typer.Option(help="Of the draws. [default: 0]")]
-Stop = Annotated[
-    list[str] | None, typer.Option(metavar="TEXT", help="End before this text, once it is generated. Repeatable.")
-]
+Stop = Annotated[list[str] | None, typer.Option(metavar="TEXT", help="End before this text, once it is generated. Repeatable.")]
 Logprobs = Annotated[
     bool, typer.Option("--logprobs", help="With --json or --jsonl: the log probability that the model gives each new token.")
 ]
@@ -215,9 +213,9 @@ def given_backends(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else backends(text)
 
 
-def known(option: str, given: Sequence[str], names: Sequence[str]) -> None:
+def known(option: str, words: Sequence[str], names: Sequence[str]) -> None:
     """Refuse what an option does not know, naming what is close to it, or all where that is few. Raises UsageError."""
-    for word in given:
+    for word in words:
         if word not in names:
             near = difflib.get_close_matches(word, names) or (names if len(names) <= 12 else [*sorted(names)[:12], "…"])
             raise UsageError(f"{option} {word!r}: there is none of that name\n  fix: {', '.join(near)}")
@@ -299,7 +297,7 @@ def read_graph(source: str) -> Graph:
 
 
 def _near_files(path: Path) -> list[str]:
-    """Graphs beside a file that is not there, which may be meant."""
+    """Return graphs in the folder of a missing file that may be meant."""
     try:
         return [str(path.with_name(name)) for name in close_to(path.name, [f.name for f in path.parent.glob("*.tg")])]
     except OSError:
@@ -327,8 +325,8 @@ def _in_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return json.dumps(value)
     if isinstance(value, Mapping):
-        return {key: _in_json(each) for key, each in value.items()}
-    return [_in_json(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {key: _in_json(item) for key, item in value.items()}
+    return [_in_json(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def print_json(value: Any) -> None:
@@ -375,7 +373,7 @@ def print_summary(summary: PlanSummary) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people about what was done otherwise than they may think."""
+    """Print a line for people about what was done otherwise than they may think."""
     print(f"note: {text}", file=sys.stderr)
 
 

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from tensor_graphs.language.graph import Graph
 
 
-def register(app: typer.Typer) -> None:
-    app.command("plan")(plan)
-
-
 def plan(
     *,
     source: options.Source,

@@ -16,10 +16,6 @@ COUNTS = ("measured", "again", "already_known", "deployed", "paths", "failed", "
 """keys of the JSON document that are fields of the report"""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("profile")(profile)
-
-
 def profile(
     *,
     source: options.Source,
@@ -44,8 +40,7 @@ def profile(
         typer.Option(metavar="NAME=VALUES", help="Real values of an input: w=model.safetensors:norm.weight, s=0.5. Repeatable."),
     ] = None,
     kernel: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Just this kernel, wherever its op occurs. Repeatable."),
+        list[str] | None, typer.Option(metavar="NAME", help="Just this kernel, wherever its op occurs. Repeatable."),
     ] = None,
     op: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Just the kernels of this op. Repeatable.")
@@ -91,17 +86,12 @@ def profile(
             {
                 **{name: getattr(report, name) for name in COUNTS},
                 "ahead": {name: value for name, value in dataclasses.asdict(report.ahead).items() if name != "budget"},
-                "statuses": report.statuses,
-                "interrupted": report.interrupted,
-                "unused_inputs": list(report.unused),
-                "rests": [dataclasses.asdict(rest) for rest in report.rests],
-                "may_save": report.may_save,
+                "statuses": report.statuses, "interrupted": report.interrupted, "unused_inputs": list(report.unused),
+                "rests": [dataclasses.asdict(rest) for rest in report.rests], "may_save": report.may_save,
                 "verdicts": [{**dataclasses.asdict(verdict), "ratio": verdict.ratio} for verdict in report.verdicts],
                 "tuned": [dataclasses.asdict(search) for search in report.tuned],
-                "walked": [dataclasses.asdict(walk) for walk in report.walked],
-                "walked_share": report.walked_share,
-                "sizes": [dict(sizes) for sizes in report.sizes],
-                "database": store.location,
+                "walked": [dataclasses.asdict(walk) for walk in report.walked], "walked_share": report.walked_share,
+                "sizes": [dict(sizes) for sizes in report.sizes], "database": store.location,
             }
         )
     else:

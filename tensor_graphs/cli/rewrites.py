@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from tensor_graphs.rewrites.report import Report
 
 
-def register(app: typer.Typer) -> None:
-    app.command("rewrites")(rewrites)
-
-
 def rewrites(
     file: Annotated[str, typer.Argument(metavar="FILE.tg", help="A .tg file.")],
     level: Annotated[str, typer.Option(help="bitwise: the same bits; reassociating: the same real number.")] = "reassociating",
@@ -55,26 +51,26 @@ def rewrites(
         _discover(graph, find, json)
         return
     other = _as_another_form(graph, file, to) if to else None
-    found = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit, whole=True if to else None,
+    forms = recipes(graph, level=LEVELS[LEVELS.index(level)], count=limit, whole=True if to else None,
                     rules=allowed(tuple(assuming), ("split",) if split else ()),
                     budget=Budget(expanding_depth=depth, depth=max(8, depth + 5), rounds=12 + depth, seconds=seconds))
-    if derive >= len(found.list):
-        raise options.UsageError(f"--derive {derive}: {len(found.list)} recipes were found\n  fix: 0 to {len(found.list) - 1}")
-    if other is not None and not found.holds(other):
-        raise options.NotPossible(f"--to {to}: not found equal to {file}{_how_far(found.report)}\n"
-                                  f"  fix: {_what_may_help(assuming, split, found.report)}")
-    steps = found.derive_graph(other) if other is not None else ()
-    derivation = show_steps(found.saturated.egraph, list(steps)) if to else found.derivation(derive) if derive >= 0 else ""
+    if derive >= len(forms.list):
+        raise options.UsageError(f"--derive {derive}: {len(forms.list)} recipes were found\n  fix: 0 to {len(forms.list) - 1}")
+    if other is not None and not forms.holds(other):
+        raise options.NotPossible(f"--to {to}: not found equal to {file}{_how_far(forms.report)}\n"
+                                  f"  fix: {_what_may_help(assuming, split, forms.report)}")
+    steps = forms.derive_graph(other) if other is not None else ()
+    derivation = show_steps(forms.saturated.egraph, list(steps)) if to else forms.derivation(derive) if derive >= 0 else ""
     if json:
         options.print_json({
             "level": level, "nodes": len(graph.nodes), "paid": paid_nodes(graph), "derivation": derivation.splitlines(),
             "recipes": [{"nodes": len(r.graph.nodes), "paid": r.paid, "rules": list(r.rules), "graph": print_graph(r.graph)}
-                        for r in found.list], "report": found.report.as_json()})
+                        for r in forms.list], "report": forms.report.as_json()})
         return
     print(f"given: {len(graph.nodes)} nodes, {paid_nodes(graph)} paid")
-    for number, r in enumerate(found.list):
+    for number, r in enumerate(forms.list):
         print(f"{number:3}  {len(r.graph.nodes):4} nodes  {r.paid:3} paid  {', '.join(r.rules) or 'as given'}")
-    print("\n" + found.report.show() if report else found.report.summary() + "; --report: rule by rule")
+    print("\n" + forms.report.show() if report else forms.report.summary() + "; --report: rule by rule")
     for rule in user_rules():
         if lacking := [name for name in rule.assuming if name not in assuming]:
             options_said = " ".join(f"--assuming {name!r}" for name in lacking)
@@ -86,7 +82,7 @@ def rewrites(
     elif derive >= 0:
         print(f"\nrecipe {derive} is the graph as given: no step leads there")
     if derive >= 0 and not to:
-        print("\n" + print_graph(found.list[derive].graph), end="")
+        print("\n" + print_graph(forms.list[derive].graph), end="")
 
 
 def _discover(graph: Graph, names: list[str], json: bool) -> None:
@@ -125,7 +121,7 @@ def _how_far(report: Report) -> str:
 
 
 def _what_may_help(assuming: list[str], split: bool, report: Report) -> str:
-    """What opens further rules, or lets them go on."""
+    """Return options that open further rules, or let them go on."""
     from tensor_graphs.rewrites.rules import RULES
     from tensor_graphs.rewrites.user_rules import user_rules
 

@@ -22,10 +22,6 @@ FEW = 256
 """positions for which there is memory in any case: what is generated may be longer or shorter the next time, and finds its plan"""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("run")(run)
-
-
 def run(
     *,
     model: Annotated[
@@ -85,11 +81,11 @@ def run(
         print_document(documents if several else documents[0])
 
 
-def _print_times(made: Ready, start: list[int], result: Any) -> None:
-    use = made.plan.memory(n=len(start), m=1)
+def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
+    use = model_ready.plan.memory(n=len(start), m=1)
     steps = len(result.step_seconds)
     speed = f"{result.tokens_per_second:.1f} tokens/s (median of {counted(steps, 'step')}) · " if steps else ""
-    compiled = f"compile {made.compile_seconds:.2f} s · " if made.compile_seconds else ""
+    compiled = f"compile {model_ready.compile_seconds:.2f} s · " if model_ready.compile_seconds else ""
     options.console().print(
         f"[dim]{counted(len(result.ids), 'token')} · {speed}"
         f"prefill {result.prefill_seconds * 1e3:.1f} ms ({len(start)} tokens) · "
@@ -119,11 +115,11 @@ class Start:
 def starts(
     loaded: Any, prompt: list[str] | None, prompts: str | None, system: str | None, ids: str | None, chat: bool
 ) -> list[Start]:
-    """What to go on from, from --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
+    """Return the starts that --prompt, --prompts or --ids give. Raises UsageError, NotPossible or FrontendError."""
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
     from tensor_graphs.serving.conversation import chat_tokenizer, system_message
 
-    if sum(given is not None for given in (prompt or None, prompts, ids)) != 1:
+    if sum(source is not None for source in (prompt or None, prompts, ids)) != 1:
         raise options.UsageError("give either --prompt TEXT or --ids 2,9259,… (or --prompts FILE, one prompt a line)")
     if system is not None and (ids is not None or not chat):
         raise options.UsageError(
@@ -192,39 +188,32 @@ class _Ids:
         return ""
 
 
-def generate_and_show(made: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, show: Show | None, *,
+def generate_and_show(model_ready: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, show: Show | None, *,
                       stop_texts: Sequence[str] = (), logprobs: bool = False) -> tuple[str, Generation]:
     """Generate, showing each token as it comes. Return the text (ids without a tokenizer), and what the generation did."""
     from tensor_graphs.serving.generate import Generation, stream_text
 
     result = Generation(log_probabilities=[] if logprobs else None)
-    tokenizer = made.model.tokenizer
+    tokenizer = model_ready.model.tokenizer
     decoder = _Ids() if tokenizer is None else tokenizer.stream(stop_texts=stop_texts)
     texts = []
-    for token, text in stream_text(made.compiled, made.compiled.session(), start, tokens, decoder, result, sampling=sampling,
-                                   stop=stop):
+    compiled = model_ready.compiled
+    for token, text in stream_text(compiled, compiled.session(), start, tokens, decoder, result, sampling=sampling, stop=stop):
         texts.append(text)
         if show is not None:
             show(token, text, result)
     return "".join(texts), result
 
 
-def document(made: Ready, start: list[int], text: str, result: Generation) -> dict[str, Any]:
-    use, step = made.plan.memory(n=len(start), m=1), made.plan.variant(made.plan.binding({"n": 1, "m": 1}))
+def document(model_ready: Ready, start: list[int], text: str, result: Generation) -> dict[str, Any]:
+    use, step = model_ready.plan.memory(n=len(start), m=1), model_ready.plan.variant(model_ready.plan.binding({"n": 1, "m": 1}))
     return {
-        "ids": result.ids,
-        "text": None if made.model.tokenizer is None else text,
+        "ids": result.ids, "text": None if model_ready.model.tokenizer is None else text,
         **({} if result.log_probabilities is None else {"logprobs": result.log_probabilities}),
-        "tokens_per_second": result.tokens_per_second,
-        "prefill_ms": result.prefill_seconds * 1e3,
-        "prompt_tokens": len(start),
-        "stopped": result.stopped,
-        "predicted_step_ms": step.predicted * 1e3,
+        "tokens_per_second": result.tokens_per_second, "prefill_ms": result.prefill_seconds * 1e3,
+        "prompt_tokens": len(start), "stopped": result.stopped, "predicted_step_ms": step.predicted * 1e3,
         "predicted_at": {name: int(size) for name, size in step.at.items()},
-        "step_ms": [s * 1e3 for s in result.step_seconds],
-        "memory": {use.device: use.total},
-        "memory_detail": {use.device: use.to_json()},
-        "compile_ms": made.compile_seconds * 1e3,
-        "phases": OURS.to_json(),
-        "path": made.plan.variants[0].path.id,
+        "step_ms": [s * 1e3 for s in result.step_seconds], "memory": {use.device: use.total},
+        "memory_detail": {use.device: use.to_json()}, "compile_ms": model_ready.compile_seconds * 1e3,
+        "phases": OURS.to_json(), "path": model_ready.plan.variants[0].path.id,
     }

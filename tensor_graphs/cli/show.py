@@ -11,10 +11,6 @@ from tensor_graphs.cli import drawing, groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 
-def register(app: typer.Typer) -> None:
-    app.command("show")(show)
-
-
 def show(
     *,
     source: Annotated[

@@ -12,10 +12,6 @@ from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 
-def register(app: typer.Typer) -> None:
-    app.command("trace")(trace)
-
-
 def trace(
     *,
     source: options.Source,

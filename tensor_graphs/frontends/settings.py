@@ -22,12 +22,10 @@ AGAIN = "take the file again from where the model was published; it may have bee
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad
-    JSON)."""
+    """The JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad JSON)."""
     value = parse_json(path)
     if not isinstance(value, dict):
-        raise ConfigError(f"the file holds a JSON {type(value).__name__}, and an object is needed", file=path,
-                          fix=AGAIN)
+        raise ConfigError(f"the file holds a JSON {type(value).__name__}, and an object is needed", file=path, fix=AGAIN)
     return value
 
 
@@ -71,9 +69,7 @@ class Section:
         return value
 
     def optional_number(self, key: str) -> float | None:
-        value: float | None = self.get(
-            key, "a number ≥ 0", lambda v: type(v) in (int, float) and 0 <= v < math.inf, None
-        )
+        value: float | None = self.get(key, "a number ≥ 0", lambda v: type(v) in (int, float) and 0 <= v < math.inf, None)
         return value
 
     def boolean(self, key: str, default: Any = ...) -> bool:
@@ -84,10 +80,10 @@ class Section:
         value: str = self.get(key, "a text", lambda v: isinstance(v, str), default)
         return value
 
-    def choice(self, key: str, known: Iterable[str], default: Any = ...) -> str:
+    def choice(self, key: str, choices: Iterable[str], default: Any = ...) -> str:
         value = self.text(key, default)
-        if value not in known:
-            raise self.error(f"{key} is {value!r}, which is not supported", fix=f"supported: {', '.join(known)}")
+        if value not in choices:
+            raise self.error(f"{key} is {value!r}, which is not supported", fix=f"supported: {', '.join(choices)}")
         return value
 
     def section(self, key: str) -> Section:
@@ -115,68 +111,18 @@ REQUIRED = ...
 
 _LEAVE_THE_RESULT_ALONE = frozenset(
     {
-        "_name_or_path",
-        "architectures",
-        "model_type",
-        "transformers_version",
-        "initializer_range",
-        "use_cache",
-        "cache_implementation",
-        "attention_dropout",
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "classifier_dropout",
-        "gradient_checkpointing",
-        "bos_token_id",
-        "eos_token_id",
-        "pad_token_id",
-        "sep_token_id",
-        "cls_token_id",
-        "mask_token_id",
-        "_attn_implementation",
-        "_attn_implementation_autoset",
-        "attn_implementation",
-        "return_dict",
-        "output_attentions",
-        "output_hidden_states",
-        "id2label",
-        "label2id",
-        "problem_type",
-        "finetuning_task",
-        "chunk_size_feed_forward",
-        "is_encoder_decoder",
-        "model_max_length",
-        "torchscript",
-        "pretraining_tp",
-        "max_window_layers",
-        "sinusoidal_pos_embds",
-        "resid_pdrop",
-        "embd_pdrop",
-        "attn_pdrop",
-        "hidden_dropout",
-        "dropout",
-        "embedding_dropout",
-        "residual_dropout",
-        "mlp_dropout",
-        "qa_dropout",
-        "seq_classif_dropout",
-        "summary_activation",
-        "summary_first_dropout",
-        "summary_proj_to_labels",
-        "summary_type",
-        "summary_use_proj",
-        "reorder_and_upcast_attn",
-        "output_router_logits",
-        "router_aux_loss_coef",
-        "router_jitter_noise",
-        "classifier_activation",
-        "classifier_bias",
-        "classifier_pooling",
-        "decoder_bias",
-        "deterministic_flash_attn",
-        "initializer_cutoff_factor",
-        "sparse_pred_ignore_index",
-        "sparse_prediction",
+        "_name_or_path", "architectures", "model_type", "transformers_version", "initializer_range", "use_cache",
+        "cache_implementation", "attention_dropout", "hidden_dropout_prob", "attention_probs_dropout_prob",
+        "classifier_dropout", "gradient_checkpointing", "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
+        "cls_token_id", "mask_token_id", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
+        "return_dict", "output_attentions", "output_hidden_states", "id2label", "label2id", "problem_type",
+        "finetuning_task", "chunk_size_feed_forward", "is_encoder_decoder", "model_max_length", "torchscript",
+        "pretraining_tp", "max_window_layers", "sinusoidal_pos_embds", "resid_pdrop", "embd_pdrop", "attn_pdrop",
+        "hidden_dropout", "dropout", "embedding_dropout", "residual_dropout", "mlp_dropout", "qa_dropout",
+        "seq_classif_dropout", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+        "summary_use_proj", "reorder_and_upcast_attn", "output_router_logits", "router_aux_loss_coef",
+        "router_jitter_noise", "classifier_activation", "classifier_bias", "classifier_pooling", "decoder_bias",
+        "deterministic_flash_attn", "initializer_cutoff_factor", "sparse_pred_ignore_index", "sparse_prediction",
     }
 )
 """Keys of config.json that say how a model is trained, loaded or stored, not what it computes."""
@@ -199,9 +145,7 @@ def parse_json(path: Path) -> Any:
         whole = _of_64_bits if path.name == "config.json" else int
         return json.loads(read_text(path, MOST_JSON, encoding="utf-8-sig"), parse_int=whole)
     except FileNotFoundError as error:
-        raise FolderError(
-            f"there is no {path.name}", file=path, fix="name a folder that was downloaded whole"
-        ) from error
+        raise FolderError(f"there is no {path.name}", file=path, fix="name a folder that was downloaded whole") from error
     except OSError as error:
         raise FolderError(f"cannot read {path.name}: {error.strerror}", file=path) from error
     except json.JSONDecodeError as error:

@@ -16,14 +16,6 @@ from tensor_graphs.models.rope import Rope
 from tensor_graphs.models.transformer import Facts, Layer, TensorNames, decoder_graph, encoder_graph
 
 __all__ = [
-           "BertSpec",
-           "Facts",
-           "Gemma3Spec",
-           "Layer",
-           "Rope",
-           "TensorNames",
-           "bert_graph",
-           "decoder_graph",
-           "encoder_graph",
-           "gemma3_graph",
+           "BertSpec", "Facts", "Gemma3Spec", "Layer", "Rope", "TensorNames", "bert_graph", "decoder_graph",
+           "encoder_graph", "gemma3_graph",
 ]

@@ -28,7 +28,7 @@ ALIKE: Mapping[str, Any] = {"norm": "layer", "biases": frozenset(("q", "k", "v",
 
 @dataclass(frozen=True, slots=True)
 class BertSpec:
-    """What differs between BERT encoders; the fields are those of `Facts`, layers: their number.
+    """The differences between BERT encoders; the fields are those of `Facts`, layers: their number.
 
     Raises AttributeValueError when hidden is not a multiple of heads.
     """

@@ -27,7 +27,7 @@ ALIKE: Mapping[str, Any] = {"norm_offset": 1.0, "embedding_scale": None}
 
 @dataclass(frozen=True, slots=True)
 class Gemma3Spec:
-    """What differs between Gemma 3 decoders; `facts` has the rest.
+    """The differences between Gemma 3 decoders; `facts` has the rest.
 
     layers: the kind of each layer, from the bottom. window: how many positions a sliding layer sees. scale: what attention scores
     are multiplied by. The other fields are those of `Facts`. Raises AttributeValueError for sizes that do not fit together.

@@ -27,7 +27,8 @@ RopeKind = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """How positions become angles: position · frequency[i], in radians, frequency[i] = theta^(−2i/channels) before scaling.
+    """Rule by which positions become angles: position · frequency[i], in radians, frequency[i] = theta^(−2i/channels) before
+    scaling.
 
     kind, scaling: "linear" divides all frequencies by scaling (1: no scaling), "llama3" only the low ones (wavelengths beyond
     original / low; those below original / high stay, between them it is mixed), "yarn" those that turn fewer than `low` times in
@@ -55,8 +56,8 @@ class Rope:
         """(cos, sin)[n, channels/2] f32 of i32 positions[n], computed in f64; end: the number of positions so far."""
         channels = self.channels or head_dim
         if self.kind == "linear" and self.magnitude == 1.0:
-            made: tuple[Node, Node] = rope_table(positions, head_dim=channels, theta=self.theta, scaling=self.scaling, dtype=f32)
-            return made
+            table: tuple[Node, Node] = rope_table(positions, head_dim=channels, theta=self.theta, scaling=self.scaling, dtype=f32)
+            return table
         where = atomic.reshape(atomic.cast(positions, f64), (positions.shape[0], 1))
         angles = where * self.frequencies(channels, end)
         return tuple(atomic.cast(f(angles) * self.magnitude, f32) for f in (cos, atomic.sin))  # type: ignore[return-value]
@@ -79,12 +80,12 @@ class Rope:
 
     def _llama3(self, plain: Any, channels: int) -> Any:
         # 0 at the longest wavelength that is mixed, 1 at the shortest
-        kept = np.clip((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low), 0.0, 1.0)
-        return plain * (kept + (1.0 - kept) / self.scaling)
+        share = np.clip((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low), 0.0, 1.0)
+        return plain * (share + (1.0 - share) / self.scaling)
 
     def _yarn(self, plain: Any, channels: int) -> Any:
         def border(turns: float) -> float:
-            """The channel pair that turns so many times in `original` positions."""
+            """Return the channel pair that makes this many turns in `original` positions."""
             return channels * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(self.theta))
 
         first, last = border(self.high), border(self.low)

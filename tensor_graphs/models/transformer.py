@@ -65,7 +65,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What may differ between the layers of one model.
+    """Settings that may differ between the layers of one model.
 
     window: how many last positions a token sees, its own included (of an encoder: how many on either side); 0 = all. rope: None =
     positions are not rotated. scale: what attention scores are multiplied by. experts: None = a feed-forward of its own.
@@ -79,7 +79,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the math of one transformer needs beside its weights.
+    """Everything that the math of one transformer needs besides its weights.
 
     vocabulary, hidden, ffn, heads, kv_heads, head_dim: sizes. layers: from the bottom. norm: "rms" or "layer"; norm_offset: what
     is added to its weight. head_norms: whether q and k are normalised per head (else over all their heads at once). biases: which
@@ -134,7 +134,7 @@ class Facts:
                                       fix=f"activation in {sorted(ACTIVATIONS)}, pooling mean, cls or max")
 
     def embedding_scale_for(self, weight_dtype: DType) -> float:
-        """What embedded tokens are multiplied by: as given, or √hidden rounded to the dtype of the weights."""
+        """Return the factor of embedded tokens: as given, or √hidden rounded to the dtype of the weights."""
         if self.embedding_scale is not None:
             return self.embedding_scale
         return float(np.asarray(math.sqrt(self.hidden), dtype=np.float64).astype(weight_dtype.numpy))
@@ -157,7 +157,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """What the checkpoints of a family call its tensors, without `.weight` and `.bias`; "" = the family has none.
+    """Names that the checkpoints of a family give its tensors, without `.weight` and `.bias`; "" = the family has none.
 
     layer: the prefix of layer {i}, before all names of the second group. *_in: norms before a block, *_out: of what a block
     gives, *_sum: after that was added. Without a gate the feed-forward is down(activation(up x)). first_in: whether layer 0 has
@@ -348,8 +348,8 @@ class _Step:
             experts = self.facts.layers[i].experts
             return self.mix(at, x, experts) if experts else self.feed_forward(at, x)
 
-        def add(x: Node, made: Node) -> Node:
-            return x + (made * self.facts.residual_scale if self.facts.residual_scale != 1.0 else made)
+        def add(x: Node, branch: Node) -> Node:
+            return x + (branch * self.facts.residual_scale if self.facts.residual_scale != 1.0 else branch)
 
         inside = x if i == 0 and not names.first_in else norm(names.attention_in, x)
         attended = norm(names.attention_out, self.attend(i, inside))
@@ -407,8 +407,8 @@ class _Step:
         if layer.window:
             seen = atomic.bit_and(seen, atomic.less(fill(-layer.window, (n, s), i32), ahead))
         total = logsumexp(arithmetic.where(seen, scores, -math.inf), axis=-1)                                  # [heads, n]
-        beside = atomic.reshape(atomic.cast(sinks, f32), (self.facts.heads, 1))
-        return atomic.reshape(atomic.permute(sigmoid(total - beside), (1, 0)), (n, heads, 1))
+        sink_logits = atomic.reshape(atomic.cast(sinks, f32), (self.facts.heads, 1))
+        return atomic.reshape(atomic.permute(sigmoid(total - sink_logits), (1, 0)), (n, heads, 1))
 
     def near(self, window: int) -> Node | None:
         """bool[n, n]: which tokens are at most `window` apart; None = all see all."""
@@ -470,14 +470,14 @@ class _Step:
             inner = gate * sigmoid(gate * experts.gain) * up
         else:
             inner = _gated(gate, up, self.facts.activation)
-        given = chosen("expert", names.expert_down, inner, hidden)
-        made: Node = (given * atomic.reshape(best, (*best.shape, 1))).sum(1)
+        outputs = chosen("expert", names.expert_down, inner, hidden)
+        mixed: Node = (outputs * atomic.reshape(best, (*best.shape, 1))).sum(1)
         if not experts.shared:
-            return made
+            return mixed
         share = sigmoid(self.linear("shared_gate", at + names.shared_gate, x, 1))
         gate, up = (self.linear("shared", at + names.shared + part, x, experts.shared) for part in ("gate_proj", "up_proj"))
         shared = _gated(gate, up, self.facts.activation)
-        return made + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share
+        return mixed + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share
 
 
 def _gated(gate: Node, up: Node, activation: str) -> Node:

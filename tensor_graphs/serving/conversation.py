@@ -67,7 +67,7 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew: no turns, an empty cache, the first draws again. Raises RunError while an answer is open."""
+        """Forget all turns, empty the cache, and begin the draws again. Raises RunError while an answer is open."""
         self.session.reset()
         self.messages = system_message(self.system)
         self.last, self.fed = self._generation(), 0
@@ -89,7 +89,7 @@ class Conversation:
             yield from self._say(text, tokens)
 
     def _say(self, text: str, tokens: int | None) -> Iterator[str]:
-        """What `say` yields, in the session's turn."""
+        """Yield what `say` yields, in the session's turn."""
         asked = {"role": "user", "content": text_given("the text of a turn", text)}
         self.last, self.fed = self._generation(), 0
         ids = self.tokenizer.encode_chat([*self.messages, asked])
@@ -116,7 +116,7 @@ class Conversation:
         return Generation(log_probabilities=[] if self.log_probabilities else None)
 
     def _not_in_the_caches(self, ids: Sequence[int]) -> list[int]:
-        """What is to be fed of a conversation's ids, at least the last one; the caches go back to the others."""
+        """Return the ids of a conversation that are still to be fed, at least the last one; the caches go back to the others."""
         transcript = self.session.transcript
         assert transcript is not None, "the session was made here, so what its caches hold is known"
         fed = transcript.fed

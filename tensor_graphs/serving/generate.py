@@ -29,7 +29,7 @@ from tensor_graphs.serving.sampling import Sampler, Sampling, log_probability
 
 @dataclass
 class Generation:
-    """What a generation did. times in seconds; ids: the new ones; stopped: by a stop id or a stop text; log_probabilities: natural
+    """Result of a generation. times in seconds; ids: the new ones; stopped: by a stop id or a stop text; log_probabilities: natural
     logarithm of the probability that the model gave each new token (None: they are not recorded)."""
 
     ids: list[int] = field(default_factory=list)
@@ -53,11 +53,11 @@ def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabular
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
     needed = len(prompt) + max(tokens, 1) - 1                        # the last token is not put into the cache
     if needed > max_positions:
-        said = f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}"
+        message = f"the prompt has {len(prompt)} tokens and {tokens} more are asked for, the cache holds {max_positions}"
         if most is None or needed <= most:
-            raise FrontendError(said, fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
+            raise FrontendError(message, fix=f"--max-positions {needed}, a shorter prompt, or fewer --tokens")
         longer = f"--max-positions {most} and " if most > max_positions else ""
-        raise FrontendError(f"{said}; the model has positions for {most}",
+        raise FrontendError(f"{message}; the model has positions for {most}",
                             fix=f"{longer}--tokens {most - len(prompt) + 1} or fewer" if len(prompt) <= most else
                                 f"a prompt of at most {most} tokens")
     check_ids(prompt, vocabulary)
@@ -72,7 +72,7 @@ def check_ids(ids: Sequence[int], vocabulary: int) -> None:
 
 
 def cache_length(compiled: CompiledGraph) -> int:
-    """How many tokens the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
+    """Return the number of tokens that the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
     if not isinstance(compiled, CompiledGraph):
         fix = "tg.bind(tg.compile(model.graph), model.weights) makes one of a model that was loaded"
         raise ArgumentError(f"{compiled!r:.80} is no compiled model\n  fix: {fix}")
@@ -93,7 +93,7 @@ def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tok
 
     On a session that was streamed to before, this goes on with its conversation: the first run feeds the pending token (the one
     that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
-    A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins anew.
+    A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins again.
 
     From the first token that is asked for until the last one is there, or the generator is closed, the session is taken: another
     `generate`, `stream` or `reset` on it raises RunError. This waits for a `generate` of another thread.
@@ -119,7 +119,7 @@ def _held(session: Session) -> Session:
 
 def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None,
             sampling: Sampling | Sampler | None, stop: Sequence[int], result: Generation | None) -> Iterator[int]:
-    """What `stream` yields, for a caller who has the session's turn."""
+    """Yield what `stream` yields, for a caller who has the session's turn."""
     capacity = cache_length(compiled)
     if tokens is not None:
         whole("tokens", tokens, 0)
@@ -142,8 +142,7 @@ def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], to
             transcript.fed += feed
             transcript.pending = []                  # until there is another: it is fed
             try:
-                token = (sampler.pick(outputs["logits"][-1], transcript.fed) if "logits" in outputs else
-                         checked_token(outputs))
+                token = (sampler.pick(outputs["logits"][-1], transcript.fed) if "logits" in outputs else checked_token(outputs))
             except SamplingError as e:
                 raise _with_source(e, compiled, session, ids, past) from None
         seconds = time.perf_counter() - started
@@ -203,7 +202,7 @@ def _ids_of(compiled: CompiledGraph, prompt: Sequence[int]) -> list[int]:
 
 
 def vocabulary_of(compiled: CompiledGraph) -> int:
-    """How many tokens a decoder's graph knows: the rows of the table in which it looks `ids` up."""
+    """Return the number of tokens that a decoder's graph knows: the rows of the table in which it looks `ids` up."""
     graph = compiled.plan.given or compiled.plan.written or compiled.graph     # parts may have taken the look-up in
     rows = [bounds(n.inputs[0].shape[0])[1] for n in graph.nodes if n.op.facts.reads is not None
             and graph.inputs["ids"] in n.inputs[1:]]
@@ -234,8 +233,8 @@ def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session
     source = compiled.first_nan({"ids": ids}, dims={"p": past, "m": 1}, session=session)
     if source is None:
         return error
-    said = str(error).removeprefix("SamplingError: ").partition("\n")[0]
-    return SamplingError(f"{said}; the first NaN is in {source}",
+    message = str(error).removeprefix("SamplingError: ").partition("\n")[0]
+    return SamplingError(f"{message}; the first NaN is in {source}",
                          fix="repair the weights of the model" if source.startswith("parameter") else
                              "verify this kernel: tg conformance, tg db failures")
 

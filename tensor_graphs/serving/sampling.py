@@ -18,7 +18,7 @@ from tensor_graphs.frontends.errors import SamplingError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a token is picked. temperature: 0 = always the largest logit; top_k: 0 = all; top_p: 1 = all; seed: of the
+    """Settings by which a token is picked. temperature: 0 = always the largest logit; top_k: 0 = all; top_p: 1 = all; seed: of the
     draws; min_p: share of the largest probability that a token needs, 0 = all; repetition_penalty: logits of tokens that are in
     the context are divided by it where positive, multiplied where negative (Keskar et al., CTRL, 2019); 1 = none.
 
@@ -53,12 +53,12 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the largest logit is always picked."""
+        """True where the largest logit is always picked."""
         return self.temperature == 0 or self.top_k == 1
 
     @property
     def needs_logits(self) -> bool:
-        """Whether a graph that gives the likeliest token only is not enough."""
+        """True where a graph that gives the likeliest token only is not enough."""
         return not self.greedy or self.repetition_penalty != 1
 
 
@@ -147,9 +147,7 @@ def _largest(row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
 def _checked(logits: np.ndarray[Any, Any] | Sequence[float]) -> np.ndarray[Any, Any]:
     row = np.asarray(logits)
     if row.ndim != 1 or row.size == 0:
-        raise SamplingError(
-            f"logits have shape {list(row.shape)}", fix="one row: logits[vocabulary] of the last position"
-        )
+        raise SamplingError(f"logits have shape {list(row.shape)}", fix="one row: logits[vocabulary] of the last position")
     if row.dtype not in (np.float32, np.float64):
         row = row.astype(np.float64)  # f16, bf16: exact
     largest = float(row.max())  # NaN when any is NaN

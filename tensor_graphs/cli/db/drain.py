@@ -47,7 +47,7 @@ def drain(
                 "measured": report.measured, "failed": report.failed, "answered": report.answered, "obsolete": report.obsolete,
                 "impossible": report.impossible, "left": report.left, "seconds": report.seconds, "statuses": report.statuses,
                 "interrupted": report.interrupted, "database": store.location, "reasons": report.reasons,
-                "queue": [dataclasses.asdict(each) for each in report.queue],
+                "queue": [dataclasses.asdict(queued) for queued in report.queue],
             }
         )
     else:
@@ -66,14 +66,14 @@ def drain(
 
 
 def queue_lines(store: Database, queue: Sequence[Queued], here: Sequence[Environment] | None = None) -> Iterator[str]:
-    """What is in the queue, a line for each environment, and what was abandoned. here: the environments that were drained."""
+    """Yield what is in the queue, a line for each environment, and what was abandoned. here: the environments that were drained."""
     from tensor_graphs.records import work_queue
 
     for q in sorted(queue, key=lambda q: (here is None or q.environment not in here, -q.waiting)):
         counts = {"waiting": q.waiting, "claimed by workers": q.claimed, "abandoned": q.abandoned, "of untrusted code": q.untrusted}
-        said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+        listed = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
         elsewhere = "" if here is None or q.environment in here else "another environment: "
-        yield f"{said}: {elsewhere}{place_in_words(q.environment)}, {q.environment.key()[:8]}"
+        yield f"{listed}: {elsewhere}{place_in_words(q.environment)}, {q.environment.key()[:8]}"
     if any(q.untrusted for q in queue):
         yield "of untrusted code: its sources were imported; tg db trust NAME lets them run"
     if any(q.abandoned for q in queue):

@@ -28,8 +28,7 @@ def _format(value: str) -> str:
 
 
 Format = Annotated[
-    str,
-    typer.Option("--format", callback=_format, help="own: one file with every table; flashinfer-trace: a folder of JSON."),
+    str, typer.Option("--format", callback=_format, help="own: one file with every table; flashinfer-trace: a folder of JSON."),
 ]
 
 

@@ -24,18 +24,18 @@ def check(
 
     store = options.database(db, create=False)
     with options.status("checking", json) as update:
-        found = upkeep.check(store, lambda what: update(f"checking {what}"), reads=why_no_graph)
-        removed = upkeep.remove_unsound(store, reads=why_no_graph) if remove and not found.ok and found.readable else {}
+        report = upkeep.check(store, lambda what: update(f"checking {what}"), reads=why_no_graph)
+        removed = upkeep.remove_unsound(store, reads=why_no_graph) if remove and not report.ok and report.readable else {}
     if json:
-        options.print_json({"ok": found.ok, "problems": list(found.problems), "removed": removed})
+        options.print_json({"ok": report.ok, "problems": list(report.problems), "removed": removed})
     else:
-        print("ok" if found.ok else "\n".join(found.problems))
+        print("ok" if report.ok else "\n".join(report.problems))
         for table, count in removed.items():
             print(f"removed: {errors.counted(count, 'row')} of {table}")
-        if not found.ok and not removed:
-            print("  fix: tg db check --remove takes these rows out, and all that refer to them" if found.readable else
+        if not report.ok and not removed:
+            print("  fix: tg db check --remove takes these rows out, and all that refer to them" if report.readable else
                   "  fix: a copy of the database, or tg db import of an export into a new one (--db)")
-    if not found.ok and not removed:
+    if not report.ok and not removed:
         raise typer.Exit(1)
 
 

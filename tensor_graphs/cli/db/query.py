@@ -29,17 +29,17 @@ def stats(db: options.DatabaseAt = None, json: options.Json = False) -> None:
     from tensor_graphs.records import upkeep
 
     store = options.database(db, create=False)
-    found = upkeep.stats(store)
+    report = upkeep.stats(store)
     if json:
-        options.print_json(dataclasses.asdict(found))
+        options.print_json(dataclasses.asdict(report))
         return
-    print(f"{found.location} · schema {found.revision} · {found.file_bytes / 1e6:.2f} MB")
-    for table, count in found.rows.items():
+    print(f"{report.location} · schema {report.revision} · {report.file_bytes / 1e6:.2f} MB")
+    for table, count in report.rows.items():
         print(f"  {table:24s} {count}")
-    for status, count in found.traces_by_status.items():
+    for status, count in report.traces_by_status.items():
         print(f"  traces {status:17s} {count}")
-    print(f"  queue: {found.waiting} waiting, {found.claimed} claimed, {found.abandoned} abandoned")
-    for line in queue_lines(store, found.queue):
+    print(f"  queue: {report.waiting} waiting, {report.claimed} claimed, {report.abandoned} abandoned")
+    for line in queue_lines(store, report.queue):
         print(f"    {line}")
     print("  whether every page and row of it is sound: tg db check")  # which reads all of them; counting does not
 
@@ -98,9 +98,7 @@ def _ways(store: Database, meant: _Meant, key: str, tolerance: float = math.inf)
     return tuple(r for axes in meant.axes_of(key) for r in queries.ways(store, key, axes=axes, tolerance=tolerance))
 
 
-def _show_ranking(
-    store: Database, rows: Sequence[FullTrace], tolerance: float, json: bool, meant: _Meant | None = None
-) -> None:
+def _show_ranking(store: Database, rows: Sequence[FullTrace], tolerance: float, json: bool, meant: _Meant | None = None) -> None:
     from tensor_graphs.records import queries
 
     places = dict(queries.environments(store))
@@ -140,7 +138,7 @@ def _way(r: FullTrace) -> str:
 
 
 def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str:
-    """What is there, where no row is within the tolerance: times with larger errors, or no times."""
+    """Return what is there, where no row is within the tolerance: times with larger errors, or no times."""
     from tensor_graphs.records import queries
 
     meant = meant or _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
@@ -156,14 +154,14 @@ def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str
         timed_at = [", ".join(f"{n}={r.axes[f'd{i}']}" for i, n in enumerate(names) if f"d{i}" in r.axes)
                 for key in meant.keys for r in queries.ways(store, key) for names in meant.dims[key]]
         sizes = sorted(set(filter(None, timed_at)))
-        known = f"; at {'; '.join(sizes[:6])}{'; …' if len(sizes) > 6 else ''} it was" if sizes else ""
-        return f"{meant.what} was not timed at {meant.at}{known}\n  fix: tg profile {meant.what} --at {meant.at}"
+        elsewhere = f"; at {'; '.join(sizes[:6])}{'; …' if len(sizes) > 6 else ''} it was" if sizes else ""
+        return f"{meant.what} was not timed at {meant.at}{elsewhere}\n  fix: tg profile {meant.what} --at {meant.at}"
     return (f"no kernel for {meant.what} was timed: those that are known were only compared "
             f"with the oracle, or failed\n  fix: {command or 'tg profile FILE.tg'} (tg db failures lists what failed)")
 
 
 def _timed(store: Database, keys: Sequence[str]) -> set[str]:
-    """Those of the keys with a row, however large its error is."""
+    """Return the keys that have a row, however large its error is."""
     from tensor_graphs.records import queries
 
     return {key for key in keys if queries.ways(store, key)}
@@ -252,13 +250,13 @@ def history(
     rows = queries.history(store, kernel, limit=limit)
     if not rows and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
-    beside = queries.trace_conditions(store, *(r.trace_id for r in rows))
+    conditions = queries.trace_conditions(store, *(r.trace_id for r in rows))
     standing = queries.standings(store, *(r.trace_id for r in rows), verifier=VERIFIER)
     if json:
         machines = _machines(store)
         options.print_json([
             {**dataclasses.asdict(r), "machine": machines[r.environment_key], "standing": standing[r.trace_id],
-             "conditions": beside[r.trace_id]} for r in rows
+             "conditions": conditions[r.trace_id]} for r in rows
         ])  # fmt: skip
         return
     for r in rows:
@@ -266,7 +264,7 @@ def history(
         error = "" if r.max_relative_error is None else f"error {r.max_relative_error:.1e}"
         print(
             f"{r.trace_id:8d}  {r.timestamp:%Y-%m-%d %H:%M:%S}  {r.source_hash[:8]}  {r.kind:8s} {r.status:19s} {time:>12s}  "
-            f"{_over_reference(beside[r.trace_id]):24s} {error:13s} {_place(r)}"
+            f"{_over_reference(conditions[r.trace_id]):24s} {error:13s} {_place(r)}"
             + (f"  ({standing[r.trace_id]})" if standing[r.trace_id] else "")
         )
     if len(rows) == limit:
@@ -285,31 +283,31 @@ def failures(
     store = options.database(db, create=False)
     if kernel is not None and not queries.kernels_like(store, kernel):
         raise _unknown_kernel(store, kernel)
-    found = queries.failures(store, kernel=kernel, limit=limit)
+    failed = queries.failures(store, kernel=kernel, limit=limit)
     if json:
         machines = _machines(store)
         options.print_json([
             {**dataclasses.asdict(f.trace), "machine": machines[f.trace.environment_key], "reason": f.reason, "newest": f.newest}
-            for f in found
+            for f in failed
         ])  # fmt: skip
         return
-    for i, f in enumerate(found):
+    for i, f in enumerate(failed):
         t, later = f.trace, "" if f.newest else "  (measured again since)"
-        if i and _of_one_run(found[i - 1], f):
+        if i and _of_one_run(failed[i - 1], f):
             continue
-        twin = found[i + 1] if _of_one_run(f, *found[i + 1 : i + 2]) else None
+        twin = failed[i + 1] if _of_one_run(f, *failed[i + 1 : i + 2]) else None
         both = "" if twin is None else f"  (trace {twin.trace.trace_id} says so for all sizes)"
         place = f"{_place(t)}{both}{later}"
         print(f"{t.trace_id:8d}  {t.timestamp:%Y-%m-%d %H:%M:%S}  {t.status:19s} {t.implementation_name:20s} {place}")
         print(f"          {f.reason or '(no log)'}")
-    if len(found) == limit:
+    if len(failed) == limit:
         print(f"(the newest {limit}; --limit shows more)")
-    elif not found:
+    elif not failed:
         print("nothing failed")
 
 
 def _of_one_run(timed: Failure, compared: Failure | None = None) -> bool:
-    """Whether two failures, one after the other, are what one measurement filed: at its sizes, and about all of them."""
+    """Return whether two failures, one after the other, are what one measurement filed: at its sizes, and about all of them."""
     if compared is None or (timed.trace.kind, compared.trace.kind) != ("cold", "verify"):
         return False
     a, b = timed.trace, compared.trace
@@ -336,7 +334,7 @@ def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequenc
 
 
 def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
-    """What the database may know about. Raises NotPossible when it has none of that."""
+    """Return the graphs that a person names. Raises NotPossible when it has none of that."""
     from tensor_graphs.records import queries
 
     if at is not None:
@@ -346,28 +344,28 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
         sizes = options.sizes(at, graph)
         if missing_sizes := [n for n in graph.dim_order if n not in sizes]:
             raise options.UsageError(f"--at says no size of {', '.join(missing_sizes)}\n  fix: --at {at},{missing_sizes[0]}=1")
-        known = {key for key, _ in queries.graphs_like(store)}
-        called = {key: names for key, names in _dims_in_file(what, tolerance).items() if key in known}
+        stored = {key for key, _ in queries.graphs_like(store)}
+        called = {key: names for key, names in _dims_in_file(what, tolerance).items() if key in stored}
         return _Meant(what, list(called), at=at, sizes=sizes, dims=called)
     if what is None:
         return _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
     if what.endswith(".tg") or Path(what).is_file():
         keys, unless_timed = _in_file(what, tolerance, bool(imports))
         filed = [key for key in keys if queries.graphs_like(store, key)]
-        found = _Meant(what, filed, unless_timed, [f"--import {file}" for file in imports or ()])
+        meant = _Meant(what, filed, unless_timed, [f"--import {file}" for file in imports or ()])
         missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
     else:
-        found = _Meant(repr(what), [key for key, _ in queries.graphs_like(store, what)])
+        meant = _Meant(repr(what), [key for key, _ in queries.graphs_like(store, what)])
         fix = f"tg db history {what}: that is a kernel" if queries.kernels_like(store, what) else "tg db best lists them"
         missing = f"{store.location} has no graph that is named {what!r} or whose key begins so\n  fix: {fix}"
-    if not found.keys:
+    if not meant.keys:
         raise options.NotPossible(missing)
-    return found
+    return meant
 
 
 def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...], None]]:
-    """What a file calls the canonical dims of its graph as a whole, as written and as it is compiled, and of the ops in it, by key:
-    an op that stands at several dims has several names for one."""
+    """Return the names that a file has for the canonical dims of its graph as a whole, as written and as it is compiled, and
+    of the ops in it, by key: an op that stands at several dims has several names for one."""
     from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 

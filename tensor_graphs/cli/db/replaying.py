@@ -57,20 +57,21 @@ def replay(
         outputs = compared(kernel, signature.graph, point, inputs)
     except (FailingPointError, InputError, KernelError) as e:
         raise options.NotPossible(f"trace {trace} cannot be run again: {e}") from e
-    edited, right = kernel.identity != row.source_hash, all(each.right for each in outputs)
+    edited, right = kernel.identity != row.source_hash, all(output.right for output in outputs)
     note = beyond_one_call(point) if right and not edited else ""
     if common.json:
         options.print_json({
             "trace_id": trace, "kernel": kernel.name, "edited": edited, "point": None if point is None else str(point),
-            "inputs": origin, "outputs": [{**dataclasses.asdict(each), "right": each.right} for each in outputs], "note": note,
+            "inputs": origin, "outputs": [{**dataclasses.asdict(output), "right": output.right} for output in outputs],
+            "note": note,
         })  # fmt: skip
     else:
         what = " with ".join(filter(None, (row.graph_name, signature.attributes())))
         print(f"{kernel.name}{' (edited since)' if edited else ''} on {what}" + (f" at {point}" if point else ""))
         print(f"inputs: {origin}")
-        for each in outputs:
-            words = f", {each.words}" if each.words else ""
-            print(f"output {each.output}: error {each.error:.3g} {'<=' if each.right else '>'} {each.limit:.2g}{words}")
+        for output in outputs:
+            words = f", {output.words}" if output.words else ""
+            print(f"output {output.output}: error {output.error:.3g} {'<=' if output.right else '>'} {output.limit:.2g}{words}")
         if note:
             print(note)
     if not right:

@@ -81,13 +81,13 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrac
     if not queries.kernels_like(store, what):
         raise options.NotPossible(f"{store.location} knows no kernel named {what!r}\n  fix: tg db failures lists them")
     today = _identity_today(what)
-    found = [t for t in _newest(store, what) if t.environment_key in here and
+    last = [t for t in _newest(store, what) if t.environment_key in here and
              (t.status != "PASSED" or (not t.axes and today in (None, t.source_hash)))]
-    return sorted(found, key=lambda t: (bool(t.axes), t.trace_id))
+    return sorted(last, key=lambda t: (bool(t.axes), t.trace_id))
 
 
 def _newest(store: Database, kernel: str) -> list[FullTrace]:
-    """Of each identity on each workload in each environment, the newest trace. kernel: a name, or one source hash."""
+    """Return the newest trace of each identity on each workload in each environment. kernel: a name, or one source hash."""
     from tensor_graphs.records import queries
 
     newest: dict[tuple[str, str, str], FullTrace] = {}
@@ -97,7 +97,8 @@ def _newest(store: Database, kernel: str) -> list[FullTrace]:
 
 
 def _identity_today(name: str) -> str | None:
-    """Of the kernel that has this name here; None when nothing has (`name` may be a source hash, or somebody's own kernel)."""
+    """Return the identity of the kernel that has this name here; None when nothing has (`name` may be a source hash, or
+    somebody's own kernel)."""
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
 
@@ -116,9 +117,9 @@ def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
     from tensor_graphs.records.rows import REFUTING
 
     text, _ = queries.graph_text(store, t.graph_key)
-    given = given_of(queries.workload_inputs(store, t.workload_key)) if t.axes else ()
+    inputs = given_of(queries.workload_inputs(store, t.workload_key)) if t.axes else ()
     try:
-        verdict = asked_again(judge, t.implementation_name, t.source_hash, text, t.axes, given,
+        verdict = asked_again(judge, t.implementation_name, t.source_hash, text, t.axes, inputs,
                               command=f"tg db retry {t.implementation_name}")
     except NotAgain as why:
         return "NOT RETRIED", str(why)

@@ -37,12 +37,12 @@ class Problem:
 
 def malformed(problems: Sequence[Problem], folder: str) -> MalformedFile:
     """All that cannot be read in a data set, in one error."""
-    told = [f"{each.place}: {each.what}" for each in problems[:MOST_TOLD]]
-    fixes = "; ".join(dict.fromkeys(each.fix for each in problems))
+    listed = [f"{problem.place}: {problem.what}" for problem in problems[:MOST_TOLD]]
+    fixes = "; ".join(dict.fromkeys(problem.fix for problem in problems))
     if len(problems) > 1:
         more = [f"… {len(problems) - MOST_TOLD} more"] if len(problems) > MOST_TOLD else []
-        told = [f"{len(problems)} places of {folder} cannot be read", *(f"  {each}" for each in (*told, *more))]
-    return MalformedFile("\n".join([*told, f"  fix: {fixes}; nothing of the data set was stored"]))
+        listed = [f"{len(problems)} places of {folder} cannot be read", *(f"  {problem}" for problem in (*listed, *more))]
+    return MalformedFile("\n".join([*listed, f"  fix: {fixes}; nothing of the data set was stored"]))
 
 
 @dataclass(frozen=True)
@@ -74,11 +74,11 @@ def read_lines(data: bytes, path: str, *, whole: bool) -> tuple[list[Line], list
             lines.append(Line(number, line, blank=True))
             continue
         # Without its ending: what is missing at the end of a line would else be missed at the beginning of the next.
-        found = _parse(line if whole else line.removesuffix("\n"), path, number)
-        if isinstance(found, Problem):
-            problems.append(found)
+        document, problem = _parse(line if whole else line.removesuffix("\n"), path, number)
+        if problem is not None:
+            problems.append(problem)
         else:
-            lines.append(Line(number, line, found.document))
+            lines.append(Line(number, line, document))
     return lines, problems
 
 
@@ -91,39 +91,30 @@ def _split(text: str) -> Iterator[str]:
         start = end
 
 
-@dataclass(frozen=True)
-class _Parsed:
-    document: Any
-
-
-def _parse(text: str, path: str, number: int) -> _Parsed | Problem:
+def _parse(text: str, path: str, number: int) -> tuple[Any, Problem | None]:
+    """Return (the document, None), or (None, what is wrong with it)."""
     try:
-        document = json.loads(text.removeprefix(BOM))
+        document = parse(text)
     except json.JSONDecodeError as error:
-        place = f"{path}, line {number + error.lineno - 1}, column {error.colno}"
-        fix = "correct or remove that line (a file that ends in the middle was cut off: fetch it again)"
-        return Problem(place, error.msg, fix)
+        return None, Problem(f"{path}, line {number + error.lineno - 1}, column {error.colno}", error.msg,
+                             "correct or remove that line (a file that ends in the middle was cut off: fetch it again)")
     except (ValueError, RecursionError) as error:
-        return Problem(f"{path}, line {number}", str(error), "correct that record")
+        return None, Problem(f"{path}, line {number}", str(error), "correct that record")
     if _deeper_than(document, DEEPEST):
-        return Problem(f"{path}, line {number}", f"more than {DEEPEST} lists within lists", "correct that record")
-    return _Parsed(document)
+        return None, Problem(f"{path}, line {number}", f"more than {DEEPEST} lists within lists", "correct that record")
+    return document, None
 
 
 def parse(text: str) -> Any:
-    """The document of a text that was read before."""
+    """Return the document of a text."""
     return json.loads(text.removeprefix(BOM))
 
 
 def _deeper_than(document: Any, depth: int) -> bool:
     level = [document]
     for _ in range(depth):
-        level = [
-            inner
-            for each in level
-            if isinstance(each, (dict, list))
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
+        level = [inner for container in level if isinstance(container, (dict, list))
+                 for inner in (container.values() if isinstance(container, dict) else container)]
         if not level:
             return False
     return True
@@ -154,7 +145,7 @@ def write(document: Any, *, whole: bool, like: str | None) -> str:
     core = body.strip(" \t\r\n")
     before, after = body[: len(body) - len(body.lstrip(" \t\r\n"))], body[len(body.rstrip(" \t\r\n")) :]
     old = json.loads(core)
-    style = next((each for each in _STYLES if each(old) == core), partial(json.dumps, indent=2 if whole else None))
+    style = next((option for option in _STYLES if option(old) == core), partial(json.dumps, indent=2 if whole else None))
     bom = BOM if like.startswith(BOM) else ""
     text = style(document)
     try:

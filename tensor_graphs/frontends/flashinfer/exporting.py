@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class DatasetConflict(DatabaseError):
-    """What is to be exported cannot stand in one folder, or is not there."""
+    """The data set to export cannot stand in one folder, or is not there."""
 
 
 def export_dataset(
@@ -29,7 +29,7 @@ def export_dataset(
     """Write every imported file into `folder` (made if need be).
 
     dataset: the one to write; all of them by default.  replace: files of the same path may be replaced. A line whose row was
-    changed is written anew, in the style of the line it was; a line whose row was deleted is left out. Raises DatasetConflict for
+    changed is written again, in the style of the line it was; a line whose row was deleted is left out. Raises DatasetConflict for
     a data set that is not there, for two with different files of one path, and for files that are there already (nothing is
     written then); OSError where the folder cannot be written.
     """
@@ -42,9 +42,9 @@ def export_dataset(
             select = select.where(ImportedFile.dataset == dataset)
         files = connection.execute(select.order_by(ImportedFile.path, ImportedFile.dataset)).all()
         if dataset is not None and not files:
-            known = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
+            datasets = connection.execute(sa.select(ImportedFile.dataset).distinct().order_by(ImportedFile.dataset)).scalars()
             raise DatasetConflict(
-                f"{database.location} has no data set {dataset!r}\n  fix: name one of: {', '.join(known) or '(none)'}"
+                f"{database.location} has no data set {dataset!r}\n  fix: name one of: {', '.join(datasets) or '(none)'}"
             )
         owner: dict[str, Any] = {}
         for file in files:

@@ -51,16 +51,12 @@ class RecordField:
 
 
 def text(value: str) -> str:
-    """What every database can store: without NUL, without halves of surrogate pairs."""
+    """Return what every database can store: without NUL, without halves of surrogate pairs."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _text(value: Any) -> str:
     return text(value) if isinstance(value, str) else ""
-
-
-def _text_or_null(value: Any) -> str | None:
-    return text(value) if isinstance(value, str) else None
 
 
 def name(value: Any) -> str:
@@ -76,28 +72,20 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {text(key): finite(each) for key, each in value.items()}
+        return {text(key): finite(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     return text(value) if isinstance(value, str) else value
 
 
-def _dict(value: Any) -> dict[str, Any]:
-    return finite(value) if isinstance(value, dict) else {}
+def _only(kind: type, other: Callable[[], Any]) -> Callable[[Any], Any]:
+    """Return a function that gives a value of this kind in its finite form, and for any other value what `other` returns."""
+    return lambda value: finite(value) if isinstance(value, kind) else other()
 
 
-def _dict_or_null(value: Any) -> dict[str, Any] | None:
-    return finite(value) if isinstance(value, dict) else None
-
-
-def _list(value: Any) -> list[Any]:
-    return finite(value) if isinstance(value, list) else []
-
-
-def _list_or_null(value: Any) -> list[Any] | None:
-    return finite(value) if isinstance(value, list) else None
-
-
+_dict, _dict_or_null = _only(dict, dict), _only(dict, lambda: None)
+_list, _list_or_null = _only(list, list), _only(list, lambda: None)
+_text_or_null = _only(str, lambda: None)
 _NOT_FINITE = {"Infinity": math.inf, "inf": math.inf, "NaN": math.nan, "nan": math.nan}
 
 
@@ -115,14 +103,14 @@ def _number(value: Any) -> float | None:
 
 def _error(value: Any) -> float | None:
     """An error: a NaN is stored as infinity (SQLite would make it NULL, "not judged"), one below 0 is not known."""
-    found = _number(value)
-    return found if found is None or found >= 0 else math.inf if math.isnan(found) else None
+    number = _number(value)
+    return number if number is None or number >= 0 else math.inf if math.isnan(number) else None
 
 
 def _time(value: Any) -> float | None:
     """A time in ms or a ratio: finite and not negative, else not known."""
-    found = _number(value)
-    return found if found is not None and math.isfinite(found) and found >= 0 else None
+    number = _number(value)
+    return number if number is not None and math.isfinite(number) and number >= 0 else None
 
 
 def _number_back(value: Any) -> Any:
@@ -132,8 +120,8 @@ def _number_back(value: Any) -> Any:
 def timestamp(value: Any) -> datetime:
     """The moment; without a zone it is read as UTC, and what is no moment at all as 1970."""
     try:
-        found = datetime.fromisoformat(value)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = datetime.fromisoformat(value)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
         return datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -149,30 +137,25 @@ def _log(value: Any) -> bytes | None:
 def _sources(value: Any) -> list[dict[str, str]]:
     """The source files, if they can be told apart by their paths."""
     files = value if isinstance(value, list) else []
-    found = {
-        text(each["path"]): text(each["content"])
-        for each in files
-        if isinstance(each, dict) and isinstance(each.get("path"), str) and isinstance(each.get("content"), str)
-    }
-    return [{"path": path, "content": content} for path, content in found.items()] if len(found) == len(files) else []
+    contents = {text(file["path"]): text(file["content"]) for file in files
+                if isinstance(file, dict) and isinstance(file.get("path"), str) and isinstance(file.get("content"), str)}
+    return [{"path": path, "content": content} for path, content in contents.items()] if len(contents) == len(files) else []
 
 
 def _inputs(value: Any) -> list[dict[str, Any]]:
     """{"x": {"type": "random"}} as a workload's list of inputs."""
     if not isinstance(value, dict):
         return []
-    return [
-        {**(finite(each) if isinstance(each, dict) else {"value": finite(each)}), "name": text(key)}
-        for key, each in value.items()
-    ]
+    return [{**(finite(item) if isinstance(item, dict) else {"value": finite(item)}), "name": text(key)}
+            for key, item in value.items()]
 
 
 def _inputs_back(value: list[dict[str, Any]]) -> dict[str, Any]:
-    return {str(each.get("name")): {key: part for key, part in each.items() if key != "name"} for each in value}
+    return {str(item.get("name")): {key: part for key, part in item.items() if key != "name"} for item in value}
 
 
 def _libraries(value: Any) -> dict[str, str]:
-    return {text(key): text(str(each)) for key, each in sorted(value.items())} if isinstance(value, dict) else {}
+    return {text(key): text(str(item)) for key, item in sorted(value.items())} if isinstance(value, dict) else {}
 
 
 def _status(value: Any) -> str:
@@ -186,23 +169,18 @@ def _same(value: Any) -> Any:
 # ---- the tables ------------------------------------------------------------------------------------------------------
 
 DEFINITION = (
-    RecordField(("name",), "name", name, _same),
-    RecordField(("op_type",), "op_type", _name_or_null(100), _same),
-    RecordField(("description",), "description", _text, _same),
-    RecordField(("tags",), "tags", _list, _same),
-    RecordField(("axes",), "axes", _dict, _same),
-    RecordField(("inputs",), "inputs", _dict_or_null, _same),
+    RecordField(("name",), "name", name, _same), RecordField(("op_type",), "op_type", _name_or_null(100), _same),
+    RecordField(("description",), "description", _text, _same), RecordField(("tags",), "tags", _list, _same),
+    RecordField(("axes",), "axes", _dict, _same), RecordField(("inputs",), "inputs", _dict_or_null, _same),
     RecordField(("outputs",), "outputs", _dict_or_null, _same),
     RecordField(("constraints",), "constraints", _list_or_null, _same),
     RecordField(("reference",), "reference", _text_or_null, _same),
 )
 SOLUTION = (
-    RecordField(("name",), "name", name, _same),
-    RecordField(("definition",), "definition", name, _same),
+    RecordField(("name",), "name", name, _same), RecordField(("definition",), "definition", name, _same),
     RecordField(("author",), "author", _name_or_null(NAME_LENGTH), _same),
     RecordField(("description",), "description", _text_or_null, _same),
-    RecordField(("spec",), "requirements", _dict, _same),
-    RecordField(("sources",), "sources", _sources, _same),
+    RecordField(("spec",), "requirements", _dict, _same), RecordField(("sources",), "sources", _sources, _same),
 )
 WORKLOAD = (
     RecordField(("definition",), "definition", name, _same),
@@ -253,29 +231,29 @@ def split(document: Any, fields: tuple[RecordField, ...]) -> tuple[dict[str, Any
     """(the columns, the rest): the rest is the document with null in every place that a column fills, and `kept`."""
     columns = {field.column: field.encode(look(document, field.path)) for field in fields}
     rest: dict[str, Any] = {"document": copy.deepcopy(document)}
-    kept = {}
+    numbers = {}
     for field in fields:
         value = look(document, field.path)
         if value is ABSENT:
             continue
         _put(rest["document"], field.path, None)
         if not same(field.decode(columns[field.column]), value):
-            kept[field.key] = value
-    if kept:
-        rest["kept"] = kept
+            numbers[field.key] = value
+    if numbers:
+        rest["kept"] = numbers
     return columns, rest
 
 
 def join(columns: Mapping[str, Any], rest: Mapping[str, Any], fields: tuple[RecordField, ...]) -> Any:
     """The document that these columns and this rest say now."""
-    document, kept = copy.deepcopy(rest["document"]), rest.get("kept", {})
+    document, numbers = copy.deepcopy(rest["document"]), rest.get("kept", {})
     for field in fields:
         now = field.decode(columns[field.column])
         if look(rest["document"], field.path) is ABSENT:
             if not same(now, field.decode(field.encode(ABSENT))):
                 _put(document, field.path, now)
-        elif field.key in kept and same(now, field.decode(field.encode(kept[field.key]))):
-            _put(document, field.path, kept[field.key])
+        elif field.key in numbers and same(now, field.decode(field.encode(numbers[field.key]))):
+            _put(document, field.path, numbers[field.key])
         else:
             _put(document, field.path, now)
     return document

@@ -57,44 +57,36 @@ class NoDataset(DatabaseError):
     """The folder holds no FlashInfer-Trace data set."""
 
 
-def import_dataset(
-    folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None
-) -> DatasetImport:
+def import_dataset(folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None) -> DatasetImport:
     """Read a data set; nothing in it is run, and its sources are marked as untrusted.
 
     dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (with all that
     cannot be read, as far as it fits a screen), and what the database raises; the set is then not stored, nor any part of it.
     """
     root = Path(folder).resolve()
-    found = [
-        (path, suffix == ".json")
-        for room, suffix in FOLDERS
-        for path in sorted((root / room).rglob(f"*{suffix}"))
-        if path.is_file() and not _is_hidden(path, root)
-    ]
-    if not found:
+    documents = [(path, suffix == ".json") for room, suffix in FOLDERS for path in sorted((root / room).rglob(f"*{suffix}"))
+                 if path.is_file() and not _is_hidden(path, root)]
+    if not documents:
         raise NoDataset(
             f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
             "  fix: name the folder that holds these folders"
         )
     # Twice through the files rather than all documents at once in memory; one that changes in between is refused below.
-    problems = [each for path, whole in found for each in _content(path, root, whole=whole)[2]]
+    problems = [problem for path, whole in documents for problem in _content(path, root, whole=whole)[2]]
     if problems:
         raise malformed(problems, str(root))
     report = DatasetImport(dataset or root.name[:NAME_LENGTH], str(root))
     reader = _Import(database, report)
     with database.writing() as connection:
-        for path, whole in found:
+        for path, whole in documents:
             data, lines, problems = _content(path, root, whole=whole)
             if problems:
                 raise malformed(problems, str(root))
             reader.file(connection, path.relative_to(root).as_posix(), data, lines)
-    read = {path for path, _ in found}
+    read = {path for path, _ in documents}
     report.left_out = sorted(
-        path.relative_to(root).as_posix()
-        for path in root.rglob("*")
-        if path.is_file() and path not in read and not _is_hidden(path, root) and path.suffix != ".safetensors"
-    )
+        path.relative_to(root).as_posix() for path in root.rglob("*")
+        if path.is_file() and path not in read and not _is_hidden(path, root) and path.suffix != ".safetensors")
     report.missing_inputs = missing(root, reader.input_files)
     log.info("%s: %s", root, "; ".join(report.lines()[1:3]))
     return report
@@ -165,19 +157,19 @@ class _Import:
         stored = sa.select(file.id, file.sha256).where(file.dataset == self.report.dataset, file.path == path)
         for line in lines:
             self.input_files.update(input_files(line.document))
-        known = connection.execute(stored).one_or_none()
-        if known is not None and known.sha256 == sha256:
+        row = connection.execute(stored).one_or_none()
+        if row is not None and row.sha256 == sha256:
             self.report.files_known.append(path)
             return
         values = {"sha256": sha256, "size_bytes": len(data), "imported_at": datetime.now(UTC)}
-        if known is None:
+        if row is None:
             insert = sa.insert(file).values(dataset=self.report.dataset, path=path, **values).returning(file.id)
             file_id = connection.execute(insert).scalar_one()
         else:
-            file_id = known.id
+            file_id = row.id
             connection.execute(sa.update(file).where(file.id == file_id).values(**values))
         self.lines(connection, file_id, path, [self.look_at(line, path.partition("/")[0]) for line in lines])
-        (self.report.files_new if known is None else self.report.files_changed).append(path)
+        (self.report.files_new if row is None else self.report.files_changed).append(path)
 
     def look_at(self, line: Line, room: str) -> _Read:
         if line.blank:
@@ -199,57 +191,57 @@ class _Import:
         old = sa.select(model.id, model.number, model.verbatim).where(model.file_id == file_id, model.verbatim.is_not(None))
         for line_id, number, verbatim in connection.execute(old.order_by(model.number.desc(), model.id.desc())):
             there[verbatim or ""].append((line_id, number))  # the first one last, so that pop() keeps duplicates in order
-        kept: set[int] = set()
+        unchanged: set[int] = set()
         moved: list[dict[str, int]] = []
         fresh: list[_Read] = []
-        for each in read:
-            if there[each.line.text]:
-                line_id, number = there[each.line.text].pop()
-                kept.add(line_id)
-                if number != each.line.number:
-                    moved.append({"line": line_id, "to": each.line.number})
-                self.report.records_known[each.kind] += 1
+        for item in read:
+            if there[item.line.text]:
+                line_id, number = there[item.line.text].pop()
+                unchanged.add(line_id)
+                if number != item.line.number:
+                    moved.append({"line": line_id, "to": item.line.number})
+                self.report.records_known[item.kind] += 1
             else:
-                fresh.append(each)
-        gone = set(connection.execute(sa.select(model.id).where(model.file_id == file_id)).scalars()) - kept
+                fresh.append(item)
+        gone = set(connection.execute(sa.select(model.id).where(model.file_id == file_id)).scalars()) - unchanged
         table = cast(sa.Table, model.__table__)
         if gone:
             remove = sa.delete(table).where(table.c.id == sa.bindparam("line"))
-            connection.execute(remove, [{"line": each} for each in sorted(gone)])
+            connection.execute(remove, [{"line": item} for item in sorted(gone)])
         if moved:
             move = sa.update(table).where(table.c.id == sa.bindparam("line")).values(number=sa.bindparam("to"))
             connection.execute(move, moved)
-        values = [self.line(connection, each, file_id, path) for each in fresh]
-        traces = [each for each in values if each["kind"] == "trace"]
+        values = [self.line(connection, item, file_id, path) for item in fresh]
+        traces = [item for item in values if item["kind"] == "trace"]
         if traces:
             insert = sa.insert(BenchmarkTrace).returning(BenchmarkTrace.id, sort_by_parameter_order=True)
-            new = connection.execute(insert, [each["trace_id"] for each in traces]).scalars()
+            new = connection.execute(insert, [item["trace_id"] for item in traces]).scalars()
             for line, row in zip(traces, new, strict=True):
                 line["trace_id"] = row
         if values:
             connection.execute(sa.insert(model), values)
-        self.check(connection, file_id, path, {each.line.number: each for each in fresh})
+        self.check(connection, file_id, path, {item.line.number: item for item in fresh})
 
-    def line(self, connection: Connection, each: _Read, file_id: int, path: str) -> dict[str, Any]:
+    def line(self, connection: Connection, item: _Read, file_id: int, path: str) -> dict[str, Any]:
         """The values of one new line; its row is stored, or found, on the way, but a trace's row is left to the caller:
         its values stand in the place of its id."""
         values: dict[str, Any] = {
-            "file_id": file_id, "number": each.line.number, "kind": each.kind, "definition": None, "rest": None,
-            "verbatim": each.line.text, **dict.fromkeys(LINE_ROWS.values()),
+            "file_id": file_id, "number": item.line.number, "kind": item.kind, "definition": None, "rest": None,
+            "verbatim": item.line.text, **dict.fromkeys(LINE_ROWS.values()),
         }  # fmt: skip
-        if each.kind == "blank":
+        if item.kind == "blank":
             return values
-        columns, rest = split(each.line.document, FIELDS[each.kind])
+        columns, rest = split(item.line.document, FIELDS[item.kind])
         values["rest"] = json.dumps(rest)
-        if each.kind == "whole":
-            self.keep_whole(path, each.line.number, each.reason)
+        if item.kind == "whole":
+            self.keep_whole(path, item.line.number, item.reason)
             return values
-        self.report.records[each.kind] += 1
-        values["definition"] = columns["name"] if each.kind == "definition" else columns["definition"]
+        self.report.records[item.kind] += 1
+        values["definition"] = columns["name"] if item.kind == "definition" else columns["definition"]
         store: dict[str, Callable[..., Any]] = {
             "definition": self.definition, "solution": self.solution, "workload": self.workload, "trace": self.trace,
         }  # fmt: skip
-        values[LINE_ROWS[each.kind]] = store[each.kind](connection, each, columns, path)
+        values[LINE_ROWS[item.kind]] = store[item.kind](connection, item, columns, path)
         return values
 
     def keep_whole(self, path: str, number: int, reason: str) -> None:
@@ -259,11 +251,11 @@ class _Import:
     def check(self, connection: Connection, file_id: int, path: str, fresh: dict[int, _Read]) -> None:
         """Keep whole whatever would not come back as it was read (its row is another record's, or was changed)."""
         for stored in stored_lines(connection, file_id):
-            each = fresh.get(stored.number)
-            if each is None or stored.kind == "blank" or same(stored.document(), each.line.document):
+            item = fresh.get(stored.number)
+            if item is None or stored.kind == "blank" or same(stored.document(), item.line.document):
                 continue
             trace = connection.execute(sa.select(ImportedLine.trace_id).where(ImportedLine.id == stored.id)).scalar_one()
-            rest = json.dumps({"document": each.line.document})
+            rest = json.dumps({"document": item.line.document})
             whole = {"kind": "whole", "rest": rest, **dict.fromkeys(LINE_ROWS.values())}
             connection.execute(sa.update(ImportedLine).where(ImportedLine.id == stored.id).values(**whole))
             if trace is not None:
@@ -273,10 +265,10 @@ class _Import:
 
     # -- records -----------------------------------------------------------------------------------------------------
 
-    def definition(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
-        assert each.graph is not None  # look_at gives every definition one
-        graph = self.database._graph(connection, each.graph)
-        self.graphs[columns["name"]] = each.graph.structural_key
+    def definition(self, connection: Connection, item: _Read, columns: dict[str, Any], path: str) -> int:
+        assert item.graph is not None  # look_at gives every definition one
+        graph = self.database._graph(connection, item.graph)
+        self.graphs[columns["name"]] = item.graph.structural_key
         model = DefinitionRow
         row = connection.execute(
             sa.select(model.id, model.reference).where(model.name == columns["name"], model.canonical_graph_id == graph)
@@ -288,7 +280,7 @@ class _Import:
             connection.execute(sa.update(model).where(model.id == row.id).values(**columns))  # imported, and no longer said
         return int(row.id)
 
-    def solution(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+    def solution(self, connection: Connection, item: _Read, columns: dict[str, Any], path: str) -> int:
         model = Implementation
         record = self.implementation(columns, self.graph(connection, columns["definition"]))
         values = {
@@ -327,29 +319,26 @@ class _Import:
         language = columns["requirements"].get("language")
         values = [
             {
-                "implementation_id": row,
-                "path": each["path"],
-                "content": each["content"],
-                "content_sha256": hashlib.sha256(each["content"].encode()).hexdigest(),
+                "implementation_id": row, "path": source["path"], "content": source["content"],
+                "content_sha256": hashlib.sha256(source["content"].encode()).hexdigest(),
                 "language": language[:32] if isinstance(language, str) else "",
-                "origin": f"{ORIGIN}: {self.report.dataset}/{path}",
-                "trusted": False,
+                "origin": f"{ORIGIN}: {self.report.dataset}/{path}", "trusted": False,
             }
-            for each in columns["sources"] or [{"path": UNREADABLE, "content": ""}]
+            for source in columns["sources"] or [{"path": UNREADABLE, "content": ""}]
         ]
         connection.execute(sa.insert(ImplementationSource), values)
 
-    def workload(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> int:
+    def workload(self, connection: Connection, item: _Read, columns: dict[str, Any], path: str) -> int:
         graph = self.graph(connection, columns["definition"])
         inputs = tuple(columns["input_descriptors"])
         return self.database._workload(connection, WorkloadRecord(graph, columns["axes_json"], inputs))
 
-    def trace(self, connection: Connection, each: _Read, columns: dict[str, Any], path: str) -> dict[str, Any]:
+    def trace(self, connection: Connection, item: _Read, columns: dict[str, Any], path: str) -> dict[str, Any]:
         performed = columns["median_ms"] is not None
         libs = tuple(columns["libs"].items())
         return {
             "implementation_id": self.solved_by(connection, columns["definition"], columns["implementation_name"]),
-            "workload_id": self.workload(connection, each, columns, path),
+            "workload_id": self.workload(connection, item, columns, path),
             "environment_id": self.database._environment(
                 connection, Environment(columns["hardware_name"], 0, "unknown", JUDGE, libs)
             ),
@@ -370,8 +359,7 @@ class _Import:
         name, else a graph known by the name alone."""
         if definition not in self.graphs:
             ours = (
-                sa.select(GraphRow.structural_key)
-                .join(DefinitionRow, DefinitionRow.canonical_graph_id == GraphRow.id)
+                sa.select(GraphRow.structural_key).join(DefinitionRow, DefinitionRow.canonical_graph_id == GraphRow.id)
                 .outerjoin(ImportedLine, ImportedLine.definition_id == DefinitionRow.id)
                 .outerjoin(ImportedFile, ImportedFile.id == ImportedLine.file_id)
                 .where(DefinitionRow.name == definition)
@@ -391,8 +379,7 @@ class _Import:
         if (definition, solution) not in self.solutions:
             line = ImportedLine
             select = (
-                sa.select(Implementation.id)
-                .join(line, line.implementation_id == Implementation.id)
+                sa.select(Implementation.id).join(line, line.implementation_id == Implementation.id)
                 .join(ImportedFile, ImportedFile.id == line.file_id)
                 .where(line.definition == definition, Implementation.name == solution)
                 .order_by(sa.case((ImportedFile.dataset == self.report.dataset, 0), else_=1), Implementation.id.desc())
@@ -441,6 +428,6 @@ def definition_graph(document: dict[str, Any]) -> tuple[GraphRecord, str | None]
         graph = reference_graph(*parts)
         return GraphRecord(graph.structural_key, print_graph(graph), graph_to_json(graph), label), None
     except OpaqueReference as error:
-        said = {key: document[key] for key in ("reference", "axes", "inputs", "outputs") if look(document, (key,)) is not ABSENT}
-        key = hashlib.sha256(canonical([ORIGIN, "opaque", said]).encode()).hexdigest()
+        keys = {key: document[key] for key in ("reference", "axes", "inputs", "outputs") if look(document, (key,)) is not ABSENT}
+        key = hashlib.sha256(canonical([ORIGIN, "opaque", keys]).encode()).hexdigest()
         return GraphRecord(key, "", "", label), str(error)

@@ -38,7 +38,7 @@ class StoredLine:
     verbatim: str | None
 
     def document(self) -> Any:
-        """What the columns and the rest say now; not for a blank line."""
+        """The document that the columns and the rest say now; not for a blank line."""
         return join(self.columns, json.loads(self.rest or '{"document": null}'), FIELDS[self.kind])
 
 
@@ -51,14 +51,13 @@ def stored_lines(connection: Connection, file_id: int) -> list[StoredLine]:
             columns[row["line_id"]] = dict(row)
     for line_id, path, content in connection.execute(_SOURCES.where(line.file_id == file_id)):
         columns[line_id].setdefault("sources", []).append({"path": path, "content": content})
-    found = connection.execute(
-        sa.select(line.id, line.number, line.kind, line.rest, line.verbatim)
-        .where(line.file_id == file_id)
+    rows = connection.execute(
+        sa.select(line.id, line.number, line.kind, line.rest, line.verbatim).where(line.file_id == file_id)
         .order_by(line.number, line.id)
     )
     return [
         StoredLine(row.id, row.number, row.kind, {"sources": [], **columns.get(row.id, {})}, row.rest, row.verbatim)
-        for row in found
+        for row in rows
     ]
 
 
@@ -77,9 +76,7 @@ _SELECTS = (
     sa.select(
         *_LINE, Implementation.name, Implementation.author, Implementation.description, Implementation.requirements
     ).join(Implementation, Implementation.id == ImportedLine.implementation_id),
-    sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors).join(
-        Workload, Workload.id == ImportedLine.workload_id
-    ),
+    sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors).join(Workload, Workload.id == ImportedLine.workload_id),
     sa.select(*_LINE, Workload.axes_json, Workload.input_descriptors, Implementation.name.label("implementation_name"),
               EnvironmentRow.hardware_name, EnvironmentRow.libs, BenchmarkTrace.status, BenchmarkTrace.timestamp,
               BenchmarkTrace.full_log, BenchmarkTrace.max_relative_error, BenchmarkTrace.max_absolute_error,
@@ -94,13 +91,13 @@ _SELECTS = (
 def input_files(document: Any) -> Iterator[str]:
     """The safetensors files that a workload or trace names, relative to the data set's folder."""
     inputs = look(document, ("workload", "inputs"))
-    for each in inputs.values() if isinstance(inputs, dict) else ():
-        if isinstance(each, dict) and each.get("type") == "safetensors" and isinstance(each.get("path"), str):
-            yield each["path"]
+    for item in inputs.values() if isinstance(inputs, dict) else ():
+        if isinstance(item, dict) and item.get("type") == "safetensors" and isinstance(item.get("path"), str):
+            yield item["path"]
 
 
 def missing(folder: Path, names: set[str]) -> list[str]:
-    """Those of these files that the folder has not."""
+    """Return those of these files that the folder has not."""
     return sorted(name for name in names if not (is_inside(name) and "\0" not in name and (folder / name).is_file()))
 
 

@@ -77,9 +77,10 @@ def _translate(reference: str, axes: Mapping[str, Any], inputs: Mapping[str, Any
         raise OpaqueReference(f"line {error.lineno}: no Python: {error.msg}") from error
     sizes = {name: _axis_size(name, axis) for name, axis in axes.items()}
     reader = _ReferenceReader(module)
-    values = [_leaf(name, spec, sizes) for name, spec in inputs.items()]
-    found = reader.call_run(list(inputs), values)
-    return make_graph.graph(_named_outputs(found, outputs, sizes))
+    nodes = {name: make_input(name, *_declared(name, spec, sizes)) for name, spec in inputs.items()}
+    values = [node if inputs[name]["shape"] is not None else Scalar(node) for name, node in nodes.items()]
+    result = reader.call_run(list(inputs), values)
+    return make_graph.graph(_named_outputs(result, outputs, sizes))
 
 
 def _axis_size(name: str, axis: Mapping[str, Any]) -> Dim:
@@ -102,18 +103,13 @@ def _declared(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> t
     return tuple(sizes[axis] for axis in spec["shape"] or ()), dtype
 
 
-def _leaf(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> Node | Scalar:
-    node = make_input(name, *_declared(name, spec, sizes))
-    return node if spec["shape"] is not None else Scalar(node)
-
-
-def _named_outputs(found: Any, outputs: Mapping[str, Any], sizes: Mapping[str, Dim]) -> dict[str, Node]:
-    if isinstance(found, Mapping):
-        if set(found) != set(outputs):
-            refuse(f"it returns {', '.join(map(str, found))}; declared are {', '.join(outputs)}")
-        named = {name: found[name] for name in outputs}
+def _named_outputs(result: Any, outputs: Mapping[str, Any], sizes: Mapping[str, Dim]) -> dict[str, Node]:
+    if isinstance(result, Mapping):
+        if set(result) != set(outputs):
+            refuse(f"it returns {', '.join(map(str, result))}; declared are {', '.join(outputs)}")
+        named = {name: result[name] for name in outputs}
     else:
-        values = list(found) if isinstance(found, (tuple, list)) else [found]
+        values = list(result) if isinstance(result, (tuple, list)) else [result]
         if len(values) != len(outputs):
             refuse(f"it returns {len(values)} values; declared are {len(outputs)}")
         named = dict(zip(outputs, values, strict=True))
@@ -133,7 +129,7 @@ def _named_outputs(found: Any, outputs: Mapping[str, Any], sizes: Mapping[str, D
 
 @dataclass(frozen=True)
 class _Module:
-    """What an import gives a name to."""
+    """A module that an import gives a name to."""
 
     name: str
 
@@ -157,7 +153,7 @@ class _Function:
     @property
     def parameters(self) -> list[str]:
         arguments = self.definition.args
-        return [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        return [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
 
 
 _OUTSIDE = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.FunctionDef)
@@ -180,7 +176,7 @@ class _ReferenceReader:
             self.at(statement)
 
     def call_run(self, inputs: Sequence[str], values: Sequence[Any]) -> Any:
-        """What run returns for these inputs, which torch gives by position."""
+        """Return the result of run for these inputs, which torch gives by position."""
         run = self.names.get("run")
         if not isinstance(run, _Function):
             refuse("it has no function named run")
@@ -199,7 +195,7 @@ class _ReferenceReader:
         arguments = definition.args
         if arguments.vararg or arguments.kwarg or arguments.kwonlyargs:
             refuse(f"{definition.name} takes * or ** or keyword arguments")
-        return _Function(definition, self.names, tuple(self.value(each) for each in arguments.defaults))
+        return _Function(definition, self.names, tuple(self.value(default) for default in arguments.defaults))
 
     def call_function(self, function: _Function, arguments: list[Any], named: dict[str, Any]) -> Any:
         name, parameters = function.definition.name, function.parameters
@@ -218,11 +214,11 @@ class _ReferenceReader:
             self.names, self.depth = outside, self.depth - 1
 
     def body(self, statements: Sequence[ast.stmt], name: str) -> Any:
-        """What a straight line of statements returns at its end."""
+        """Return the result of a straight line of statements."""
         for statement in statements[:-1]:
             self.at(statement)
         last = statements[-1]
-        if isinstance(last, ast.With) and all(self.without_gradient(each.context_expr) for each in last.items):
+        if isinstance(last, ast.With) and all(self.without_gradient(item.context_expr) for item in last.items):
             return self.body(last.body, name)
         if not isinstance(last, ast.Return) or last.value is None:
             refuse(f"line {last.lineno}: {name} does not end by returning a value")
@@ -244,8 +240,8 @@ class _ReferenceReader:
             return self.value(statement.value) if isinstance(statement, ast.Return) and statement.value else (
                 self.statement(statement))
         except OpaqueReference as error:
-            said = str(error)  # a function that is called has said its own line
-            raise OpaqueReference(said if said.startswith("line ") else f"line {statement.lineno}: {said}") from error
+            message = str(error)  # a function that is called has said its own line
+            raise OpaqueReference(message if message.startswith("line ") else f"line {statement.lineno}: {message}") from error
         except _REFUSED as error:
             raise OpaqueReference(f"line {statement.lineno}: {_one_line(error)}") from error
 
@@ -257,9 +253,10 @@ class _ReferenceReader:
         elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
             self.bind(statement.target, self.value(statement.value))
         elif isinstance(statement, ast.AugAssign):
-            if not isinstance(statement.target, ast.Name) or not _is_plain(self.name(statement.target)):
+            old = self.name(statement.target) if isinstance(statement.target, ast.Name) else None
+            if not (is_number(old) or isinstance(old, (tuple, str))):
                 refuse("a tensor is changed in place")
-            self.bind(statement.target, self.binary(statement.op, self.name(statement.target), self.value(statement.value)))
+            self.bind(statement.target, self.binary(statement.op, old, self.value(statement.value)))
         elif isinstance(statement, ast.Assert):
             if self.value(statement.test) is not True:
                 refuse(f"the assert {ast.unparse(statement.test)} does not hold for these shapes")
@@ -279,8 +276,8 @@ class _ReferenceReader:
         elif isinstance(target, (ast.Tuple, ast.List)) and not any(isinstance(e, ast.Starred) for e in target.elts):
             if not isinstance(value, (tuple, list)) or len(value) != len(target.elts):
                 refuse(f"{ast.unparse(target)} does not unpack what stands on the right")
-            for each, part in zip(target.elts, value, strict=True):
-                self.bind(each, part)
+            for element, part in zip(target.elts, value, strict=True):
+                self.bind(element, part)
         else:
             refuse("a tensor is written into" if isinstance(target, ast.Subscript) else f"{ast.unparse(target)} is assigned")
 
@@ -309,7 +306,7 @@ class _ReferenceReader:
         return self.names[node.id] if node.id in self.names else refuse(f"{node.id} is not known here")
 
     def sequence(self, node: ast.Tuple | ast.List) -> Any:
-        values = (self.value(each) for each in node.elts)
+        values = (self.value(element) for element in node.elts)
         return tuple(values) if isinstance(node, ast.Tuple) else list(values)
 
     def mapping(self, node: ast.Dict) -> Any:
@@ -328,9 +325,6 @@ class _ReferenceReader:
             refuse(f"{ast.unparse(node)}")
         return -value if isinstance(node.op, ast.USub) else value
 
-    def operation(self, node: ast.BinOp) -> Any:
-        return self.binary(node.op, self.value(node.left), self.value(node.right))
-
     def binary(self, op: ast.operator, x: Any, y: Any) -> Any:
         if isinstance(x, tuple) and isinstance(y, tuple) and isinstance(op, ast.Add):
             return x + y
@@ -341,12 +335,12 @@ class _ReferenceReader:
             return FUNCTIONS[name](x, y)
         if compute is None:
             refuse(f"{name} of numbers")
-        known = not (isinstance(x, d.Expr) or isinstance(y, d.Expr))
-        if isinstance(op, ast.Pow) and not (known and abs(y) <= LARGEST_POWER and abs(x) <= LARGEST_BASE):
+        static = not (isinstance(x, d.Expr) or isinstance(y, d.Expr))
+        if isinstance(op, ast.Pow) and not (static and abs(y) <= LARGEST_POWER and abs(x) <= LARGEST_BASE):
             refuse("a power of a size, or a large one")
-        if isinstance(op, ast.Div) and not known:
+        if isinstance(op, ast.Div) and not static:
             refuse("a quotient of sizes that are not known")
-        if not known and (isinstance(x, float) or isinstance(y, float)):
+        if not static and (isinstance(x, float) or isinstance(y, float)):
             refuse("a number made of a size that is not known")
         return compute(x, y)
 
@@ -369,7 +363,7 @@ class _ReferenceReader:
         if isinstance(op, (ast.In, ast.NotIn)):
             if not isinstance(y, (tuple, list)):
                 refuse("in, of something other than a tuple")
-            return any(self.compare(ast.Eq(), x, each) for each in y) == isinstance(op, ast.In)
+            return any(self.compare(ast.Eq(), x, item) for item in y) == isinstance(op, ast.In)
         name, decide = _COMPARISONS[type(op)]
         if isinstance(x, (Node, Scalar)) or isinstance(y, (Node, Scalar)):
             return FUNCTIONS[name](x, y)
@@ -381,8 +375,8 @@ class _ReferenceReader:
         return bool(decide(x, y))
 
     def logic(self, node: ast.BoolOp) -> Any:
-        values = [self.value(each) for each in node.values]
-        if not all(isinstance(each, bool) for each in values):
+        values = [self.value(operand) for operand in node.values]
+        if not all(isinstance(operand, bool) for operand in values):
             refuse("and, or of values that are known only when it runs")
         return all(values) if isinstance(node.op, ast.And) else any(values)
 
@@ -391,9 +385,6 @@ class _ReferenceReader:
         if not isinstance(test, bool):
             refuse("a branch on a value that is known only when it runs")
         return self.value(node.body if test else node.orelse)
-
-    def attribute_of(self, node: ast.Attribute) -> Any:
-        return self.attribute(self.value(node.value), node.attr)
 
     def attribute(self, owner: Any, name: str) -> Any:
         if isinstance(owner, _Module):
@@ -418,20 +409,16 @@ class _ReferenceReader:
         if isinstance(index, Node):
             return wrapped(owner, index, 0)
         parts = index if isinstance(index, tuple) else (index,)
-        if not all(each is None or each is ... or isinstance(each, (slice, d.Expr))
-                   or type(each) is int for each in parts):
+        if not all(part is None or part is ... or isinstance(part, (slice, d.Expr)) or type(part) is int for part in parts):
             refuse("an index by tensors along several axes, by a mask or by a list")
         return owner[index]
 
-    def slice(self, node: ast.Slice) -> Any:
-        return slice(*(None if each is None else self.value(each) for each in (node.lower, node.upper, node.step)))
-
     def call(self, node: ast.Call) -> Any:
         function = self.value(node.func)
-        if any(isinstance(each, ast.Starred) for each in node.args) or any(each.arg is None for each in node.keywords):
+        if any(isinstance(part, ast.Starred) for part in node.args) or any(part.arg is None for part in node.keywords):
             refuse("a call with * or **")
-        arguments = [self.value(each) for each in node.args]
-        named = {str(each.arg): self.value(each.value) for each in node.keywords}
+        arguments = [self.value(argument) for argument in node.args]
+        named = {str(argument.arg): self.value(argument.value) for argument in node.keywords}
         if isinstance(function, _Method):
             named = {_SYNONYMS.get(name, name): value for name, value in named.items()}
             first = [function.owner] if function.owner is not None else [named.pop("input")] if "input" in named else []
@@ -446,9 +433,11 @@ class _ReferenceReader:
 _EXPRESSIONS: tuple[tuple[type[ast.expr], Callable[[_ReferenceReader, Any], Any]], ...] = (
     (ast.Constant, lambda _, node: node.value), (ast.Name, _ReferenceReader.name), (ast.Tuple, _ReferenceReader.sequence),
     (ast.List, _ReferenceReader.sequence), (ast.Dict, _ReferenceReader.mapping), (ast.UnaryOp, _ReferenceReader.unary),
-    (ast.BinOp, _ReferenceReader.operation), (ast.Compare, _ReferenceReader.comparison), (ast.BoolOp, _ReferenceReader.logic),
-    (ast.IfExp, _ReferenceReader.choice), (ast.Attribute, _ReferenceReader.attribute_of), (ast.Subscript, _ReferenceReader.index),
-    (ast.Slice, _ReferenceReader.slice), (ast.Call, _ReferenceReader.call),
+    (ast.BinOp, lambda reader, node: reader.binary(node.op, reader.value(node.left), reader.value(node.right))),
+    (ast.Compare, _ReferenceReader.comparison), (ast.BoolOp, _ReferenceReader.logic), (ast.IfExp, _ReferenceReader.choice),
+    (ast.Attribute, lambda reader, node: reader.attribute(reader.value(node.value), node.attr)),
+    (ast.Subscript, _ReferenceReader.index), (ast.Call, _ReferenceReader.call),
+    (ast.Slice, lambda reader, node: slice(*(part and reader.value(part) for part in (node.lower, node.upper, node.step)))),
 )  # fmt: skip
 
 _OPERATORS: Mapping[type[ast.operator], tuple[str, Callable[[Any, Any], Any] | None]] = {
@@ -464,17 +453,10 @@ _COMPARISONS: Mapping[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = 
 _SYNONYMS = {"axis": "dim", "keepdims": "keepdim"}  # torch takes numpy's words, too
 
 
-def _matrix_transposed(x: Node) -> Node:
-    return x.transpose(-2, -1)
-
-
-def _transposed(x: Node) -> Node:
-    return x.transpose(0, 1) if x.rank == 2 else refuse(".T of a tensor that is no matrix")
-
-
 _PROPERTIES: Mapping[str, Callable[[Node], Any]] = {
     "shape": lambda x: x.shape, "dtype": lambda x: x.dtype, "ndim": lambda x: x.rank, "device": lambda _: AnyDevice(),
-    "T": _transposed, "mT": _matrix_transposed,
+    "T": lambda x: x.transpose(0, 1) if x.rank == 2 else refuse(".T of a tensor that is no matrix"),
+    "mT": lambda x: x.transpose(-2, -1),
 }  # fmt: skip
 
 
@@ -498,7 +480,7 @@ def _from_module(module: str, name: str) -> Any:
 
 def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
     """A comparison of sizes, when their bounds alone decide it."""
-    if not all(isinstance(each, (int, d.Expr)) for each in (x, y)):
+    if not all(isinstance(side, (int, d.Expr)) for side in (x, y)):
         refuse("a size beside something else")
     if isinstance(op, (ast.Eq, ast.NotEq)):
         if proved_equal(x, y):
@@ -509,12 +491,8 @@ def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
     low, high, strict = {
         ast.Lt: (x, y, 1), ast.LtE: (x, y, 0), ast.Gt: (y, x, 1), ast.GtE: (y, x, 0),
     }[type(op)]  # fmt: skip
-    found = dim_ge(high, low + strict)
-    return found if found is not None else refuse("a comparison of sizes that are not known")
-
-
-def _is_plain(value: Any) -> bool:
-    return is_number(value) or isinstance(value, (tuple, str))
+    holds = dim_ge(high, low + strict)
+    return holds if holds is not None else refuse("a comparison of sizes that are not known")
 
 
 def _is_text(statement: ast.stmt) -> bool:

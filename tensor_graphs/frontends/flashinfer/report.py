@@ -76,12 +76,9 @@ class DatasetExport:
 
     def lines(self) -> list[str]:
         """A summary, the files first."""
-        out = [
-            f"{len(self.files)} files to {self.folder}",
-            f"lines: {self.from_text} as they were read, {self.from_columns} from columns alone, {len(self.changed)} changed",
-        ]
-        out += _listed("changed", self.changed)
-        return out + _listed("input files to copy there", self.inputs)
+        return [f"{len(self.files)} files to {self.folder}",
+                f"lines: {self.from_text} as they were read, {self.from_columns} from columns alone, {len(self.changed)} changed",
+                *_listed("changed", self.changed), *_listed("input files to copy there", self.inputs)]
 
 
 def _counts(counter: Counter[str]) -> str:
@@ -92,4 +89,4 @@ def _listed(title: str, items: list[str]) -> list[str]:
     if not items:
         return []
     rest = [f"    … {len(items) - MOST_LISTED} more"] if len(items) > MOST_LISTED else []
-    return [f"{title} ({len(items)}):", *(f"    {each}" for each in items[:MOST_LISTED]), *rest]
+    return [f"{title} ({len(items)}):", *(f"    {item}" for item in items[:MOST_LISTED]), *rest]

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FamilyConfig:
-    """What a config.json says of a model of one family. settings: by the names that its row gives them; names: of its tensors;
+    """The settings and facts of a config.json of one family. settings: by the names that its row gives them; names: of its tensors;
     dtype: of the weights, as config.json says; each tensor knows its own. assumed: key -> the default of each size that config.json
     does not say."""
 
@@ -175,82 +175,83 @@ def _rope(c: Section, family: Family, s: SimpleNamespace, layers: str) -> Rope:
     old = c.section("rope_scaling")
     if two and old.values:                             # with rotations of their own for two kinds of layers the two are merged
         old = Section({**own.values, **old.values}, old.path, old.within)
-    said = old if old.values and layers in family.stretched else own
+    section = old if old.values and layers in family.stretched else own
     head_dim = s.head_dim or s.hidden_size // s.num_attention_heads
-    theta = said.number("rope_theta", s.local_rope_theta if two and layers == SLIDING else s.rope_theta)
-    share = said.number("partial_rotary_factor", getattr(s, "partial_rotary_factor", 1.0))
+    theta = section.number("rope_theta", s.local_rope_theta if two and layers == SLIDING else s.rope_theta)
+    share = section.number("partial_rotary_factor", getattr(s, "partial_rotary_factor", 1.0))
     if share != 1 and not hasattr(s, "partial_rotary_factor"):
-        raise said.error(f"partial_rotary_factor = {share} is not supported: {family.name} rotates whole heads")
+        raise section.error(f"partial_rotary_factor = {share} is not supported: {family.name} rotates whole heads")
     channels = int(head_dim * share)
     if channels % 2 or not 0 < channels <= head_dim:
-        raise said.error(f"{channels} of {head_dim} channels of a head are rotated, and positions rotate pairs")
-    kind = said.choice("rope_type", _KINDS, said.text("type", "default"))
-    said.has("type")
+        raise section.error(f"{channels} of {head_dim} channels of a head are rotated, and positions rotate pairs")
+    kind = section.choice("rope_type", _KINDS, section.text("type", "default"))
+    section.has("type")
     plain = Rope(float(theta), channels=0 if channels == head_dim else channels, neighbours=family.neighbours)
-    facts = _KINDS[kind](said, c, s, channels)
-    said.warn_of_the_rest()
+    facts = _KINDS[kind](section, c, s, channels)
+    section.warn_of_the_rest()
     return Rope(**{**{f: getattr(plain, f) for f in plain.__slots__}, **facts})
 
 
-def _default(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
-    said.has("original_max_position_embeddings")
-    said.refuse("factor", (1, 1.0), "rope_type says default")
+def _default(section: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    section.has("original_max_position_embeddings")
+    section.refuse("factor", (1, 1.0), "rope_type says default")
     return {}
 
 
-def _linear(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
-    return {"scaling": float(said.number("factor"))}
+def _linear(section: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    return {"scaling": float(section.number("factor"))}
 
 
-def _dynamic(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+def _dynamic(section: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
     if channels < 4:
-        raise said.error(f"rope_type dynamic needs at least 4 rotated channels, and there are {channels}")
-    said.has("original_max_position_embeddings")
-    return {"kind": "dynamic", "scaling": float(said.number("factor")), "original": s.max_position_embeddings}
+        raise section.error(f"rope_type dynamic needs at least 4 rotated channels, and there are {channels}")
+    section.has("original_max_position_embeddings")
+    return {"kind": "dynamic", "scaling": float(section.number("factor")), "original": s.max_position_embeddings}
 
 
-def _original(said: Section, s: SimpleNamespace) -> int:
+def _original(section: Section, s: SimpleNamespace) -> int:
     """The positions that the model was trained on before its context was stretched; settings beside the object go first."""
-    said.has("original_max_position_embeddings")
-    return getattr(s, "original_max_position_embeddings", None) or said.whole("original_max_position_embeddings",
+    section.has("original_max_position_embeddings")
+    return getattr(s, "original_max_position_embeddings", None) or section.whole("original_max_position_embeddings",
                                                                              s.max_position_embeddings)
 
 
-def _llama3(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
-    low, high = said.number("low_freq_factor"), said.number("high_freq_factor")
+def _llama3(section: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    low, high = section.number("low_freq_factor"), section.number("high_freq_factor")
     if not low < high:
-        raise said.error(f"low_freq_factor {low} is not below high_freq_factor {high}")
-    return {"kind": "llama3", "scaling": float(said.number("factor")), "original": _original(said, s), "low": float(low),
+        raise section.error(f"low_freq_factor {low} is not below high_freq_factor {high}")
+    return {"kind": "llama3", "scaling": float(section.number("factor")), "original": _original(section, s), "low": float(low),
             "high": float(high)}
 
 
-def _yarn(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
-    original = _original(said, s)
-    factor = said.number("factor", s.max_position_embeddings / original)
+def _yarn(section: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    original = _original(section, s)
+    factor = section.number("factor", s.max_position_embeddings / original)
 
     def spread(by: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
 
-    some, every = said.optional_number("mscale"), said.optional_number("mscale_all_dim")
+    some, every = section.optional_number("mscale"), section.optional_number("mscale_all_dim")
     usual = spread(some) / spread(every) if some and every else spread(1.0)
-    return {"kind": "yarn", "scaling": float(factor), "original": original, "magnitude": said.number("attention_factor", usual),
-            "low": float(said.number("beta_slow", 1.0)), "high": float(said.number("beta_fast", 32.0)),
-            "truncate": said.boolean("truncate", True)}
+    return {"kind": "yarn", "scaling": float(factor), "original": original, "magnitude": section.number("attention_factor", usual),
+            "low": float(section.number("beta_slow", 1.0)), "high": float(section.number("beta_fast", 32.0)),
+            "truncate": section.boolean("truncate", True)}
 
 
-def _longrope(said: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
-    original = _original(said, s)
-    factor = said.number("factor", s.max_position_embeddings / original)
+def _longrope(section: Section, c: Section, s: SimpleNamespace, channels: int) -> dict[str, Any]:
+    original = _original(section, s)
+    factor = section.number("factor", s.max_position_embeddings / original)
     usual = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
 
     def factors(key: str) -> tuple[float, ...]:
         kind = f"a list of {channels // 2} numbers > 0"
-        found = said.get(key, kind, lambda v: isinstance(v, list) and len(v) == channels // 2 and all(
+        values = section.get(key, kind, lambda v: isinstance(v, list) and len(v) == channels // 2 and all(
             type(x) in (int, float) and 0 < x < math.inf for x in v), ...)
-        return tuple(float(x) for x in found)
+        return tuple(float(x) for x in values)
 
-    return {"kind": "longrope", "scaling": float(factor), "original": original, "magnitude": said.number("attention_factor", usual),
-            "short": factors("short_factor"), "long": factors("long_factor")}
+    return {"kind": "longrope", "scaling": float(factor), "original": original,
+            "magnitude": section.number("attention_factor", usual), "short": factors("short_factor"),
+            "long": factors("long_factor")}
 
 
 _KINDS: Mapping[str, Callable[[Section, Section, SimpleNamespace, int], dict[str, Any]]] = {

@@ -66,11 +66,11 @@ class Family:
 
     def but(self, name: str, *, settings: Mapping[str, Any] | None = None, without: tuple[str, ...] = (), **changes: Any) -> Family:
         """This row with another name and what else is given; settings are added to those that are not in `without`."""
-        kept = {k: v for k, v in self.settings.items() if k not in without}
-        return replace(self, name=name, settings={**kept, **(settings or {})}, **changes)
+        shared = {k: v for k, v in self.settings.items() if k not in without}
+        return replace(self, name=name, settings={**shared, **(settings or {})}, **changes)
 
     def slides(self, s: Any, i: int) -> bool:
-        """Whether layer i has a window."""
+        """Return whether layer i has a window."""
         kinds = getattr(s, "layer_types", None)
         return kinds[i] == SLIDING if kinds else self.sliding(s, i)
 
@@ -81,10 +81,10 @@ class Family:
     def described(self, s: Any, ropes: Mapping[str, Rope | None]) -> Facts:
         """The facts of one model: its settings, and the rotations of sliding and of full layers (by their name there)."""
         head_dim = s.head_dim or s.hidden_size // s.num_attention_heads
-        given = dict(self.facts(s))
-        scale = given.pop("scale", head_dim ** -0.5)
-        scales = given.pop("scales", (scale,) * s.num_hidden_layers)
-        experts, window = given.pop("experts", None), given.pop("window", s.sliding_window)
+        facts = dict(self.facts(s))
+        scale = facts.pop("scale", head_dim ** -0.5)
+        scales = facts.pop("scales", (scale,) * s.num_hidden_layers)
+        experts, window = facts.pop("experts", None), facts.pop("window", s.sliding_window)
         layers = []
         for i, scale in enumerate(scales):
             slides = self.slides(s, i)
@@ -95,7 +95,7 @@ class Family:
             "vocabulary": s.vocab_size, "hidden": s.hidden_size, "ffn": s.intermediate_size, "heads": s.num_attention_heads,
             "kv_heads": s.num_key_value_heads or s.num_attention_heads, "head_dim": head_dim, "layers": tuple(layers), "eps": s.eps,
             "activation": ACTIVATION_NAMES[s.hidden_act], "tied": s.tie_word_embeddings}
-        return Facts(**{**usual, **given})
+        return Facts(**{**usual, **facts})
 
 
 def _biases(**parts: bool) -> frozenset[str]:
@@ -184,7 +184,7 @@ OLMO2 = LLAMA.but(
 
 
 def _rotates(s: Any, i: int, slides: bool) -> bool:
-    """SmolLM 3 leaves every so many layers without positions."""
+    """SmolLM 3 leaves each n-th layer without positions."""
     return bool(s.no_rope_layers[i] if s.no_rope_layers else (i + 1) % s.no_rope_layer_interval)
 
 

@@ -1,11 +1,10 @@
-"""folder: what the files of a model folder say — and how such a folder of random weights is written.
+"""folder: the files of a model folder are read, and such a folder of random weights is written.
 
 Read: config.json (which model, its sizes and constants), generation_config.json (where a text ends), and what
-sentence-transformers adds (modules.json, 1_Pooling/config.json, sentence_bert_config.json). Keys, defaults and their
-meaning are those of transformers 5 and of the older spelling it still accepts. A setting that would change the result
-and is not supported is refused aloud; a key that nobody here knows is logged as a warning.
-Written: a Gemma 3 folder whose random weights, unlike freshly initialised ones, give varied tokens and show a wrong
-eps, window or scale (`random_gemma3_weights`).
+sentence-transformers adds (modules.json, 1_Pooling/config.json, sentence_bert_config.json). Keys, defaults and their meaning are
+those of transformers 5 and of the older spelling it still accepts. A setting that would change the result and is not supported is
+refused aloud; a key that nobody here knows is logged as a warning. Written: a Gemma 3 folder whose random weights, unlike freshly
+initialised ones, give varied tokens and show a wrong eps, window or scale (`random_gemma3_weights`).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gemma3TextConfig:
-    """What is written as the config.json of a Gemma 3 text decoder, under transformers' names (read: families.GEMMA3).
+    """Settings of the config.json of a Gemma 3 text decoder as it is written, under transformers' names (read: families.GEMMA3).
 
     layer_types: SLIDING or FULL per layer. rope_theta, rope_factor: of full layers (angle = position / factor ·
     theta^(−2i/head_dim)); rope_local_theta, rope_local_factor: of sliding layers. Scores are multiplied by
@@ -68,12 +67,12 @@ class Gemma3TextConfig:
 
     @property
     def read(self) -> FamilyConfig:
-        """What reading the written config.json gives. Raises ConfigError."""
+        """The configuration that the written config.json is read as. Raises ConfigError."""
         return read_family(Section(_gemma3_json(self, "float32"), Path("config.json")), FAMILIES["gemma3"])
 
     @classmethod
     def of(cls, config: FamilyConfig) -> Gemma3TextConfig:
-        """What a folder says, to be written again; a Gemma 3 whose rotations are plain or linear, else ConfigError."""
+        """Return a folder's settings, to be written again; a Gemma 3 whose rotations are plain or linear, else ConfigError."""
         s, facts = dict(config.settings), config.facts
         ropes = {SLIDING if layer.window else FULL: layer.rope for layer in facts.layers}
         if config.family.name != "gemma3" or any(rope is None or rope.kind != "linear" for rope in ropes.values()):
@@ -87,8 +86,7 @@ class Gemma3TextConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """What the folder says about generating: the ids that end a text, and how its authors sample (None: it does not
-    say)."""
+    """A folder's settings for generating: the ids that end a text, and how its authors sample (None: it does not say)."""
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
@@ -101,7 +99,7 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True)
 class SentenceConfig:
-    """How sentence-transformers makes one vector of a text.
+    """The way in which sentence-transformers makes one vector of a text.
 
     pooling: "mean", "cls" or "max" over the tokens; normalize: whether the vector is brought to length 1; dimension: of
     the vector. max_seq_length: tokens, special ones included, beyond which a text is cut; None = as many as the model
@@ -132,13 +130,13 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
     if kind in OWN:
         return read_own(config, kind)
     if kind not in MODEL_TYPES:
-        known = sorted({*MODEL_TYPES, *OWN})
-        near = close_to(kind, known)
-        kin = [name for name in known if name.split("_")[0].rstrip("0123456789") in kind]
+        types = sorted({*MODEL_TYPES, *OWN})
+        near = close_to(kind, types)
+        kin = [name for name in types if name.split("_")[0].rstrip("0123456789") in kind]
         nearest = f"; did you mean {near[0]}?" if near else f"; nearest: {', '.join(kin)}" if kin else ""
         raise ConfigError(
             f"the model type {kind!r} is not known", file=path,
-            fix=f"known model types: {', '.join(known)}{nearest}; a family of yours: --import FILE (docs/adding_a_model.md)"
+            fix=f"known model types: {', '.join(types)}{nearest}; a family of yours: --import FILE (docs/adding_a_model.md)"
         )
     return read_family(config, *MODEL_TYPES[kind])
 
@@ -164,43 +162,41 @@ def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:
     as read_config."""
     folder = _folder(folder)
     path = folder / "generation_config.json"
-    said = Section(read_json(path) if path.is_file() else {}, path)
+    section = Section(read_json(path) if path.is_file() else {}, path)
     outer = folder / "config.json"
     fallback = [read_json(outer)] if outer.is_file() else []
     fallback += [inner for whole in fallback if isinstance(inner := whole.get("text_config"), dict)]
 
     def ids(key: str) -> tuple[int, ...]:
-        for values in (said.values, *fallback):
+        for values in (section.values, *fallback):
             value = values.get(key)
             if value is not None:
-                found = value if isinstance(value, list) else [value]
-                if not all(type(i) is int and i >= 0 for i in found):
+                numbers = value if isinstance(value, list) else [value]
+                if not all(type(i) is int and i >= 0 for i in numbers):
                     raise ConfigError(f"{key} is {value!r}, and a token id or a list of them is needed",
-                                      file=path if values is said.values else outer)
-                return tuple(found)
+                                      file=path if values is section.values else outer)
+                return tuple(numbers)
         return ()
 
     def one_id(key: str) -> int | None:
         return next(iter(ids(key)), None)
 
-    return GenerationConfig(ids("eos_token_id"), one_id("bos_token_id"), one_id("pad_token_id"), said.boolean("do_sample", False),
-                            said.optional_number("temperature"), said.optional_whole("top_k"), said.optional_number("top_p"))
+    return GenerationConfig(
+        ids("eos_token_id"), one_id("bos_token_id"), one_id("pad_token_id"), section.boolean("do_sample", False),
+        section.optional_number("temperature"), section.optional_whole("top_k"), section.optional_number("top_p"))
 
 
 def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
-    """What sentence-transformers' files say; None when the folder has no modules.json.
+    """Return the settings of sentence-transformers' files; None when the folder has no modules.json.
 
-    Supported: Transformer, then Pooling by one of mean, cls and max, then perhaps Normalize. Raises FolderError,
-    ConfigError.
+    Supported: Transformer, then Pooling by one of mean, cls and max, then perhaps Normalize. Raises FolderError, ConfigError.
     """
     folder = _folder(folder)
     path = folder / "modules.json"
     if not path.is_file():
         return None
     modules = parse_json(path)
-    if not isinstance(modules, list) or not all(
-        isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules
-    ):
+    if not isinstance(modules, list) or not all(isinstance(m, dict) and isinstance(m.get("type"), str) for m in modules):
         raise ConfigError("the file is not a list of modules with a type each", file=path)
     kinds = [m["type"].rsplit(".", 1)[-1] for m in modules]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
@@ -223,10 +219,10 @@ def _cut(folder: Path) -> Section:
 
 def sentence_length(folder: Path) -> int | None:
     """max_seq_length of sentence_bert_config.json; None where nothing says it. Raises ConfigError."""
-    said = _cut(folder)
-    longest = said.optional_whole("max_seq_length")
+    cut = _cut(folder)
+    longest = cut.optional_whole("max_seq_length")
     if longest is not None and longest < 2:
-        raise ConfigError(f"max_seq_length is {longest}, and the special tokens alone take 2", file=said.path)
+        raise ConfigError(f"max_seq_length is {longest}, and the special tokens alone take 2", file=cut.path)
     return longest
 
 
@@ -257,9 +253,7 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
         return path
     refuse_foreign(path)
     if path.exists():
-        raise FolderError(
-            "this is a file, and a model folder is needed", file=path, fix=f"name its folder: {path.parent}"
-        )
+        raise FolderError("this is a file, and a model folder is needed", file=path, fix=f"name its folder: {path.parent}")
     raise FolderError(
         "there is no such folder", file=path, fix="models are read from disk; a name on a model hub is not looked up"
     )
@@ -267,19 +261,16 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 
 def _inside(folder: Path, part: Any, said_by: Path) -> Path:
     """A sub-folder that modules.json names; refused when it leads out of the folder."""
-    found = folder / part if isinstance(part, str) else None
-    if found is None or not found.resolve().is_relative_to(folder.resolve()):
+    path = folder / part if isinstance(part, str) else None
+    if path is None or not path.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"the path {part!r} is not a folder in here", file=said_by)
-    return found
+    return path
 
 
 _POOLING = ("mean", "cls", "max")
 _POOLING_FLAGS = {
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens", "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
 
@@ -288,8 +279,8 @@ def _pooling(path: Path) -> tuple[str, int]:
     """(pooling, dimension) of a Pooling module: by the key pooling_mode, or by one flag per mode in older files."""
     c = Section(read_json(path), path)
     if c.has("pooling_mode"):
-        said = c.values["pooling_mode"]
-        modes = list(said) if isinstance(said, list) else [said]
+        named = c.values["pooling_mode"]
+        modes = list(named) if isinstance(named, list) else [named]
     else:
         modes = [mode for flag, mode in _POOLING_FLAGS.items() if c.boolean(flag, False)] or ["mean"]
     if len(modes) != 1 or modes[0] not in _POOLING:
@@ -330,10 +321,8 @@ def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
     for i in range(c.num_hidden_layers):
         at = f"model.layers.{i}."
         for name, out, inner in (
-            ("self_attn.q_proj", queries, c.hidden_size),
-            ("self_attn.k_proj", keys, c.hidden_size),
-            ("self_attn.v_proj", keys, c.hidden_size),
-            ("self_attn.o_proj", c.hidden_size, queries),
+            ("self_attn.q_proj", queries, c.hidden_size), ("self_attn.k_proj", keys, c.hidden_size),
+            ("self_attn.v_proj", keys, c.hidden_size), ("self_attn.o_proj", c.hidden_size, queries),
         ):
             shapes[f"{at}{name}.weight"] = (out, inner)
             if c.attention_bias:
@@ -354,28 +343,22 @@ def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
 def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2) -> dict[str, np.ndarray[Any, Any]]:
     """Random f32 weights, by name, whose tokens mostly vary and whose every constant matters.
 
-    Linear weights and biases N(0, r²) with r = initializer_range; the embedding N(0, r²) × 0.1; norms N(0, 0.3²);
-    q_norm and k_norm 1 + N(0, 0.3²). A norm's stored weight w acts as 1 + w. (As initialised, norms at w = 0 and the
-    embedding at r give 3–6 distinct tokens in 64 and hide a wrong window, scale or eps. With these it is 40 and more at
-    seeds 0 and 2, but some seeds settle on few tokens after a long prompt: count them before comparing tokens.)
-    The same config and seed give the same weights in any order and with any number of threads (numpy's Philox, keyed by
-    name).
+    Linear weights and biases N(0, r²) with r = initializer_range; the embedding N(0, r²) × 0.1; norms N(0, 0.3²); q_norm and
+    k_norm 1 + N(0, 0.3²). A norm's stored weight w acts as 1 + w. (As initialised, norms at w = 0 and the embedding at r give 3–6
+    distinct tokens in 64 and hide a wrong window, scale or eps. With these it is 40 and more at seeds 0 and 2, but some seeds
+    settle on few tokens after a long prompt: count them before comparing tokens.) The same config and seed give the same weights
+    in any order and with any number of threads (numpy's Philox, keyed by name).
     """
     with ThreadPoolExecutor(threads) as pool:
-        return {
-            name: draw(*gemma3_recipe(name, config.initializer_range), name, shape, seed, pool)
-            for name, shape in gemma3_tensors(config).items()
-        }
+        return {name: draw(*gemma3_recipe(name, config.initializer_range), name, shape, seed, pool)
+                for name, shape in gemma3_tensors(config).items()}
 
 
-def write_gemma3_folder(
-    path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32"
-) -> None:
+def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32") -> None:
     """Write config.json, generation_config.json and model.safetensors of `random_gemma3_weights(config, seed)`.
 
-    dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained
-    loads the folder whole. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError,
-    WeightsError.
+    dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained loads the
+    folder whole. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError, WeightsError.
     """
     stored = {"float32": f32, "bfloat16": bf16}.get(dtype)
     if stored is None:
@@ -390,48 +373,31 @@ def write_gemma3_folder(
         raise FolderError(f"cannot write the folder: {error.strerror}", file=folder) from error
     shapes = gemma3_tensors(config)
     with ThreadPoolExecutor(2) as pool:
-        write_weights(
-            folder / WEIGHTS_FILE,
-            {name: (stored, shape) for name, shape in shapes.items()},
-            lambda name: draw(*gemma3_recipe(name, config.initializer_range), name, shapes[name], seed, pool).astype(
-                stored.numpy, copy=False
-            ),
-            {"format": "pt"},
-        )
+        def values(name: str) -> np.ndarray[Any, Any]:
+            recipe = gemma3_recipe(name, config.initializer_range)
+            return draw(*recipe, name, shapes[name], seed, pool).astype(stored.numpy, copy=False)
+
+        write_weights(folder / WEIGHTS_FILE, {name: (stored, shape) for name, shape in shapes.items()}, values, {"format": "pt"})
 
 
 def _gemma3_json(config: Gemma3TextConfig, dtype: str) -> dict[str, Any]:
     """config.json for transformers 5."""
 
     def rope(theta: float, factor: float) -> dict[str, Any]:
-        return (
-            {"rope_type": "default", "rope_theta": theta}
-            if factor == 1
-            else {"rope_type": "linear", "rope_theta": theta, "factor": factor}
-        )
+        return ({"rope_type": "default", "rope_theta": theta} if factor == 1 else
+                {"rope_type": "linear", "rope_theta": theta, "factor": factor})
 
     own = {f.name: getattr(config, f.name) for f in fields(config) if not f.name.startswith("rope_")}
     own["layer_types"] = list(config.layer_types)
     own["query_pre_attn_scalar"] = int(config.query_pre_attn_scalar)  # transformers refuses a float
     if own["query_pre_attn_scalar"] != config.query_pre_attn_scalar:
-        raise ConfigError(
-            f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, and transformers takes a whole number only"
-        )
+        raise ConfigError(f"query_pre_attn_scalar is {config.query_pre_attn_scalar}, and transformers takes a whole number only")
     return {
-        **own,
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "dtype": dtype,
-        "rope_parameters": {
-            FULL: rope(config.rope_theta, config.rope_factor),
-            SLIDING: rope(config.rope_local_theta, config.rope_local_factor),
-        },
-        "attention_dropout": 0.0,
-        "use_bidirectional_attention": False,
-        "use_cache": True,
-        "bos_token_id": 2,
-        "eos_token_id": 1,
-        "pad_token_id": 0,
+        **own, "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "dtype": dtype,
+        "rope_parameters": {FULL: rope(config.rope_theta, config.rope_factor),
+                            SLIDING: rope(config.rope_local_theta, config.rope_local_factor)},
+        "attention_dropout": 0.0, "use_bidirectional_attention": False, "use_cache": True,
+        "bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0,
     }
 
 

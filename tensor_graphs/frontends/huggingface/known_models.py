@@ -26,25 +26,22 @@ class KnownModel:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """What tells this family from others, a few words each."""
+        """Facts that tell this family from others, a few words each."""
         return tuple(_said(self.facts, self.names, self.encoder))
 
 
 def known_models() -> tuple[KnownModel, ...]:
     """Every family, registered ones too, decoders first, each kind in the order of names."""
-    found = []
+    models = []
     for row in {**FAMILIES, **{row.name: row for row, _ in OWN.values()}}.values():
         config = read_family(Section({}, Path(row.name)), row)
-        found.append(KnownModel(row.name, row.encoder, row.like, config.facts, config.names))
-    return tuple(sorted(found, key=lambda model: (model.encoder, model.kind)))
+        models.append(KnownModel(row.name, row.encoder, row.like, config.facts, config.names))
+    return tuple(sorted(models, key=lambda model: (model.encoder, model.kind)))
 
 
 def _said(facts: Facts, names: TensorNames, encoder: bool) -> Iterator[str]:
-    norm = f"{facts.norm} norm"
-    places = [where for where, name in (("before", names.attention_in), ("after", names.attention_out), ("on the sum",
-                                                                                                         names.attention_sum))
-              if name]
-    yield f"{norm} {' and '.join(places)}"
+    norms = {"before": names.attention_in, "after": names.attention_out, "on the sum": names.attention_sum}
+    yield f"{facts.norm} norm {' and '.join(where for where, name in norms.items() if name)}"
     if facts.parallel:
         yield "parallel blocks"
     yield f"{'gated ' if names.gate else ''}{facts.activation}"

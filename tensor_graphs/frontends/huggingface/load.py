@@ -5,7 +5,7 @@
     model.weights        those names -> numpy arrays, read from the files when asked for
 
 Every tensor that the graph needs is looked up, by name, shape and kind of dtype, before anything is computed. A tensor
-stored in the asked dtype is a view of the file; another float dtype is converted anew at each look-up (bf16 → f32
+stored in the asked dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
 exactly, f32 → bf16 to nearest, ties to even). Without any folder, `load_model("gemma-3-270m", random_seed=0)` is the
 published shape with random weights.
 """
@@ -95,7 +95,7 @@ class LoadedModel:
         return f"<model {self.name} ({self.kind}): weights {self.dtype}{drawn}, {self.max_positions} positions, {self.graph!r}>"
 
     def begin(self) -> None:
-        """Begin to draw random weights, beside what the caller does next; they take memory from now on."""
+        """Begin to draw random weights, while the caller goes on; they take memory from now on."""
         if isinstance(self.weights, _DrawnWeights):
             self.weights.ahead()
 
@@ -108,7 +108,7 @@ class LoadedModel:
 
     @cached_property
     def generation(self) -> GenerationConfig:
-        """Which ids end a text, and how the authors sample; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
+        """The ids that end a text, and the authors' sampling; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
         if self.folder is None:
             return GenerationConfig(eos_token_ids=(1,), bos_token_id=2, pad_token_id=0)
         return read_generation(self.folder)
@@ -157,24 +157,24 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
     config = builtin.read if builtin is not None else read_config(folder)
     stored = None if builtin is not None else open_weights(folder) if random_seed is None else _stored(folder)
     weight_dtype = _weight_dtype(dtype, stored)
-    made = _assemble(config, folder, weight_dtype, max_positions, stored)
+    unweighted = _assemble(config, folder, weight_dtype, max_positions, stored)
     weights: Mapping[str, Array]
     if random_seed is None:
         assert stored is not None
-        weights = _StoredWeights(stored, made, weight_dtype, config.assumed)
+        weights = _StoredWeights(stored, unweighted, weight_dtype, config.assumed)
         if (own := _dtype_of(stored)) != weight_dtype.name:
             log.warning("%s: the weights are stored as %s and kept as %s", folder, own, weight_dtype)
-        if made.encoder and weights.left_out:
+        if unweighted.encoder and weights.left_out:
             log.warning("%s: a head is left out, vectors are the encoder's: %s", folder, listed(weights.left_out))
     else:
-        weights = _DrawnWeights(config, made, random_seed, weight_dtype)
-    log.info("%s: %s, %d parameters, weights in %s%s", source, made.kind, len(made.graph.parameters), weight_dtype,
+        weights = _DrawnWeights(config, unweighted, random_seed, weight_dtype)
+    log.info("%s: %s, %d parameters, weights in %s%s", source, unweighted.kind, len(unweighted.graph.parameters), weight_dtype,
              "" if random_seed is None else f", drawn from seed {random_seed}")
     return LoadedModel(
-        name=str(source) if builtin is not None else folder.resolve().name, kind=made.kind, encoder=made.encoder,
-        graph=made.graph, weights=weights, config=config, facts=made.facts, names=made.names, dtype=weight_dtype,
-        max_positions=made.max_positions,
-        folder=None if builtin is not None else folder, random_seed=random_seed, sentence=made.sentence)
+        name=str(source) if builtin is not None else folder.resolve().name, kind=unweighted.kind, encoder=unweighted.encoder,
+        graph=unweighted.graph, weights=weights, config=config, facts=unweighted.facts, names=unweighted.names, dtype=weight_dtype,
+        max_positions=unweighted.max_positions,
+        folder=None if builtin is not None else folder, random_seed=random_seed, sentence=unweighted.sentence)
 
 
 @phase("read model")
@@ -188,10 +188,11 @@ def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = N
     config = builtin.read if builtin is not None else read_config(folder)
     stored = None if builtin is not None else _stored(folder)
     weight_dtype = _weight_dtype(dtype, stored)
-    made = _assemble(config, folder, weight_dtype, max_positions, stored)
-    if greedy and not made.encoder:
-        return decoder_graph(made.facts, made.names, max_positions=made.max_positions, weight_dtype=weight_dtype, output="token")
-    return made.graph
+    unweighted = _assemble(config, folder, weight_dtype, max_positions, stored)
+    if greedy and not unweighted.encoder:
+        return decoder_graph(unweighted.facts, unweighted.names, max_positions=unweighted.max_positions,
+                             weight_dtype=weight_dtype, output="token")
+    return unweighted.graph
 
 
 def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:
@@ -219,10 +220,10 @@ def _dtype_of(stored: Weights) -> str:
 def _weight_dtype(dtype: str | DType | None, stored: Weights | None) -> DType:
     if dtype is None:
         return bf16 if stored is not None and _dtype_of(stored) == bf16.name else f32
-    found = parse_dtype(dtype)
-    if found not in DTYPES:
-        raise ConfigError(f"weights cannot be kept in {found}", fix=" or ".join(t.numpy.name for t in DTYPES))
-    return found
+    parsed = parse_dtype(dtype)
+    if parsed not in DTYPES:
+        raise ConfigError(f"weights cannot be kept in {parsed}", fix=" or ".join(t.numpy.name for t in DTYPES))
+    return parsed
 
 
 # --- from configurations to graphs ---------------------------------------------------------------------------------
@@ -287,13 +288,13 @@ ROWS = 4096
 class _StoredWeights(Mapping[str, Array]):
     """Parameter name -> array, from files. All are checked when it is made; one is read and converted at look-up."""
 
-    def __init__(self, files: Weights, made: _Unweighted, dtype: DType, assumed: Mapping[str, int]) -> None:
+    def __init__(self, files: Weights, unweighted: _Unweighted, dtype: DType, assumed: Mapping[str, int]) -> None:
         self.files, self.dtype = files, dtype
         self.places: dict[str, TensorPlace] = {}
         missing, wrong, total = [], [], 0
-        shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
-        prefix = prefix_of(made.names, made.kind, files.names(), files.source)
-        for parameter, candidates in places(made.names, made.facts, prefix, shapes).items():
+        shapes: dict[str, Any] = {name: node.shape for name, node in unweighted.graph.parameters.items()}
+        prefix = prefix_of(unweighted.names, unweighted.kind, files.names(), files.source)
+        for parameter, candidates in places(unweighted.names, unweighted.facts, prefix, shapes).items():
             place = next((c for c in candidates if any(tensor in files for tensor in c.tensors)), candidates[0])
             absent = [tensor for tensor in place.tensors if tensor not in files]
             missing += absent
@@ -320,7 +321,7 @@ class _StoredWeights(Mapping[str, Array]):
             shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"… ({len(wrong) - 8} more)"]
             raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit config.json:", *shown)) + assuming,
                                file=files.source, fix="take config.json and the weights from one version of one model")
-        extra = unexplained(made.names, prefix, files, used)
+        extra = unexplained(unweighted.names, prefix, files, used)
         if extra:
             raise WeightsError(
                 f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}{assuming}",
@@ -350,9 +351,9 @@ class _DrawnWeights(Mapping[str, Array]):
     """Parameter name -> random array. Each is drawn when it is first asked for: what is wrong with a prompt is found before that,
     and only one tensor is alive in two dtypes."""
 
-    def __init__(self, config: FamilyConfig, made: _Unweighted, seed: int, dtype: DType) -> None:
-        self.shapes: dict[str, Any] = {name: node.shape for name, node in made.graph.parameters.items()}
-        self.gemma, self.seed, self.dtype, self.offset = made.kind == "gemma3", seed, dtype, made.facts.norm_offset
+    def __init__(self, config: FamilyConfig, unweighted: _Unweighted, seed: int, dtype: DType) -> None:
+        self.shapes: dict[str, Any] = {name: node.shape for name, node in unweighted.graph.parameters.items()}
+        self.gemma, self.seed, self.dtype, self.offset = unweighted.kind == "gemma3", seed, dtype, unweighted.facts.norm_offset
         self.spread = float(config.settings.get("initializer_range", INITIALIZER_RANGE))
         self._drawn: dict[str, Array] = {}
         self._pool = ThreadPoolExecutor(2)

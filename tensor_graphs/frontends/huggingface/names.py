@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Where one parameter is. shape: of the whole tensor; rows: from where to where along its outputs, and at which step (None:
-    all of it); groups: its outputs are so many groups of equal parts, of which this is one (0: not grouped); stack: all experts
-    are in the tensor, along a first axis of its own; transposed: stored as [in, out]. each: the tensors that are stacked to the
-    parameter, one for each expert or head (then `tensor` is the first, and the rest is said of each)."""
+    """Place of one parameter in the files. shape: of the whole tensor; rows: from where to where along its outputs, and at
+    which step (None: all of it); groups: its outputs are so many groups of equal parts, of which this is one (0: not grouped);
+    stack: all experts are in the tensor, along a first axis of its own; transposed: stored as [in, out]. each: the tensors
+    that are stacked to the parameter, one for each expert or head (then `tensor` is the first, and the rest is said of each)."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -45,49 +45,49 @@ class TensorPlace:
         """The parameter's elements, of its tensors; a view where it is part of one, has this dtype and is not grouped."""
         if self.each:
             return np.stack([whole.astype(dtype, copy=False) for whole in wholes])
-        found = self._part(wholes)
-        return found if found.dtype == dtype else found.astype(dtype)
+        part = self._part(wholes)
+        return part if part.dtype == dtype else part.astype(dtype)
 
     def _part(self, wholes: Sequence[Array]) -> Array:
-        found = wholes[0]
+        part = wholes[0]
         if self.transposed:
-            found = found.swapaxes(-1, -2)
+            part = part.swapaxes(-1, -2)
         if self.rows is None:
-            return found
+            return part
         first, end, step = self.rows
         if not self.groups:
-            return found[:, first:end:step] if self.stack else found[first:end:step]
-        grouped = found.reshape(self.groups, found.shape[0] // self.groups, *found.shape[1:])
+            return part[:, first:end:step] if self.stack else part[first:end:step]
+        grouped = part.reshape(self.groups, part.shape[0] // self.groups, *part.shape[1:])
         own = grouped[:, first // self.groups:end // self.groups]
-        return own.reshape(end - first, *found.shape[1:])
+        return own.reshape(end - first, *part.shape[1:])
 
 
 def prefix_of(names: TensorNames, family: str, tensors: Iterable[str], file: str | Path) -> str:
-    """What stands before `names` without their root among these tensors ("model.", "" for a bare model,
+    """Return what stands before `names` without their root among these tensors ("model.", "" for a bare model,
                                                                           "language_model.model." beside
     a vision tower). Raises ConfigError, which names the file, when that cannot be told."""
     tensors = list(tensors)
     anchor = names.embed.removeprefix(names.root) + ".weight"
-    found = [n.removesuffix(anchor) for n in tensors if n == anchor or n.endswith("." + anchor)]
-    if len(found) != 1:
-        raise ConfigError(f"{len(found)} tensors are named …{anchor}, and a {family} checkpoint has one", file=file,
+    prefixes = [n.removesuffix(anchor) for n in tensors if n == anchor or n.endswith("." + anchor)]
+    if len(prefixes) != 1:
+        raise ConfigError(f"{len(prefixes)} tensors are named …{anchor}, and a {family} checkpoint has one", file=file,
                           fix=f"the tensors are {listed(tensors)}")
-    return found[0]
+    return prefixes[0]
 
 
 def places(names: TensorNames, facts: Facts, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[TensorPlace]]:
     """For each parameter of a graph (name -> shape) the places where files may have it, the likeliest first."""
     parts = dict(_parts(names, facts, shapes))
     layers = names.layer.partition("{i}")[0]
-    found: dict[str, list[TensorPlace]] = {}
+    result: dict[str, list[TensorPlace]] = {}
     for parameter, shape in shapes.items():
         transposed = names.transposed and len(shape) == 2 and parameter.startswith(layers)
         own = TensorPlace(parameter, shape[::-1] if transposed else shape, transposed=transposed)
-        known = sorted((own, *parts.get(parameter, ())), key=lambda place: not place.each)
-        found[parameter] = [replace(place, tensor=name, each=each) for place in known
+        candidates = sorted((own, *parts.get(parameter, ())), key=lambda place: not place.each)
+        result[parameter] = [replace(place, tensor=name, each=tensor_names) for place in candidates
                             for name, *each_of in zip(*(_spellings(tensor, names, prefix) for tensor in place.tensors), strict=True)
-                            for each in ((name, *each_of) if place.each else (),)]
-    return found
+                            for tensor_names in ((name, *each_of) if place.each else (),)]
+    return result
 
 
 def unexplained(names: TensorNames, prefix: str, files: Weights, used: set[str]) -> list[str]:
@@ -117,10 +117,10 @@ def _parts(names: TensorNames, facts: Facts, shapes: Mapping[str, tuple[int, ...
         for name, count in ((names.expert_gate, experts), (names.expert_up, experts), (names.expert_down, experts),
                             (names.q_norm, facts.heads), (names.k_norm, facts.kv_heads)):
             for kind in (".weight", ".bias") if "{e}" in name else ():
-                each = tuple(at + name.format(e=e) + kind for e in range(count))
+                tensor_names = tuple(at + name.format(e=e) + kind for e in range(count))
                 stacked = at + name.replace(".{e}", "") + kind
                 if stacked in shapes:
-                    alone[stacked] = TensorPlace(each[0], shapes[stacked][1:], each=each)
+                    alone[stacked] = TensorPlace(tensor_names[0], shapes[stacked][1:], each=tensor_names)
         for fused in names.fused:
             for kind in (".weight", ".bias"):
                 own = [at + part.replace(".{e}", "") + kind for part in fused.parts]

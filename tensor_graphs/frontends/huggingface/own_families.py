@@ -41,9 +41,9 @@ def register_family(row: Family) -> Family:
     """
     _check(row)
     types = dict(row.types) or {row.name: ""}
-    known = sorted(set(types) & set(MODEL_TYPES))
-    if known:
-        raise _error(row, f"the model type {known[0]!r} is one that the package knows",
+    taken = sorted(set(types) & set(MODEL_TYPES))
+    if taken:
+        raise _error(row, f"the model type {taken[0]!r} is one that the package knows",
                      "another name, or in `types` model types of its own")
     with _mistakes_named(row, "its defaults"):
         read_family(Section({}, Path(row.name)), row)
@@ -67,7 +67,8 @@ def _mistakes_named(row: Family, where: str) -> Iterator[None]:
     except TensorGraphsError as error:
         if where != "its defaults":
             raise
-        raise _error(row, f"its defaults describe no model: {_first_line(error)}") from error
+        why = str(error).removeprefix(f"{type(error).__name__}: ").partition("\n")[0]
+        raise _error(row, f"its defaults describe no model: {why}") from error
     except Exception as error:  # anyone's code
         raise _error(row, f"it fails on {where}: {type(error).__name__}: {error}") from error
 
@@ -105,10 +106,6 @@ def _check(row: Any) -> None:
     for key, values in row.refused.items():
         if not isinstance(values, tuple):
             raise _error(row, f"refused[{key!r}] is {values!r:.60}", "a tuple of the values that change nothing, like (False,)")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).removeprefix(f"{type(error).__name__}: ").partition("\n")[0]
 
 
 def _error(row: Family, what: str, fix: str = _PAGE) -> FamilyRowError:

@@ -24,9 +24,10 @@ QWEN_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^
 
 @dataclass(frozen=True)
 class ByteLevelClass:
-    """How a class of tokenizers uses the two files. words: the pattern of what is merged within ("": GPT-2's, the library's own);
-    nfc: whether text is normalised; special: its special tokens, where the folder does not name them; around: whether each text
-    begins with cls_token and ends with sep_token. types: parts of the model types whose folders name no class."""
+    """The way in which a class of tokenizers uses the two files. words: the pattern of what is merged within ("": GPT-2's, the
+    library's own); nfc: whether text is normalised; special: its special tokens, where the folder does not name them; around:
+    whether each text begins with cls_token and ends with sep_token. types: parts of the model types whose folders name no
+    class."""
 
     types: tuple[str, ...]
     special: Mapping[str, str]
@@ -51,12 +52,12 @@ def byte_level_class(folder: Path, settings: Mapping[str, Any]) -> ByteLevelClas
     config = folder / "config.json"
     name = str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer")
     kind = "" if name or not config.is_file() else str(read_json(config).get("model_type", ""))
-    rows = [row for known, row in BYTE_LEVEL.items() if known == name or any(part in kind for part in row.types)]
+    rows = [row for class_name, row in BYTE_LEVEL.items() if class_name == name or any(part in kind for part in row.types)]
     if not rows or "xlm" in kind:
         what = f"the tokenizer class {name}Tokenizer is not" if name else f"for the model type {kind!r} no tokenizer class is"
         raise TokenizerError(
             f"{what} known, so {VOCABULARY_FILE} and {MERGES_FILE} do not say how text is divided", file=folder,
-            fix=f'"tokenizer_class" in tokenizer_config.json: {", ".join(f"{known}Tokenizer" for known in BYTE_LEVEL)}; or '
+            fix=f'"tokenizer_class" in tokenizer_config.json: {", ".join(f"{name}Tokenizer" for name in BYTE_LEVEL)}; or '
                 "tokenizer.json, which AutoTokenizer.from_pretrained(folder).save_pretrained(folder) of transformers writes")
     return rows[0]
 

@@ -50,14 +50,14 @@ def render(template: str, folder: Path, variables: Mapping[str, Any]) -> str:
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise _beyond(f"{CPU_SECONDS} s of processor time", folder)
     try:
-        made = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except ValueError:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
         raise TokenizerError(f"the chat template ended the process that renders it (exit code {done.returncode})"
-                             f"{': ' + said[-1][:200] if said else ''}", file=folder, fix=_FIX) from None
-    if "text" in made:
-        return str(made["text"])
-    raise _error(made, folder)
+                             f"{': ' + lines[-1][:200] if lines else ''}", file=folder, fix=_FIX) from None
+    if "text" in answer:
+        return str(answer["text"])
+    raise _error(answer, folder)
 
 
 _FIX = "this is no template of a published model: fetch the folder anew, or write a template of your own (chat_template.jinja)"
@@ -67,9 +67,9 @@ def _beyond(limit: str, folder: Path) -> TokenizerError:
     return TokenizerError(f"the chat template takes more than {limit}", file=folder, fix=_FIX)
 
 
-def _error(made: Mapping[str, Any], folder: Path) -> TokenizerError:
-    """What `template_process.rendered` reports, for a person."""
-    kind, why = made["wrong"], made.get("why", "")
+def _error(answer: Mapping[str, Any], folder: Path) -> TokenizerError:
+    """Return the error of what `template_process.rendered` reports, for a person."""
+    kind, why = answer["wrong"], answer.get("why", "")
     if kind == "memory":
         return _beyond(f"{MEMORY >> 20} MiB of memory", folder)
     if kind == "long":
@@ -77,7 +77,7 @@ def _error(made: Mapping[str, Any], folder: Path) -> TokenizerError:
     if kind == "refused":
         return TokenizerError(f"the chat template refuses the messages: {why}", file=folder)
     if kind == "syntax":
-        return TokenizerError(f"the chat template is wrong at line {made['line']}: {why}", file=folder)
+        return TokenizerError(f"the chat template is wrong at line {answer['line']}: {why}", file=folder)
     if kind == "failed":
         return TokenizerError(f"the chat template fails: {why}", file=folder)
     return TokenizerError(f"the chat template fails on these messages: {why}", file=folder,

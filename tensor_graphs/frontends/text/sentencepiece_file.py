@@ -56,21 +56,21 @@ class SentencePiece:
         """The tokenizer. first_only: a space is put before the text, not before the text behind each special token too."""
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
-        made = Tokenizer(self._model())
+        splitter = Tokenizer(self._model())
         steps: list[Any] = [normalizers.Precompiled(self.characters)] if self.characters else []
         if self.trims_spaces:
             steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
         if self.dummy_prefix and first_only:
-            made.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="first", split=False)
+            splitter.pre_tokenizer = pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="first", split=False)
         else:
             steps += [normalizers.Prepend(SPACE)] if self.dummy_prefix else []
             steps.append(normalizers.Replace(" ", SPACE))
-        made.normalizer = normalizers.Sequence(steps)
+        splitter.normalizer = normalizers.Sequence(steps)
         back: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-        made.decoder = decoders.Sequence([*back, *([decoders.Strip(" ", 1, 0)] if self.dummy_prefix else [])])
-        made.add_tokens([AddedToken(piece.text, normalized=False, special=piece.kind != USER_DEFINED)
+        splitter.decoder = decoders.Sequence([*back, *([decoders.Strip(" ", 1, 0)] if self.dummy_prefix else [])])
+        splitter.add_tokens([AddedToken(piece.text, normalized=False, special=piece.kind != USER_DEFINED)
                          for piece in self.pieces if piece.kind in (UNKNOWN, CONTROL, USER_DEFINED)])
-        return made
+        return splitter
 
     def _model(self) -> Any:
         from tokenizers import models

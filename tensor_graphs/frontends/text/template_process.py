@@ -16,7 +16,7 @@ from typing import Any
 
 
 def limit(cpu_seconds: int, memory: int) -> None:
-    """From here on: so many seconds of processor time, so many bytes of address space, no new files with content, no core dump."""
+    """Limit from here on the seconds of processor time and the bytes of address space; no new files with content, no core dump."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
@@ -48,9 +48,7 @@ def rendered(template: str, variables: dict[str, Any], most_text: int) -> dict[s
                sort_keys: bool = False) -> str:
         return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationMark]
-    )
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationMark])
     environment.filters["tojson"] = tojson
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
@@ -79,8 +77,8 @@ def main() -> None:
     asked = json.loads(sys.stdin.buffer.read())
     limit(asked["cpu_seconds"], asked["memory"])
     sys.path[:] = asked["path"]
-    made = rendered(asked["template"], asked["variables"], asked["most_text"])
-    sys.stdout.buffer.write(json.dumps(made).encode())
+    answer = rendered(asked["template"], asked["variables"], asked["most_text"])
+    sys.stdout.buffer.write(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """tokenizer: text to token ids and back, by the tokenizer.json of a model folder, or by the older files of one.
 
-The splitting itself is the `tokenizers` library's. Here: what the files next to the vocabulary change (lower-casing,
-truncation, the ids that end a text), decoding token by token without ever showing half a character, and the prompt text
-of a chat.
+The splitting itself is the `tokenizers` library's. Here: what the files next to the vocabulary change (lower-casing, truncation,
+the ids that end a text), decoding token by token without ever showing half a character, and the prompt text of a chat.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are, added tokens included."""
+        """Number of ids, added tokens included."""
         return int(self._splitter.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
@@ -82,15 +81,15 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise TokenizerError(f"the text is not Unicode: character {error.start} is half of a surrogate pair",
                                  fix="decode its bytes as UTF-8 before") from error
-        made = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
-        return list(made.ids), sum(rest.special_tokens_mask.count(0) for rest in made.overflowing)
+        encoding = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
+        return list(encoding.ids), sum(rest.special_tokens_mask.count(0) for rest in encoding.overflowing)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of `ids`. Raises TokenizerError for an id that the vocabulary does not have."""
-        known = self._known(ids)
+        numbers = self._known(ids)
         if not self._added:
-            return str(self._splitter.decode(known, skip_special_tokens=skip_special_tokens))
-        shown = [i for i in known if not (skip_special_tokens and i in self._added and self._added[i].special)]
+            return str(self._splitter.decode(numbers, skip_special_tokens=skip_special_tokens))
+        shown = [i for i in numbers if not (skip_special_tokens and i in self._added and self._added[i].special)]
         runs = groupby(shown, self._added.__contains__)
         return "".join("".join(self._added[i].content for i in run) if is_added else
                        str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
@@ -101,18 +100,15 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether `chat` and `encode_chat` can be used."""
+        """True where `chat` and `encode_chat` can be used."""
         return self._template is not None
 
-    def chat(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
-        """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with
-        special_tokens=False.
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any) -> str:
+        """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with special_tokens=False.
 
-        messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …).
-        All is plain data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not
-        end within its limits (see `chat_template`); ArgumentError: messages of another kind.
+        messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …). All is plain
+        data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not end within its limits
+        (see `chat_template`); ArgumentError: messages of another kind.
         """
         if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
             raise ArgumentError(f"the messages are {messages!r:.80}\n  fix: [{{'role': 'user', 'content': '…'}}, …]")
@@ -124,9 +120,7 @@ class Tokenizer:
             self._template,
             self.folder,
             {
-                **self._special,
-                "messages": [dict(m) for m in messages],
-                "add_generation_prompt": add_generation_prompt,
+                **self._special, "messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt,
                 **variables,
             },
         )
@@ -136,13 +130,13 @@ class Tokenizer:
         return self.encode(self.chat(messages, **variables), special_tokens=False)
 
     def _known(self, ids: Iterable[int]) -> list[int]:
-        known = [int(i) for i in ids]
-        for i in known:
+        numbers = [int(i) for i in ids]
+        for i in numbers:
             if not 0 <= i < 2**32 or (i >= self.vocab_size and self._splitter.id_to_token(i) is None):
                 raise TokenizerError(
                     f"there is no token {i}", file=self.folder, fix=f"the vocabulary has {self.vocab_size} tokens"
                 )
-        return known
+        return numbers
 
 
 def _added_as_text(splitter: Splitter) -> dict[int, AddedToken]:
@@ -172,7 +166,7 @@ class StreamingDecoder:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text has occurred; there is no more text then."""
+        """True once a stop text has occurred; there is no more text then."""
         return self._until.stopped
 
     def push(self, token: int) -> str:
@@ -199,7 +193,7 @@ class StreamingDecoder:
         return new
 
     def finish(self) -> str:
-        """What was held back, an incomplete character as U+FFFD; then the decoder is as new."""
+        """Return the text that was held back, an incomplete character as U+FFFD; then the decoder is as new."""
         new = self._until.finish(self._rest(self._decode(self._window)))
         self._window, self._clean, self._shown = [], 0, ""
         self._until = UntilStop(self._until.stop_texts)
@@ -209,14 +203,13 @@ class StreamingDecoder:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip) if ids else ""
 
     def _rest(self, text: str) -> str:
-        """The part of the window's text that was not returned; bad bytes may have changed what was, then the new
-        tokens' own."""
+        """The part of the window's text that was not returned; bad bytes may have changed what was, then the new tokens' own."""
         return text[len(self._shown) :] if text.startswith(self._shown) else self._decode(self._window[self._clean :])
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """tokenizer_config.json and what stands beside it."""
+    """tokenizer_config.json and the files next to it."""
 
     values: dict[str, Any]
     special: dict[str, str]
@@ -372,27 +365,24 @@ def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
             raise TokenizerError(f"cannot read the chat template: {error.strerror}", file=path) from error
         except UnicodeDecodeError as error:
             raise TokenizerError(f"the chat template is not UTF-8 text (byte {error.start})", file=path) from error
-    found = values.get("chat_template")
-    if isinstance(found, list):
-        named = {t.get("name"): t.get("template") for t in found if isinstance(t, dict)}
-        found = named.get("default")
-        if found is None:
+    template = values.get("chat_template")
+    if isinstance(template, list):
+        named = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
+        template = named.get("default")
+        if template is None:
             raise TokenizerError(f"chat_template lists {', '.join(map(str, named)) or 'nothing'}, and no template named 'default'",
                                  file=folder / SETTINGS_FILE)
-    if found is not None and not isinstance(found, str):
+    if template is not None and not isinstance(template, str):
         raise TokenizerError("chat_template is neither a text nor a list of named texts", file=folder / SETTINGS_FILE)
-    return found
+    return template
 
 
 def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
-    """Let tokenizer_config.json decide, as transformers does for BERT's tokenizer; keys that it lacks keep
-    tokenizer.json's."""
+    """Let tokenizer_config.json decide, as transformers does for BERT's tokenizer; keys that it lacks keep tokenizer.json's."""
     from tokenizers.normalizers import BertNormalizer
 
     normalizer = splitter.normalizer
-    if not isinstance(normalizer, BertNormalizer) or not str(values.get("tokenizer_class", "")).startswith(
-        "BertTokenizer"
-    ):
+    if not isinstance(normalizer, BertNormalizer) or not str(values.get("tokenizer_class", "")).startswith("BertTokenizer"):
         return
     for key, attribute in (
         ("do_lower_case", "lowercase"),
@@ -430,8 +420,8 @@ def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any], posit
 
 def _end_ids(folder: Path, splitter: Splitter, settings: _Settings) -> tuple[int, ...]:
     """generation_config.json's, else config.json's eos_token_id; else the id of tokenizer_config.json's eos_token."""
-    said = read_generation(folder).eos_token_ids
-    if said or "eos_token" not in settings.special:
-        return said
-    found = splitter.token_to_id(settings.special["eos_token"])
-    return () if found is None else (int(found),)
+    ids = read_generation(folder).eos_token_ids
+    if ids or "eos_token" not in settings.special:
+        return ids
+    end = splitter.token_to_id(settings.special["eos_token"])
+    return () if end is None else (int(end),)

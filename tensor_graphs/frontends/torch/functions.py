@@ -1,4 +1,4 @@
-"""functions: what the functions and methods of torch mean in our language, one row per name.
+"""functions: the functions and methods of torch in our language, one row per name.
 
 A reference is text that is read, never run (reference_graph.py); when it says `torch.rsqrt(x)` or `x.rsqrt()`, the row
 `rsqrt` builds the node. Signatures are torch's, so that a wrong call is refused by Python itself. Torch's rules that
@@ -41,11 +41,11 @@ class Scalar:
 
 @dataclass(frozen=True)
 class AnyDevice:
-    """Where a tensor lives, which has no meaning here: every device equals every other."""
+    """A device, which has no meaning here: every device equals every other."""
 
 
 class Pair(NamedTuple):
-    """What torch returns for a maximum along an axis."""
+    """The result of torch's maximum along an axis."""
 
     values: Node
     indices: Node
@@ -134,10 +134,10 @@ def floating(x: Any) -> Node:
 
 def sizes(values: Sequence[Any]) -> tuple[Dim, ...]:
     """The sizes of `view(2, 3)` and of `view((2, 3))`."""
-    found = tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else tuple(values)
-    if not all(isinstance(s, (int, d.Expr)) and not isinstance(s, bool) for s in found):
+    items = tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else tuple(values)
+    if not all(isinstance(s, (int, d.Expr)) and not isinstance(s, bool) for s in items):
         refuse("a size that is not known from the shapes")
-    return found
+    return items
 
 
 def _axis(x: Node, axis: Any, extra: int = 0) -> int:
@@ -149,7 +149,7 @@ def _axis(x: Node, axis: Any, extra: int = 0) -> int:
 def _axes(x: Node, dim: Any) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(x.rank))
-    return tuple(_axis(x, each) for each in (dim if isinstance(dim, (tuple, list)) else (dim,)))
+    return tuple(_axis(x, axis) for axis in (dim if isinstance(dim, (tuple, list)) else (dim,)))
 
 
 def _cast(x: Node, dtype: DType | None) -> Node:
@@ -164,6 +164,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 def _row(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(build: Callable[..., Any]) -> Callable[..., Any]:
+        if build.__qualname__ == "<lambda>":                # Python's message of a wrong call names it
+            build.__qualname__ = f"_{names[0]}"
         FUNCTIONS.update(dict.fromkeys(names, build))
         return build
 
@@ -180,7 +182,7 @@ def _real(build: Callable[[Node], Node], *names: str) -> None:
 
 def _integer_only(build: Callable[[Any, Any], Node]) -> Callable[[Any, Any], Node]:
     def checked(x: Any, y: Any) -> Any:
-        if any(isinstance(each, float) or (isinstance(each, Node) and each.dtype.kind != "int") for each in (x, y)):
+        if any(isinstance(operand, float) or (isinstance(operand, Node) and operand.dtype.kind != "int") for operand in (x, y)):
             refuse("// or % of numbers that are not integers")
         return build(x, y)
 
@@ -203,7 +205,7 @@ _binary(c.bit_xor, "bitwise_xor", "logical_xor")
 def _div(x: Any, other: Any, /) -> Any:
     if isinstance(x, Node) and isinstance(other, Node):
         x, other = _promoted(x, other)
-    return combine(c.div, *(floating(each) if isinstance(each, Node) else each for each in (x, other)))
+    return combine(c.div, *(floating(operand) if isinstance(operand, Node) else operand for operand in (x, other)))
 
 
 for _build, *_names in (
@@ -221,29 +223,11 @@ for _one, *_names in (
     _real(_one, *_names)
 
 
-@_row("neg", "negative")
-def _neg(x: Any, /) -> Any:
-    return c.neg(tensor(x))
-
-
-@_row("abs", "absolute")
-def _abs(x: Any, /) -> Any:
-    return c.abs(tensor(x))
-
-
-@_row("relu")
-def _relu(x: Any, /) -> Any:
-    return c.relu(tensor(x))
-
-
-@_row("square")
-def _square(x: Any, /) -> Any:
-    return c.square(tensor(x))
-
-
-@_row("gelu")
-def _gelu(x: Any, /, approximate: str = "none") -> Any:
-    return c.gelu(tensor(x), approximate=approximate)
+_row("neg", "negative")(lambda x, /: c.neg(tensor(x)))
+_row("abs", "absolute")(lambda x, /: c.abs(tensor(x)))
+_row("relu")(lambda x, /: c.relu(tensor(x)))
+_row("square")(lambda x, /: c.square(tensor(x)))
+_row("gelu")(lambda x, /, approximate="none": c.gelu(tensor(x), approximate=approximate))
 
 
 @_row("logical_not", "bitwise_not")
@@ -253,17 +237,15 @@ def _not(x: Any, /) -> Any:
     return atomic.logical_not(x)
 
 
-@_row("matmul", "mm", "bmm")
-def _matmul(x: Any, other: Any, /) -> Any:
-    return c.dot(tensor(x), tensor(other))
+_row("matmul", "mm", "bmm")(lambda x, other, /: c.dot(tensor(x), tensor(other)))
 
 
 @_row("linear")
 def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
-    given = [tensor(each) for each in (x, weight, bias) if each is not None]
-    if any(each.dtype is not given[0].dtype for each in given):
+    operands = [tensor(operand) for operand in (x, weight, bias) if operand is not None]
+    if any(operand.dtype is not operands[0].dtype for operand in operands):
         refuse("linear of several dtypes")
-    return c.linear(*given)
+    return c.linear(*operands)
 
 
 @_row("layer_norm")
@@ -283,14 +265,8 @@ def _rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | No
 # ---- reductions ------------------------------------------------------------------------------------------------------
 
 
-@_row("softmax")
-def _softmax(x: Any, /, dim: int, dtype: DType | None = None) -> Any:
-    return c.softmax(_cast(tensor(x), dtype), axis=dim)
-
-
-@_row("log_softmax")
-def _log_softmax(x: Any, /, dim: int, dtype: DType | None = None) -> Any:
-    return c.log_softmax(_cast(tensor(x), dtype), axis=dim)
+_row("softmax")(lambda x, /, dim, dtype=None: c.softmax(_cast(tensor(x), dtype), axis=dim))
+_row("log_softmax")(lambda x, /, dim, dtype=None: c.log_softmax(_cast(tensor(x), dtype), axis=dim))
 
 
 @_row("logsumexp")
@@ -299,9 +275,7 @@ def _logsumexp(x: Any, /, dim: Any, keepdim: bool = False) -> Any:
     return c.logsumexp(x, axis=axis, keepdims=keepdim)
 
 
-@_row("mean")
-def _mean(x: Any, /, dim: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Any:
-    return c.mean(_cast(tensor(x), dtype), _axes(x, dim), keepdims=keepdim)
+_row("mean")(lambda x, /, dim=None, keepdim=False, dtype=None: c.mean(_cast(tensor(x), dtype), _axes(x, dim), keepdims=keepdim))
 
 
 @_row("var")
@@ -347,8 +321,8 @@ def _argmax(x: Any, /, dim: Any = None, keepdim: bool = False) -> Any:
     if dim is None:
         refuse("argmax over all axes")
     axis = _axis(tensor(x), dim)
-    found = atomic.cast(c.argmax(x, axis=axis), i64)
-    return _unsqueeze(found, axis) if keepdim else found
+    indices = atomic.cast(c.argmax(x, axis=axis), i64)
+    return _unsqueeze(indices, axis) if keepdim else indices
 
 
 @_row("cumsum")
@@ -369,30 +343,25 @@ def _topk(x: Any, /, k: int, dim: int = -1, largest: bool = True, sorted: bool =
 
 
 @_row("to", "type")
-def _to(x: Any, /, *where: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-        non_blocking: bool = False) -> Any:
-    for each in where:
-        if isinstance(each, DType):
-            dtype = each
-        elif isinstance(each, Node):
-            dtype = each.dtype
-        elif not isinstance(each, (str, AnyDevice, bool)):
-            refuse(f"to({each!r})")
+def _to(x: Any, /, *where: Any, dtype: Any = None, device: Any = None, copy: bool = False, non_blocking: bool = False) -> Any:
+    for argument in where:
+        if isinstance(argument, DType):
+            dtype = argument
+        elif isinstance(argument, Node):
+            dtype = argument.dtype
+        elif not isinstance(argument, (str, AnyDevice, bool)):
+            refuse(f"to({argument!r})")
     return _cast(tensor(x), dtype)
 
 
-@_row("type_as")
-def _type_as(x: Any, other: Any, /) -> Any:
-    return atomic.cast(tensor(x), tensor(other).dtype)
+_row("type_as")(lambda x, other, /: atomic.cast(tensor(x), tensor(other).dtype))
 
 
 for _name in ("float", "half", "bfloat16", "double", "int", "long", "bool"):
     _row(_name)(lambda x, /, _dtype=DTYPES[_name]: atomic.cast(tensor(x), _dtype))
 
 
-@_row("contiguous", "clone", "detach", "cuda", "cpu")
-def _same(x: Any, /) -> Any:
-    return tensor(x)
+_row("contiguous", "clone", "detach", "cuda", "cpu")(lambda x, /: tensor(x))
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------
@@ -404,24 +373,10 @@ def _size(x: Any, /, dim: Any = None) -> Any:
     return shape if dim is None else shape[_axis(x, dim)]
 
 
-@_row("dim", "ndimension")
-def _rank(x: Any, /) -> int:
-    return tensor(x).rank
-
-
-@_row("numel")
-def _numel(x: Any, /) -> Dim:
-    return tensor(x).type.size()
-
-
-@_row("reshape", "view")
-def _reshape(x: Any, /, *shape: Any) -> Any:
-    return atomic.reshape(tensor(x), sizes(shape))
-
-
-@_row("view_as", "reshape_as")
-def _reshape_as(x: Any, other: Any, /) -> Any:
-    return atomic.reshape(tensor(x), tensor(other).shape)
+_row("dim", "ndimension")(lambda x, /: tensor(x).rank)
+_row("numel")(lambda x, /: tensor(x).type.size())
+_row("reshape", "view")(lambda x, /, *shape: atomic.reshape(tensor(x), sizes(shape)))
+_row("reshape_as", "view_as")(lambda x, other, /: atomic.reshape(tensor(x), tensor(other).shape))
 
 
 @_row("permute")
@@ -430,9 +385,7 @@ def _permute(x: Any, /, *dims: Any) -> Any:
     return atomic.permute(tensor(x), order)
 
 
-@_row("transpose", "swapaxes")
-def _transpose(x: Any, dim0: int, dim1: int, /) -> Any:
-    return tensor(x).transpose(dim0, dim1)
+_row("transpose", "swapaxes")(lambda x, dim0, dim1, /: tensor(x).transpose(dim0, dim1))
 
 
 @_row("t")
@@ -451,7 +404,7 @@ def _unsqueeze(x: Any, /, dim: int) -> Any:
 @_row("squeeze")
 def _squeeze(x: Any, /, dim: Any = None) -> Any:
     axes = _axes(tensor(x), dim)
-    if not all(isinstance(x.shape[each], int) for each in axes):
+    if not all(isinstance(x.shape[axis], int) for axis in axes):
         refuse("squeeze of an axis whose size is not known")
     return atomic.reshape(x, tuple(s for i, s in enumerate(x.shape) if i not in axes or s != 1))
 
@@ -469,13 +422,11 @@ def _flatten(x: Any, /, start_dim: int = 0, end_dim: int = -1) -> Any:
 def _expand(x: Any, /, *shape: Any) -> Any:
     wanted = sizes(shape)
     new = len(wanted) - tensor(x).rank
-    kept = tuple(x.shape[i - new] if i >= new and s == -1 else s for i, s in enumerate(wanted))
-    return atomic.expand(atomic.reshape(x, (1,) * new + x.shape), kept)
+    target = tuple(x.shape[i - new] if i >= new and s == -1 else s for i, s in enumerate(wanted))
+    return atomic.expand(atomic.reshape(x, (1,) * new + x.shape), target)
 
 
-@_row("expand_as")
-def _expand_as(x: Any, other: Any, /) -> Any:
-    return _expand(x, tensor(other).shape)
+_row("expand_as")(lambda x, other, /: _expand(x, tensor(other).shape))
 
 
 @_row("repeat_interleave")
@@ -524,15 +475,13 @@ def _chunk(x: Any, /, chunks: int, dim: int = 0) -> Any:
 
 @_row("cat", "concat", "concatenate")
 def _cat(tensors: Sequence[Any], /, dim: int = 0) -> Any:
-    parts = [tensor(each) for each in tensors]
-    if any(each.dtype is not parts[0].dtype for each in parts):
+    parts = [tensor(part) for part in tensors]
+    if any(part.dtype is not parts[0].dtype for part in parts):
         refuse("cat of several dtypes")
     return c.concat(*parts, axis=dim)
 
 
-@_row("stack")
-def _stack(tensors: Sequence[Any], /, dim: int = 0) -> Any:
-    return _cat([_unsqueeze(each, dim) for each in tensors], dim)
+_row("stack")(lambda tensors, /, dim=0: _cat([_unsqueeze(part, dim) for part in tensors], dim))
 
 
 # ---- choosing --------------------------------------------------------------------------------------------------------
@@ -570,14 +519,8 @@ def _triangle(x: Any, diagonal: Any, lower: bool) -> Any:
     return c.where(keep, x, atomic.fill(0, x.shape, x.dtype))
 
 
-@_row("tril")
-def _tril(x: Any, /, diagonal: Any = 0) -> Any:
-    return _triangle(x, diagonal, lower=True)
-
-
-@_row("triu")
-def _triu(x: Any, /, diagonal: Any = 0) -> Any:
-    return _triangle(x, diagonal, lower=False)
+_row("tril")(lambda x, /, diagonal=0: _triangle(x, diagonal, lower=True))
+_row("triu")(lambda x, /, diagonal=0: _triangle(x, diagonal, lower=False))
 
 
 def wrapped(x: Node, ids: Node, axis: int) -> Any:
@@ -589,14 +532,8 @@ def wrapped(x: Node, ids: Node, axis: int) -> Any:
     return atomic.gather(x, ids, axis=axis)
 
 
-@_row("index_select")
-def _index_select(x: Any, dim: int, index: Any, /) -> Any:
-    return atomic.gather(tensor(x), tensor(index), axis=_axis(x, dim))
-
-
-@_row("embedding")
-def _embedding(ids: Any, weight: Any, /) -> Any:
-    return c.embedding(tensor(weight), tensor(ids), dtype=weight.dtype)
+_row("index_select")(lambda x, dim, index, /: atomic.gather(tensor(x), tensor(index), axis=_axis(x, dim)))
+_row("embedding")(lambda ids, weight, /: c.embedding(tensor(weight), tensor(ids), dtype=weight.dtype))
 
 
 # ---- new tensors -----------------------------------------------------------------------------------------------------
@@ -605,7 +542,7 @@ def _embedding(ids: Any, weight: Any, /) -> Any:
 @_row("arange")
 def _arange(first: Any, second: Any = None, /, dtype: DType | None = None, device: Any = None) -> Any:
     start, stop = (0, first) if second is None else (first, second)
-    if not all(isinstance(each, (int, d.Expr)) for each in (start, stop)):
+    if not all(isinstance(bound, (int, d.Expr)) for bound in (start, stop)):
         refuse("arange of numbers that are not sizes")
     return _cast(c.add(atomic.iota((stop - start,), 0, i64), start), dtype)
 
@@ -617,29 +554,11 @@ def _full(size: Any, fill_value: Any, /, dtype: DType | None = None, device: Any
     return atomic.fill(fill_value, sizes((size,)), dtype or (i64 if isinstance(fill_value, int) else f32))
 
 
-@_row("zeros")
-def _zeros(*size: Any, dtype: DType | None = None, device: Any = None) -> Any:
-    return atomic.fill(0, sizes(size), dtype or f32)
-
-
-@_row("ones")
-def _ones(*size: Any, dtype: DType | None = None, device: Any = None) -> Any:
-    return atomic.fill(1, sizes(size), dtype or f32)
-
-
-@_row("zeros_like")
-def _zeros_like(x: Any, /, dtype: DType | None = None, device: Any = None) -> Any:
-    return atomic.fill(0, tensor(x).shape, dtype or x.dtype)
-
-
-@_row("ones_like")
-def _ones_like(x: Any, /, dtype: DType | None = None, device: Any = None) -> Any:
-    return atomic.fill(1, tensor(x).shape, dtype or x.dtype)
-
-
-@_row("full_like")
-def _full_like(x: Any, fill_value: Any, /, dtype: DType | None = None, device: Any = None) -> Any:
-    return _full(tensor(x).shape, fill_value, dtype=dtype or x.dtype)
+_row("zeros")(lambda *size, dtype=None, device=None: atomic.fill(0, sizes(size), dtype or f32))
+_row("ones")(lambda *size, dtype=None, device=None: atomic.fill(1, sizes(size), dtype or f32))
+_row("zeros_like")(lambda x, /, dtype=None, device=None: atomic.fill(0, tensor(x).shape, dtype or x.dtype))
+_row("ones_like")(lambda x, /, dtype=None, device=None: atomic.fill(1, tensor(x).shape, dtype or x.dtype))
+_row("full_like")(lambda x, fill_value, /, dtype=None, device=None: _full(tensor(x).shape, fill_value, dtype=dtype or x.dtype))
 
 
 # ---- plain Python ----------------------------------------------------------------------------------------------------
@@ -649,7 +568,7 @@ def _static(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of numbers that are known now."""
 
     def call(*values: Any) -> Any:
-        if not all(isinstance(each, (int, float, str)) for each in values):
+        if not all(isinstance(value, (int, float, str)) for value in values):
             refuse(f"{function.__name__} of a value that is known only when the reference runs")
         return function(*values)
 
@@ -662,8 +581,8 @@ def _whole(x: Any) -> Any:
 
 def _extreme(many: Callable[..., Dim], few: Callable[..., Any]) -> Callable[..., Any]:
     def call(*values: Any) -> Any:
-        found = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
-        return many(*found) if any(isinstance(each, d.Expr) for each in found) else _static(few)(*found)
+        items = values[0] if len(values) == 1 and isinstance(values[0], (tuple, list)) else values
+        return many(*items) if any(isinstance(item, d.Expr) for item in items) else _static(few)(*items)
 
     return call
 
