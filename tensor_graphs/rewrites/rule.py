@@ -328,11 +328,15 @@ class RuleTable:
         """Put a function with its pattern into the table, as a rule. It is held to its class by the tests, not at import."""
         def register(replacement: Callable[..., Any]) -> Rule:
             name = options.pop("name", "") or f"{self.topic}/{replacement.__name__.replace('_', '-')}"
-            made = make_rule(text, numeric_class, replacement, name=name, **options)
-            self.rows.append(made)
-            return made
+            self.rows.append(make_rule(text, numeric_class, replacement, name=name, **options))
+            return self.rows[-1]
 
         return register
+
+    def row(self, name: str, text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any],
+            **options: Any) -> None:
+        """Add a rule whose replacement is one expression. name: without the topic."""
+        self.rows.append(make_rule(text, numeric_class, replacement, name=f"{self.topic}/{name}", **options))
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rows)
