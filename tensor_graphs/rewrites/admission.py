@@ -1,11 +1,10 @@
 """admission: a rule is let in only after its two sides have been compared on random instances.
 
-An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py: of either sign, all
-sizes, and the numbers that are written in the rule). Both sides are evaluated by the oracle. Bitwise rules have to give the same
-bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for integers that wrap. Reassociating ones have to give the same
-real number wherever the left side is defined, finite and met with nothing infinite on the way, but for what rounding explains
-there (explained_rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `proof.equal` must not refute a
-few of them. A rule that fails is refused, with the instance that shows it.
+An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py). The oracle
+evaluates both sides. Bitwise rules have to give the same bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for
+integers that wrap. Reassociating ones have to give the same real number wherever the left side is defined, finite and met with
+nothing infinite on the way, except for what rounding explains there (explained_rounding.py) and what the rule's own assumptions
+exclude (conditions.py); and `proof.equal` must not refute a few of them.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Admitted:
-    """How a rule was let in: instances compared, how many `equal` proved, and what was drawn."""
+    """The record of a rule's admission: instances compared, how many `equal` proved, and what was drawn."""
 
     rule: Rule
     instances: int
@@ -127,8 +126,8 @@ NOTHING = "the replacement returned None"
 def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None,
                   draw_values: Callable[..., dict[Node, np.ndarray]] = random_values, *, tried: RuleMemory | None = None,
                   attempt: int = 0, small: bool = False) -> Instance:
-    """One random instance. Raises Unfit when the draw does not fit the pattern or the rule's condition, UnsoundRuleError where
-    the types of the sides differ."""
+    """Return one random instance. Raises Unfit where the draw does not fit the pattern or the rule's condition, UnsoundRuleError
+    where the types of the sides differ."""
     tried = RuleMemory.of(rule) if tried is None else tried
     draw = Draw(rule, rng, tried, attempt, fixed, small)
     left, size = draw.tops(), 0
@@ -156,7 +155,7 @@ def _table_ends(tops: Sequence[Node]) -> Iterator[int]:
 
 
 def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
-    """What the rule puts for the graphs that were drawn for its patterns. Raises Unfit where it does not hold."""
+    """Return the rule's replacement of the drawn graphs. Raises Unfit where the rule does not hold."""
     e, at = EGraph(), {}
     for node in walk(left):
         if len(node.types) == 1 and node.op is not leaves.ITEM:
@@ -200,7 +199,7 @@ def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> 
 
 def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size: int, rng: np.random.Generator,
                tried: RuleMemory) -> tuple[tuple[Node, ...], tuple[Node, ...], dict[str, int]]:
-    """Graphs over the dim n at a size of it: the smallest, the one that was drawn, one next to it, a larger one, one that the rule
+    """Return the graphs over the dim n at one size: the smallest, the drawn one, one next to it, a larger one, or one the rule
     names."""
     near = [m for x in tried.numbers if isinstance(x, int) for m in (x - 1, x, x + 1) if 0 < m <= LARGEST]
     for n in (int(rng.choice([1, 2, size, size + 1, 2 * size + 1, 19, *near])), size):
@@ -221,7 +220,7 @@ def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size
 
 
 def difference(instance: Instance, numeric_class: NumericClass) -> str | None:
-    """Where the sides of an instance differ by more than their class allows; None where they do not."""
+    """Return where the sides of an instance differ by more than their class allows, or None."""
     return judge(instance, numeric_class).wrong
 
 
@@ -269,13 +268,13 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
 
 
 def _excuse(places: Places, name: str) -> np.ndarray | bool:
-    """Where an element depends on what a condition excludes; who excludes overflow excludes underflow too."""
+    """Return the elements that depend on what a condition excludes; excluding overflow excludes underflow too."""
     found = places.get(name, False)
     return found | places.get(UNDERFLOW, False) if name == OVERFLOW else found
 
 
 def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two results differ as numbers, by more than a rounding of themselves; two that are no numbers do not."""
+    """Return where two results differ as numbers by more than their own rounding; two that are no numbers do not differ."""
     if a.dtype.kind != "f":
         return np.asarray(a != b)
     with np.errstate(all="ignore"):
@@ -284,9 +283,9 @@ def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _unexplained(instance: Instance, left: list[np.ndarray], right: list[np.ndarray], differ: list[np.ndarray]) -> list[np.ndarray]:
-    """Those differences that count: where the left side is defined, and which rounding does not explain.
+    """Return the differences that count: where the left side is defined, and which rounding does not explain.
 
-    Where the left side is undefined by what it asks for (0 / 0, not what is too large), the right side may be no number either.
+    Where the left side is undefined by its own domain (0 / 0, not overflow), the right side may be no number either.
     """
     both, count = [*instance.left, *instance.right], len(instance.left)
     undefined, inside = (broken(instance.left, instance.values, written_out=within) for within in (False, True))
@@ -364,10 +363,8 @@ def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Ins
 
 
 def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
-    """An instance of a thousand points for each dtype, at which variables meet in all combinations (values.grid).
-
-    None for rules that say shapes: their sizes multiply. With each the same instance of one element, to show a point by itself.
-    """
+    """Yield for each dtype an instance of a thousand points at which variables meet in all combinations, with the same instance of
+    one element, which shows one point. None for rules with `shapes`: their sizes multiply."""
     if any(said.dims is not None for said in rule.said.values()):
         return
     tried = RuleMemory.of(rule)
@@ -487,9 +484,8 @@ def _both_results(rule: Rule, made: Instance) -> str:
 
 def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "reassociating",
               **options: Any) -> Callable[[Callable[..., Any]], Rule]:
-    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and put it next to the package's own.
-
-    From then on it takes part when a graph is compiled, listed or profiled (rewrites/find_recipes.py).
+    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and add it to the package's rules in every
+    later compile, list or profile.
 
     Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample,
     RewriteError where another rule has its name.

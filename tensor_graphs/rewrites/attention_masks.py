@@ -68,7 +68,7 @@ class _Reading(ABC):
 
     @abstractmethod
     def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
-        """Of an op of the root's kind: what tells a reading from others there, and what makes its node."""
+        """Yield for each op of the root's kind a key that tells its readings apart and a function that builds the node."""
 
 
 # ---- scores that are hidden ------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def _stretched(e: EGraph, number: int, change: Callable[[Node], Node] = lambda x
 
 
 def _left_alone(e: EGraph, number: int, passed: frozenset[int]) -> Node | None:
-    """Where something is 0, of what is 0 or −∞; None for anything else."""
+    """Return where a value that is 0 or −∞ everywhere is 0; None for any other value."""
     number = e.find(number)
     for node in e.of(number).nodes:
         if node.op is WHERE:
@@ -331,7 +331,7 @@ class SomeKeyIsSeen(_Reading):
             yield "", lambda: atomic.fill(True, (n,), type.dtype)
 
     def _is_seen(self, lines: Sequence[_Line], n: Dim, s: Dim) -> bool:
-        """Whether there is a key for every query: the first, the last, or the one at its own position."""
+        """Return whether every query has a key: the first, the last, or the one at its own position."""
         if dim_ge(s, 1) is not True:
             return False
         own = [_Line(1, 0, -line.rest - 1) for line in lines if (line.row, line.key) == (-1, 1)]

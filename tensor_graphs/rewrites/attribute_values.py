@@ -1,8 +1,7 @@
-"""attribute_values: what admission draws for an attribute that a rule leaves free.
+"""attribute_values: values that admission draws for an attribute that a rule leaves free.
 
-Candidates are of every sign, and go to both ends of what the attribute may say and beyond: whether a value is legal is asked of
-the op itself (its type rule raises), so no list of legal ranges is kept here. Words come from the op's row, or from what
-recognition knows.
+Candidates are of every sign, and go to both ends of the legal range and beyond: the op's type rule raises for an illegal value, so
+no list of ranges is kept here. Words come from the op's row, or from what recognition knows.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ MOST_NUMBERS = 24
 
 
 def in_turn(among: Sequence[DType], turn: int) -> DType:
-    """The dtype of a draw. Each of these has its turn; floats of eight bits share one, where there are others: with two more to
-    draw from, a rule of three dtypes would be met two thirds as often."""
+    """Return the dtype of a draw: all in turn, floats of eight bits as one where there are others, so that these stay as
+    frequent."""
     eight = [t for t in among if t.is_float and t.itemsize == 1]
     others = [t for t in among if t not in eight]
     round, place = divmod(turn, len(others) + bool(eight))
@@ -40,10 +39,8 @@ def in_turn(among: Sequence[DType], turn: int) -> DType:
 
 
 def numbers_of(function: Any, depth: int = 2) -> tuple[int | float, ...]:
-    """The numbers that a function's code, defaults and closure hold, and those of the functions that it calls by name.
-
-    They are where its conditions turn: a size, a rank, an attribute or a value next to one of them is drawn.
-    """
+    """Return the numbers in a function's code, defaults and closure, and in the functions that it calls by name: its conditions
+    turn there, so sizes, ranks, attributes and values next to them are drawn."""
     found: dict[int | float, None] = {}
 
     def take(value: Any) -> None:

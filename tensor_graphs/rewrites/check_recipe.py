@@ -1,7 +1,7 @@
-"""check_recipe: a graph in other words compared with the float64 oracle, before it may be chosen.
+"""check_recipe: compare a rewritten graph with the float64 oracle, before it may be chosen.
 
-Rules are proved or admitted one by one (admission.py); what a chain of them makes of a graph is run here once more, every step
-rounded as it is written, on random values at small sizes. It may not be off by much more than the graph itself is.
+Rules are proved or admitted one by one (admission.py); here the result of a chain of them runs once more, every step rounded as
+written, on random values at small sizes. Its error may not be much larger than the graph's own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SPECIAL = 0.05, 0.2, 0.5, 0.5
 
 @dataclass(frozen=True)
 class Compared:
-    """error: of the other words; own: of those that stand there; allowed: what the former may be. error and own are None where
-    nothing was run, as the graphs are too large or drawn numbers say nothing: those rest on their rules. sizes: of the dims."""
+    """error: of the rewritten graph; own: of the original; allowed: the largest error accepted. error and own are None where
+    nothing was run, as the graphs are too large or random numbers prove nothing: those rest on their rules. sizes: of the dims."""
 
     error: float | None
     own: float | None
@@ -56,8 +56,8 @@ class Compared:
 
 
 def compare(graph: Graph, other: Graph) -> Compared:
-    """Whether the other wording gives the graph's values with about the graph's own error. Neither has states; what the other reads
-    is among the graph's inputs. Of several outputs the one that is worst beside what it may be."""
+    """Compare the values of a rewritten graph, at about the graph's own error. Neither has states; the rewritten graph's inputs are
+    among the graph's. Of several outputs, report the one that is worst relative to its allowed error."""
     sizes: dict[str, int] = {}
     for sizes, given in _drawn(graph, other):
         if given is None:
@@ -72,8 +72,9 @@ def compare(graph: Graph, other: Graph) -> Compared:
 
 
 def keeps_finite(graph: Graph, other: Graph) -> bool:
-    """Whether the other wording is finite where the graph is, with infinities and NaN among the inputs. A proof is one over numbers
-    alone: along an axis of size 1 log_softmax(x) and where(mask, log_softmax(x), 0) are 0, and at ∞ only the second one may be."""
+    """Return whether the rewritten graph is finite where the graph is, with infinities and NaN among the inputs. A proof covers
+    numbers alone: along an axis of size 1 log_softmax(x) and where(mask, log_softmax(x), 0) are 0, and at ∞ only the second may be.
+    """
     for sizes, given in _drawn(graph, other, MOST_SPECIAL):
         if given is None:
             return True
@@ -97,8 +98,8 @@ def _run(graph: Graph, given: Mapping[str, Array], sizes: Mapping[str, int], mod
 
 
 def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tuple[dict[str, int], dict[str, Array] | None]]:
-    """Small sizes of all dims, and random operands of both graphs there; None where they hold more elements than `most`, or random
-    numbers say nothing."""
+    """Yield small sizes of all dims with random operands of both graphs; nothing where they have more elements than `most`, or
+    where random numbers prove nothing."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
     steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
@@ -126,5 +127,5 @@ def _compared(graph: Graph, real: Mapping[str, Array], mine: Mapping[str, Array]
 
 
 def _is_drawn(node: Node) -> bool:
-    """Whether random numbers say something: indices and masks have ranges of their own."""
+    """Return whether random numbers are legal values: indices and masks have ranges of their own."""
     return node.dtype.is_float

@@ -1,10 +1,9 @@
 """composites: a composite is its definition, in both directions, for every one of the library and without a list of them.
 
-Expansion puts the definition of an e-node beside it. Recognition finds definitions: each library composite is defined once on
-generic types, for each choice of its discrete attributes and with marked numbers for its continuous ones, which makes a pattern.
-Where the pattern is found, the attributes are read off, the composite is defined on the types that are really there, and it is
-recognised only if every e-node of *that* definition is in the e-graph and leads to the class: the pattern may be too
-generous, the answer is not.
+Expansion adds the definition of an e-node to its class. Recognition finds definitions: each library composite is defined once on
+generic types, for each choice of its discrete attributes and with marked numbers for its continuous ones, which makes a pattern. At
+a match the attributes are read off and the composite is defined on the actual types; it is recognised only if every e-node of
+*that* definition is in the e-graph and leads to the class: the pattern may be too general, the answer is not.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ LARGEST_DEFINITION = 80
 
 
 class Expansion:
-    """A composite beside its definition. Bitwise: the definition is what the composite means, as written.
+    """The definition of a composite joins its class. Bitwise: the definition is what the composite means, as written.
 
-    `keep`: composites that stay whole; those of one operand that work element by element (exp, tanh, …) do by default, as their
-    definitions are chosen for accuracy and no other rule looks inside.
+    `keep`: composites that are not expanded; by default the element-wise ones of one operand (exp, tanh, …), as their definitions
+    are chosen for accuracy and no other rule matches inside.
     """
 
     name = "composite/expand"
@@ -89,10 +88,8 @@ class Template:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The top of a template: the rank and op of its root, and the ops of what is below it; "" where anything may stand.
-
-    Equal ones are one object, so that what was asked once about a class is asked once for all templates.
-    """
+    """The top of a template: the rank and op of its root, and the ops of its children; "" for any. Equal sketches are one object,
+    so a class is asked once for all templates."""
 
     rank: int
     name: str
@@ -162,7 +159,7 @@ def templates() -> dict[str, tuple[Template, ...]]:
 
 
 def _signature(t: Template) -> str:
-    """What matching a template asks for: two of one signature find the same places."""
+    """Return a key of what matching a template asks for: two with one key match at the same places."""
     order = walk(t.definition.outputs)
     at = {n: i for i, n in enumerate(order)}
     marked = set(t.marks.values())
@@ -322,10 +319,8 @@ _Bound = tuple[tuple[int | None, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TemplateNode:
-    """A node of a template, ready to be compared.
-
-    place: which argument it is, or −1. mark: the attribute whose number it is, or "". number: a constant of any value.
-    """
+    """A node of a template, ready to be compared. place: which argument it is, or −1. mark: the attribute whose number it is, or
+    "". number: a constant of any value."""
 
     op: Op
     rank: int

@@ -1,8 +1,8 @@
-"""conditions: what a rule may take for granted of values, and where it does not hold.
+"""conditions: assumptions that a rule makes about values, and where they do not hold.
 
-A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission leaves out the elements
-at which one of them is broken: an element that depends on a division by 0 is no evidence against a rule that assumes that there is
-none. What depends on what is followed through the graph element by element; `where` depends on the branch that it takes.
+A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission excludes the elements that
+break one of them: an element that depends on a division by 0 is no evidence against a rule that excludes those. Dependence is
+followed through the graph element by element; `where` depends on the branch that it takes.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def checked(names: Any, rule: str) -> tuple[str, ...]:
 
 
 def broken(roots: Sequence[Node], given: Mapping[Node, Array], written_out: bool) -> list[Places]:
-    """For each root, where its elements depend on a broken condition, or on underflow.
+    """Return for each root where its elements depend on a broken condition, or on underflow.
 
-    written_out: look inside of composites. What is undefined is a result that is infinite or NaN of operands that are finite, and
-    inputs that are; an infinity that is written in the program is none.
+    written_out: look inside composites. Undefined is a result that is infinite or NaN of finite operands, and inputs that are; an
+    infinity written in the program is not.
     """
     tops = expand_all(list(roots)) if written_out else list(roots)
     order = walk(tops)

@@ -61,7 +61,8 @@ class Found:
 
 
 def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: int = MOST_STEPS) -> tuple[Found, ...]:
-    """Every proved occurrence, users before operands, the largest of one node first; what is that composite already does not count.
+    """Return every proved occurrence, users before operands, the largest of one node first, without nodes that are that composite
+    already.
 
     names: library composites to look for (those that a kernel computes: its `op`); by default all that are small enough. Raises
     RewriteError for another name.
@@ -148,7 +149,7 @@ class _DiscoverSearch:
 
     def candidates(self, types: Sequence[TensorType], node: Node,
                    numbers: Sequence[float]) -> Iterator[tuple[CompositeOp, dict[str, Any]]]:
-        """The composites of so many operands, with the attributes that a part with these numbers may say."""
+        """Yield the composites of this number of operands, with the attributes that a part with these numbers may have."""
         for op in self.ops:
             optional = [n for n in op.operands if n in op.optional]
             left_out = len(op.operands) - len(types)

@@ -1,8 +1,8 @@
 """draw: one random graph for a rule's patterns: ranks, sizes, dtypes, attributes, ops, and sizes that are symbolic.
 
-What a rule says (dtypes, shapes) is where a draw starts. Where it says nothing, variables have one shape, or each another one
-made of the first (an axis less, more, longer, of size 1; `VARIANTS`); which of these a pattern can be built with is found by
-trying, and remembered. Shapes that are said are varied in the same way, since the rule is found at others as well.
+Draws start from the rule's dtypes and shapes. Without them, variables have one shape, or each a variant of the first (an axis less,
+more, longer, of size 1; `VARIANTS`); trials find which of these a pattern can be built with. Given shapes vary in the same way,
+since the rule matches others as well.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Unfit(Exception):
 
 @cache
 def any_ops(operands: int) -> tuple[AtomicOrComposite, ...]:
-    """All ops that an op variable of so many operands stands for."""
+    """Return all ops that an op variable of this number of operands stands for."""
     made: list[AtomicOrComposite] = [
         row for row in ATOMIC.values() if row.arity == operands and row.elementwise]
     for op in LIBRARY.values():
@@ -75,7 +75,7 @@ def any_ops(operands: int) -> tuple[AtomicOrComposite, ...]:
 
 @cache
 def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
-    """Whether an op works on operands of these dtypes."""
+    """Return whether an op works on operands of these dtypes."""
     try:
         apply(op, [leaves.argument(i, TensorType((2,), t)) for i, t in enumerate(dtypes)],
               dict.fromkeys(op.attributes, DTYPES["f32"]))  # a cast's
@@ -86,7 +86,7 @@ def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
 
 @dataclass
 class RuleMemory:
-    """What is remembered of a rule between its draws: how its numbers read, and the variants that could be built."""
+    """Memory between the draws of one rule: the numbers in its code, and the variants that could be built."""
 
     numbers: tuple[int | float, ...] = ()
     variants: list[tuple[int, ...]] = field(default_factory=list)
@@ -96,11 +96,12 @@ class RuleMemory:
     skipped: int = 0
 
     def worth(self, how: str) -> bool:
-        """Whether draws of a kind may still fit."""
+        """Return whether further draws of a kind may fit."""
         return self.draws[how] < HOPELESS_KIND or self.kept[how] * HOPELESS_KIND > self.draws[how]
 
     def is_known(self, draw: Draw) -> bool:
-        """Whether the same attributes at the same ranks were drawn before, more than once: then others come first, for a while."""
+        """Return whether the same attributes at the same ranks were drawn more than once before: then others come first, for a
+        while."""
         if not draw.drawn or self.skipped >= MOST_SKIPPED:
             return False
         key = (tuple(map(repr, draw.drawn.items())), tuple(n.rank for n in draw.bound.values() if isinstance(n, Node)))
@@ -114,10 +115,8 @@ class RuleMemory:
 
 
 class Draw:
-    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed.
-
-    attempt: which draw of its kind this is, so that dtypes take turns. small: the smallest shapes only.
-    """
+    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed. attempt: the number of the draw,
+    so that dtypes take turns. small: the smallest shapes only."""
 
     def __init__(self, rule: Rule, rng: np.random.Generator, tried: RuleMemory, attempt: int = 0,
                  fixed: tuple[DType, Shape] | None = None, small: bool = False) -> None:

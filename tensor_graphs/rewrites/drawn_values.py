@@ -1,8 +1,8 @@
-"""drawn_values: what admission puts into the leaves of a rule's instance, so that a wrong rule is met where it is wrong.
+"""drawn_values: values that admission puts into the leaves of a rule's instance, so that a wrong rule shows.
 
 Plain random numbers; all of one sign, leaf by leaf; of very large and very small size; and the numbers that are written in the
 rule, with their neighbours. `grid` has all of these in every combination that a thousand points can hold, for several leaves at
-once: that is where `x == 137 and y == 201` is met.
+once: that finds `x == 137 and y == 201`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def written(nodes: Iterable[Node]) -> tuple[int | float, ...]:
 
 
 def _held(values: Sequence[int | float], dtype: DType) -> Array:
-    """Those of the values that a dtype holds, as an array of it."""
+    """Return the values that a dtype can hold, as an array of it."""
     if dtype.kind == "float":
         with np.errstate(all="ignore"):
             made = np.array([float(v) for v in values], dtype=np.float64).astype(dtype.numpy)
@@ -118,10 +118,8 @@ def _floats(rng: np.random.Generator, t: DType, shape: tuple[int, ...], how: str
 
 def grid(rng: np.random.Generator, drawn: Sequence[Node], numbers: Sequence[int | float], special: bool,
          small: bool) -> dict[Node, Array]:
-    """POINTS points: for each leaf of that many elements one coordinate of them; random values for the others.
-
-    First the numbers with 0 and ±1 in all combinations, as many as fit into half of the points; then combinations of everything.
-    """
+    """Return for each leaf of POINTS elements one coordinate of the grid, random values for the others: first the numbers with 0
+    and ±1 in all combinations, up to half of the points; then combinations of everything."""
     axes = [node for node in drawn if math.prod(int(s) for s in node.shape) == POINTS]
     made = random_values(rng, [node for node in drawn if node not in axes], numbers, special, small)
     pools, first = [], []

@@ -35,12 +35,10 @@ CONGRUENCE = "congruence"
 
 @dataclass(slots=True)
 class EClass:
-    """Equal values. `parents`: terms with a child here.
+    """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, as written, if it is known.
 
-    `splat`: the number that all elements are, as written, if it is known.
-
-    `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know
-    it, so that it is computed once, when a graph is given its parameters. `ops`: the names of the ops of its e-nodes.
+    `touched`: the round in which it was created, joined, or learnt something. `bound`: no input or state is needed, so it is
+    computed once, when a graph receives its parameters. `ops`: the names of the ops of its e-nodes.
     """
 
     type: TensorType
@@ -54,10 +52,8 @@ class EClass:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One union: two terms, and why they are equal: the name of a rule, or congruence.
-
-    known: the two were in one class already, so that it joined nothing; proofs get shorter by it.
-    """
+    """One union: two terms, and why they are equal: the name of a rule, or congruence. known: it joined nothing, as the two were in
+    one class already; proofs get shorter by it."""
 
     left: int
     right: int
@@ -79,10 +75,8 @@ class View:
 
 
 class EGraph:
-    """See the module's docstring. `terms`, `edges` and `classes` may be read by others, and are changed here only.
-
-    `generation` is set by who adds: 0 for what was written, one more for what a rule makes of it. It bounds how far rules go on.
-    """
+    """See the module's docstring. Others may read `terms`, `edges` and `classes`. The caller that adds sets `generation`: 0 for
+    what was written, one more for what a rule makes of it; it bounds how far rules go on."""
 
     def __init__(self) -> None:
         self.terms: list[ENode] = []
@@ -209,7 +203,7 @@ class EGraph:
             node.op, node.attrs, node.attrs_key, children, node.output, node.term)
 
     def _analyse(self, node: ENode, type: TensorType) -> tuple[Any, bool]:
-        """What is known of a value: (the number that all of its elements are or None, whether it is known when bound)."""
+        """Return (the number that all elements of a value are or None, whether the value is known when bound)."""
         name = node.op.name
         children = [self.classes[self.find(c)] for c in node.children]
         splat = None
@@ -336,7 +330,7 @@ def rounded(value: Any, dtype: DType) -> Any:
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Whether two splats are the same number; 0.0 and −0.0 are not, NaN is itself."""
+    """Return whether two splats are the same number; 0.0 and −0.0 are not, NaN is itself."""
     return a is not None and b is not None and encode_attribute(a) == encode_attribute(b)
 
 

@@ -24,7 +24,7 @@ __all__ = ["RUNS", "SAFETY", "runs"]
 
 
 def _exact_product(x: Array, y: Array, product: Array) -> Array:
-    """Whether x · y is exactly this float64 (Dekker 1971)."""
+    """Return whether x · y is exactly this float64 (Dekker 1971)."""
     def halves(v: Array) -> tuple[Array, Array]:
         high = v * 134217729.0                              # 2^27 + 1
         high = high - (high - v)

@@ -45,7 +45,7 @@ def paid(node: ENode, bound: bool) -> float:
 
 
 def is_paid(node: Node) -> bool:
-    """Whether a node of a graph is a step at run time."""
+    """Return whether a node of a graph is a step at run time."""
     return node.op.kind != "leaf" and not node.op.facts.view
 
 
@@ -145,7 +145,7 @@ class Extractor:
         return self._needed(choice)
 
     def _is_acyclic(self, root: int, choice: Choice) -> bool:
-        """Whether a merged choice computes its root: two sets that are acyclic may hold a circle together."""
+        """Return whether a merged choice computes its root: the union of two acyclic sets may have a cycle."""
         state: dict[int, int] = {}
         stack = [(root, 0)]
         while stack:
@@ -165,7 +165,7 @@ class Extractor:
         return True
 
     def _needed(self, choice: Choice) -> Choice | None:
-        """What the roots need of a choice, operands first; None for a circle."""
+        """Return what the roots need of a choice, operands first; None for a cycle."""
         order: dict[int, ENode] = {}
         state: dict[int, int] = {}
         for root in self.roots:
@@ -192,11 +192,11 @@ class Extractor:
         return sum(counted.values())
 
     def best(self) -> Choice:
-        """The greedy choice, improved by swaps of one e-node while that helps, and by sharing.
+        """Return the greedy choice, improved by swaps of one e-node while that helps, and by sharing.
 
-        What several would have to choose at once (one product instead of three) no single swap finds: each e-node that
-        more than one class could use is taken to cost nothing, once; whoever is cheaper by it then uses it, and the whole is
-        scored at the real prices.
+        No single swap finds what several classes would have to choose at once (one product instead of three): each e-node that more
+        than one class could use is taken to cost nothing, once; the classes that are cheaper by it use it, and the result is scored
+        at the real costs.
         """
         choice = self.grow()
         if choice is None:
@@ -288,10 +288,8 @@ class Extractor:
         return {number: node for number, (_, node) in self._trees.items()}
 
     def several(self, count: int) -> list[Choice]:
-        """Up to `count` different choices, the best first, the rest approximately by cost.
-
-        From each choice that was given, every other e-node of each of its classes is forced once and the rest grown again.
-        """
+        """Return up to `count` different choices, the best first, the rest approximately by cost: from each choice, every other
+        e-node of each of its classes is forced once and the rest grown again."""
         first = self.best()
         queue: list[tuple[float, int, Choice]] = []
         ticket = itertools.count()
@@ -318,8 +316,8 @@ class Extractor:
         return found
 
     def nodes(self, choice: Choice, written: Mapping[int, Location] | None = None) -> dict[int, Node]:
-        """A choice as nodes of the language, by class. written: where a class was said; what was not is said where its first
-        reader is."""
+        """Return a choice as nodes of the language, by class. written: the location of a class; a class without one takes its first
+        reader's."""
         places = dict(written or {})
         for reader in reversed(list(choice)):
             for child in choice[reader].children if reader in places else ():

@@ -70,8 +70,8 @@ RENAMES = "composite/"
 
 
 def may_be_reworded(graph: Graph, users: bool = False) -> bool:
-    """False for a graph in which looking is not worth its time: one step, or no product; and for one with copies to a device.
-    users: among the rules are a user's, which may be about any step."""
+    """Return False for a graph in which the search is not worth its time: one step, no product, or copies to a device. users: a
+    user's rule, which may match any step, is among the rules."""
     if any(n.op is leaves.COPY_TO for n in graph.nodes):
         return False
     steps = [n for n in graph.nodes if is_paid(n)]
@@ -80,10 +80,9 @@ def may_be_reworded(graph: Graph, users: bool = False) -> bool:
 
 def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget = BRIEF,
            rows: RecipeRows | None = None, of_users: bool = True) -> list[Offer]:
-    """The pieces of a graph that can be said otherwise, no two with a node in common.
+    """Return the pieces of a graph with other wordings, no two with a node in common.
 
-    rules: by default all that take nothing for granted, users' rules among them where they are wanted (of_users). rows: where
-    what they find is on file, and is put on file.
+    rules: by default all without assumptions; users' rules are among them if of_users. rows: results are read from and saved there.
     """
     from tensor_graphs.rewrites.rules import ALL, allowed
 
@@ -141,7 +140,8 @@ class _Change:
 
 
 class _RewordSearch:
-    """What else says the pieces of one graph. A class is the value of the nodes in it, in the graph and in what is extracted."""
+    """The search for other wordings in one graph. A class is the value of the nodes in it, in the graph and in what is
+    extracted."""
 
     def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
         self.graph, self.e = graph, EGraph()
@@ -193,8 +193,7 @@ class _RewordSearch:
         return found
 
     def _users_changes(self) -> list[_Change]:
-        """What users' rules say, wherever they hold: a rule that a user declared is a way whatever is guessed of it, as a user's
-        kernel is."""
+        """Yield the changes by users' rules, wherever they hold: they are ways at any estimated cost, as a user's kernel is."""
         said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
         if not said:
             return []
@@ -242,7 +241,7 @@ class _RewordSearch:
         return out
 
     def _pays(self, change: _Change, cost: NodeCost) -> bool:
-        """Whether the other words are cheaper by guess."""
+        """Return whether the other wording is cheaper by estimate."""
         bound = self.view.bound
         old = {self._key(self.e.terms[self.e.add(n)])[:3]: cost(self.e.terms[self.e.add(n)], bound[c])
                for c in change.classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
@@ -250,8 +249,8 @@ class _RewordSearch:
         return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
 
     def _offer(self, group: Sequence[_Change], more: frozenset[Node] = frozenset()) -> Offer | None:
-        """The piece that changes which have something in common are about, and what each makes of it; None where it is no piece: a
-        way leads out of it and back. more: nodes that belong to the piece as well."""
+        """Return the piece that changes with something in common are about, with their wordings; None where a path leads out of it
+        and back. more: nodes that belong to the piece as well."""
         classes = frozenset().union(*(c.classes for c in group))
         inside = {*more} | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
@@ -288,7 +287,7 @@ class _RewordSearch:
         return replace(every, others=usable) if usable else None
 
     def _is_accurate(self, other: Other, new: Graph, own: Graph) -> bool:
-        """Whether other words are predicted to be about as accurate; where those of a user's rule are not, that is noted."""
+        """Return whether another wording is predicted to be about as accurate; note a user's rule that is not."""
         error, allowed = predicted_error(new), ROUNDED * predicted_error(own)
         place = next(iter(own.outputs.values()))
         for rule in sorted(self.users & {*other.rules}) if error > allowed else ():
@@ -327,8 +326,8 @@ class _RewordSearch:
         return new, list(read)
 
     def _beside(self, output: Node, value: Node) -> list[Node]:
-        """What joins a piece of which an output is a value from outside, as a part hands no operand on: what makes the value, or
-        else what reads the output."""
+        """Return what joins a piece with an output that is a value from outside, as a part hands no operand on: what computes the
+        value, or else what reads the output."""
         if value.op.kind != "leaf":
             return [value]
         return [] if output in self.graph.roots else self.readers.get(output, [])
@@ -357,14 +356,14 @@ def _joined(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
 
 
 def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
-    """Which steps are taken on which types, in any order: what differs in the order of joined weights alone is one recipe."""
+    """Return the steps with their types, sorted: wordings that differ only in the order of joined weights are one recipe."""
     return "|".join(sorted(f"{n.op.name} {' '.join(str(i.type) for i in n.inputs)}" for n in between(outputs, operands)
                            if is_paid(n)))
 
 
 def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
-    """Operands as the wordings use them, so that equal pieces have them in one order. given: what an operand is called in the later
-    wordings."""
+    """Return the operands as the wordings use them, so that equal pieces have them in one order. given: an operand's node in the
+    later wordings."""
     found: dict[Node, None] = {}
     back = {own: o for o, own in given.items()}
     for i, outputs in enumerate(wordings):
@@ -384,7 +383,7 @@ def _points(graph: Graph) -> list[dict[str, int]]:
 
 
 def _seconds(view: View, at: Mapping[str, int]) -> NodeCost:
-    """Guessed microseconds of an e-node: of arithmetic for products, of moving its operands for what else there is. What is
+    """Return the estimated microseconds of an e-node: of arithmetic for products, of moving its operands for the rest. What is
     computed when the graph is bound costs next to nothing."""
     rates, device = BACKEND_RATES["c"], DeviceRates()
     known: dict[Key, float] = {}

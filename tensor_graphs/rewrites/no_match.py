@@ -32,7 +32,7 @@ class Nowhere:
 
 @dataclass
 class _InWords:
-    """How far a node agrees with a part. agreeing: nodes and operands that do. differs: the first that does not, for people;
+    """The agreement of a node with a part. agreeing: nodes and operands that agree. differs: the first difference, for people;
     other_op: it is another op."""
 
     agreeing: int = 0
@@ -70,7 +70,7 @@ def _of_several(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
 
 
 def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
-    """What differs in words, for people, and whether that is the op itself."""
+    """Return the difference, for people, and whether it is the op itself."""
     last, numbers = op.written.outputs[0], {a: i for i, a in enumerate(op.written.arguments)}
     nodes = list(dict.fromkeys((n, g) for g in graphs for n in g.nodes))
     likely = [(n, g) for n, g in nodes if n.op.name == last.op.name]

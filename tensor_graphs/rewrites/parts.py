@@ -59,8 +59,8 @@ ROWS = 3
 
 @dataclass(frozen=True)
 class Formed:
-    """The graph with its parts as nodes; places: how many of each, by name. images: what became of each node of the graph, where
-    that is another one. wholes: by name, one of the parts as it stands there. wanted: by name, the digests of those it is."""
+    """The graph with its parts as nodes; places: how many of each, by name. images: node of the graph -> its node now, where that
+    is another one. wholes: by name, one of the parts as it stands there. wanted: by name, the digests of those it is."""
 
     graph: Graph
     places: Mapping[str, int] = field(default_factory=dict)
@@ -69,8 +69,8 @@ class Formed:
     wanted: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
     def show(self, kernels: Mapping[str, Sequence[str]] | None = None) -> str:
-        """For people; "" where there is none. kernels: by the digest of a part, those that are registered for it; the first stands
-        for them, as some may be refused."""
+        """Return a text for people; "" for no parts. kernels: by the digest of a part, those registered for it; the first is shown,
+        as some may be refused."""
         said = []
         for name, count in sorted(self.places.items()):
             own = [k for digest in self.wanted[name] for k in (kernels or {}).get(digest, ())][:1]
@@ -81,10 +81,8 @@ class Formed:
 
 
 def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
-    """The graph in which each place of a part is a node of its own. Numeric class: bitwise; what runs there is chosen later.
-
-    At a node with places of several parts the smaller is inside of the larger. The very same graph where there is none.
-    """
+    """Return the graph in which each place of a part is one node, or the very same graph. Numeric class: bitwise; what runs there
+    is chosen later. At a node with places of several parts the smaller is inside the larger."""
     if not parts:
         return Formed(graph)
     one = [p for p in parts if len(p.written.outputs) == 1]
@@ -141,8 +139,8 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
 
 
 class Wanted:
-    """A part, and what a piece must have to be compared with it. brief: nobody asks why a piece is not the part. So a piece with
-    another fingerprint is not refuted by a counterexample, and a large one is not compared at its own sizes."""
+    """A part, and the conditions under which a piece is compared with it. brief: nobody asks why a piece is not the part, so other
+    fingerprints need no counterexample, and a large piece is not compared at its own sizes."""
 
     def __init__(self, op: PartOp, brief: bool = False) -> None:
         self.op, self.brief = op, brief
@@ -183,7 +181,7 @@ class Wanted:
                     yield order
 
     def orders_out_of_range(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[tuple[Node, ...], str]]:
-        """Those in which they would be, were it not for a size out of its dim's range; and which one that is."""
+        """Yield the orders that only a size out of its dim's range rules out, and which one that is."""
         for order in self._orders(cut):
             types = [o.type for o in order]
             if (why := self.out_of_range(types)) and self._one_size_each([*types, output]):
@@ -228,7 +226,7 @@ class Wanted:
             yield tuple(made[i] for i in range(len(order)))
 
     def _one_size_each(self, types: Sequence[TensorType]) -> bool:
-        """Whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
+        """Return whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
         sizes: dict[str, d.Dim] = {}
         wanted = [*(a.type for a in self.arguments), self.output.type]
         return all(sizes.setdefault(str(dim), size) == size if isinstance(dim, d.Expr) else dim == size
@@ -259,7 +257,8 @@ _kinds: dict[str, frozenset[str]] = {}
 
 
 def telling(nodes: Sequence[Node]) -> frozenset[str]:
-    """Which telling ops (facts.py) occur in nodes, in the definitions of composites too: a piece with others is not compared."""
+    """Return which telling ops (facts.py) occur in nodes, in the definitions of composites too: a piece with others is not
+    compared."""
     found: set[str] = set()
     for node in nodes:
         if isinstance(node.op, CompositeOp) and not node.op.opaque:
@@ -297,7 +296,7 @@ class Several:
                         for output, its in zip(op.written.outputs, reads, strict=True)]
 
     def places(self, search: PartSearch) -> Iterator[JointPlace]:
-        """Where all outputs occur on the same operands."""
+        """Yield the places where all outputs occur on the same operands."""
         rows = [list(search.places(w)) for w, _ in self.outputs]
         last = max(i for _, its in self.outputs for i in its)
 
@@ -316,8 +315,8 @@ class Several:
 
 
 def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]:
-    """The places by their outputs, the larger first; none with an output of another one, or with an operand that depends on one
-    of its own outputs."""
+    """Return the places by their outputs, the larger first; none with an output of another one, or with an operand that depends on
+    one of its own outputs."""
     taken: dict[Node, JointPlace] = {}
     for place in sorted(places, key=lambda p: -len(between(p.outputs, p.operands))):
         if not taken.keys() & {*place.outputs} and not {*place.outputs} & {*_in_order(place.operands, taken)}:
@@ -326,7 +325,7 @@ def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]
 
 
 def _in_order(roots: Sequence[Node], together: Mapping[Node, JointPlace]) -> list[Node]:
-    """What roots are made of, operands before users; the operands of a place are before each of its outputs."""
+    """Return the nodes below the roots, operands before users; the operands of a place are before each of its outputs."""
     order: dict[Node, None] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -373,7 +372,7 @@ class PartSearch:
                             yield from ((node, each) for each in w.exchanged(order))
 
     def compared(self, wanted: Wanted, node: Node, cut: Sequence[Node]) -> Iterator[tuple[tuple[Node, ...], _Compared]]:
-        """A piece beside a part, in each order of its operands; MOST_COMPARED comparisons with one part, then no more."""
+        """Yield the comparison of a piece with a part, in each order of its operands; at most MOST_COMPARED with one part."""
         asked = self._asked.setdefault(wanted, set())
         for order in wanted.orders(cut, node.type):
             key = wanted.key, part_between([node], order).written.digest
@@ -426,8 +425,9 @@ _verdicts: dict[tuple[str, str], _Compared] = {}
 
 
 def _why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
-    """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own. A run
-    in float64 comes first: with all operands of one type the same, which refutes every order of them at once, then with these."""
+    """Return why a piece is not proved to be the part, compared at the part's own sizes where the piece can be stated at them, else
+    at its own. A run in float64 comes first: with all operands of one type the same, which refutes every order at once, then with
+    these."""
     types = [o.type for o in operands]
     for order in ([types.index(t) for t in types], range(len(types))):
         if why := _refuted_at_its_sizes(wanted, node, operands, order):
@@ -455,8 +455,8 @@ def _refuted_at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node], 
 
 
 def _refuted(one: Graph, other: Graph) -> str:
-    """Where a float64 run shows that graphs over the same inputs are different functions, for people; "" where it does not, or
-    would take long."""
+    """Return where a float64 run shows that graphs over the same inputs are different functions, for people; "" where it does not,
+    or would take long."""
     from tensor_graphs.proof import counterexample
 
     at = {name: d.clamp(ROWS + i, s) for i, (name, s) in enumerate(sorted({**one.dims, **other.dims}.items()))}
@@ -488,8 +488,7 @@ def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 def _resized(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
-    """A piece as `_alone`, in which shapes that are written as the sizes of its operands are those of these types: with the
-    operands' sizes for their dims it is the piece. Raises as `_alone`."""
+    """Return a piece as `_alone` at these types: shapes written as the sizes of its operands follow them. Raises as `_alone`."""
     pairs = [pair for o, t in zip(operands, types, strict=True) for pair in zip(o.shape, t.shape, strict=True)]
     sizes = {size: dim for size, dim in pairs if size != 1}
     made = {o: leaves.input(f"x{i}", t.shape, t.dtype) for i, (o, t) in enumerate(zip(operands, types, strict=True))}
@@ -506,8 +505,8 @@ def _at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType], same: Sequence[int] | None = None) -> Graph:
-    """A piece as a graph of its own, over inputs x0, x1, … of these types. same: for each operand the one whose input it is; by
-    default each has its own. Raises what its ops say of others than its own."""
+    """Return a piece as a graph over inputs x0, x1, … of these types. same: for each operand the one whose input it is; by default
+    its own. Raises what its ops raise for types other than theirs."""
     inputs = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]
     return make_graph(over([node], operands, inputs if same is None else [inputs[i] for i in same])[0])
 
@@ -536,10 +535,8 @@ def _compared(one: Graph, other: Graph, brief: bool) -> _Compared:
 
 @dataclass(frozen=True)
 class Nearest:
-    """A piece of a graph that is no place of a part, though its operands have the part's dtypes and ranks, and it its telling ops.
-
-    why: for people. lacks: what a place of the part would be, and this is not: a proof, sizes in range, the same function.
-    """
+    """A piece that is no place of a part, though its operands have the part's dtypes and ranks, and it has the part's telling ops.
+    why: for people. lacks: what it is missing: a proof, sizes in range, the same function."""
 
     node: Node
     operands: tuple[Node, ...]

@@ -84,7 +84,7 @@ KINDS = ("float", "int", "uint", "bool")
 
 
 def is_among(dtype: DType, words: Sequence[str]) -> bool:
-    """Whether a dtype is one of these kinds ("uint") and names ("u8")."""
+    """Return whether a dtype is one of these kinds ("uint") and names ("u8")."""
     return dtype.kind in words or dtype.name in words
 
 
@@ -192,7 +192,7 @@ class _PatternReader:
 
 
 def _made_by(function: Callable[..., Any]) -> str:
-    """What a function of the language makes of small tensors, as a pattern; empty where it does not take tensors alone."""
+    """Return what a function of the language makes of small tensors, as a pattern; empty where it does not take tensors alone."""
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.default is inspect.Parameter.empty
              and p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -219,7 +219,7 @@ def _as_pattern(node: Node) -> str:
 
 
 def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
-    """Whether each element of the result depends on the operands' elements of the same place alone."""
+    """Return whether each element of the result depends on the operands' elements of the same place alone."""
     if not types or any(t.shape != types[0].shape for t in types):
         return False
     if isinstance(op, AtomicOp):
@@ -277,7 +277,7 @@ def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, 
 
 
 def _may(e: EGraph, pattern: Pattern, number: int) -> bool:
-    """Whether a class has an e-node of the op that a pattern's part asks for; cheap, and asked before anything is bound."""
+    """Return whether a class has an e-node of the op that a pattern's part asks for: cheap, and done before anything is bound."""
     if isinstance(pattern, Application):
         return pattern.name.startswith(ANY_OP) or pattern.name in e.of(number).ops
     return True

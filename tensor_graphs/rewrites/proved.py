@@ -45,8 +45,8 @@ MOST_NUMBERS, SMALL = 3, 0.1
 
 
 def offers_of_composites(graph: Graph, rows: RecipeRows | None = None) -> list[Offer]:
-    """The places of library composites in other words that are as accurate, no two with a node in common. rows: where those that
-    were found before are on file."""
+    """Return the places of library composites in other words that are as accurate, no two with a node in common. rows: where
+    earlier results are on file."""
     ends = _ends(graph)
     if not ends:
         return []
@@ -56,8 +56,8 @@ def offers_of_composites(graph: Graph, rows: RecipeRows | None = None) -> list[O
 
 
 def _ends(graph: Graph) -> list[Node]:
-    """Where a place may end, the last first: at a sum, or above a reduction with no product between. So looking at a model in
-    composites costs a glance."""
+    """Yield where a place may end, the last first: at a sum, or above a reduction with no product between. So a search of a model
+    in composites is cheap."""
     above, ends = set[Node](), set[Node]()
     for n in graph.nodes:
         if n.op.facts.product:
@@ -100,13 +100,13 @@ def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
 
 
 def _is_no_worse(offer: Offer) -> bool:
-    """Whether the composite is predicted to be as accurate as the words that stand there, and is finite where they are."""
+    """Return whether the composite is predicted to be as accurate as the original piece, and is finite where that is."""
     own, new = offer.alone(offer.outputs), offer.alone(offer.others[0].outputs)
     return own is not None and new is not None and predicted_error(new) <= ROUNDED * predicted_error(own) and keeps_finite(own, new)
 
 
 def _leads_out(graph: Graph, node: Node, piece: set[Node]) -> bool:
-    """Whether something inside of a piece is read outside of it: then it is computed in any case."""
+    """Return whether something inside a piece is read outside it: then it is computed in any case."""
     return any(i in piece and i is not node and is_step(i) for n in graph.nodes if n not in piece for i in n.inputs) or any(
         r in piece and r is not node for r in graph.roots)
 

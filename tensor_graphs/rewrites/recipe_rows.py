@@ -59,11 +59,8 @@ class RecipeRows:
         """(recipe, workload) -> whether it passed"""
 
     def kept(self, graph: Graph, search: Callable[[], list[Offer]], users: str = "") -> list[Offer]:
-        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces. A search with
-        notes is not filed, so that the next one notes them too.
-
-        users: the digest of the users' rules that are searched with.
-        """
+        """Return the offers that the search finds in this graph, or found before, and that are as accurate as the original. A
+        search with notes is not filed, so the next one notes them too. users: the digest of the users' rules."""
         key = hashlib.sha256(f"{_code()} {users} {graph_to_json(graph)}".encode()).hexdigest()
         found = self._read(key, graph)
         if found is None:
@@ -131,7 +128,7 @@ class RecipeRows:
 
 
 def compared(offer: Offer, other: Other) -> Compared:
-    """One recipe of an offer beside the words that stand there."""
+    """Compare one recipe of an offer with the original."""
     own, new = offer.alone(offer.outputs), offer.alone(other.outputs)
     assert own is not None and new is not None                      # or it would be no offer
     return compare(own, new)
@@ -156,7 +153,7 @@ def verdict(part: Signature, way: Signature, other: Other, found: Compared) -> T
 
 @functools.cache
 def oracle_environment() -> Environment:
-    """What recipes are compared with: the interpreter, which runs on numpy."""
+    """Return the environment that recipes are compared in: the interpreter, which runs on numpy."""
     return fingerprint("oracle", libs={"numpy": np.__version__})
 
 
@@ -171,12 +168,12 @@ def _code() -> str:
 
 
 def _signature(outputs: Sequence[Node], operands: Sequence[Node]) -> Signature:
-    """Of the piece between operands and outputs as one op."""
+    """Return the piece between operands and outputs as the signature of one op."""
     return signature_of(apply(part_between(outputs, operands), operands, {}))
 
 
 def _signatures(offer: Offer) -> tuple[Signature, list[Signature]]:
-    """Of the part, and of its recipes."""
+    """Return the signatures of the part and of its recipes."""
     return (_signature(offer.outputs, offer.operands), [_signature(other.outputs, offer.operands) for other in offer.others])
 
 
@@ -207,7 +204,7 @@ def _inside(outputs: Sequence[Node], operands: Sequence[Node]) -> frozenset[Node
 
 
 def _other(row: RecipeRow, operands: Sequence[Node]) -> Other:
-    """The recipe of a row, over these operands. Raises ValueError for one whose graph is not what was filed, and what reading a
+    """Return the recipe of a row, over these operands. Raises ValueError where its graph is not what was filed, and what reading a
     graph raises."""
     graph = graph_from_json(row.recipe_json)
     (op,) = {n.op for n in graph.nodes if isinstance(n.op, DefinedOp)}

@@ -48,10 +48,8 @@ NEAR = 1
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A piece: its nodes (operands first), what it hands on, and the graph of it with names stripped.
-
-    leaves: for each name in `graph`, the node of the whole graph that it stands for. Regions of one shape share `graph`.
-    """
+    """A piece: its nodes (operands first), its results, and its graph with names stripped, which regions of one shape share.
+    leaves: for each name in `graph`, the node of the whole graph that it stands for."""
 
     nodes: tuple[Node, ...]
     results: tuple[Node, ...]
@@ -214,7 +212,7 @@ def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], strea
 
 
 def _read_elsewhere(order: Sequence[Node], nodes: Sequence[Node], numbers: Collection[Node], wanted: set[Node]) -> tuple[Node, ...]:
-    """What others read of some nodes: a node with several outputs is read through its items, which are among the nodes."""
+    """Return what others read of some nodes: a node with several outputs is read through its items, which are among the nodes."""
     inside = set(nodes)
     outer = {i for n in order if n not in inside and n not in numbers for i in n.inputs}
     return tuple(n for n in nodes if n.op.kind != "leaf" and len(n.types) == 1 and (n in outer or n in wanted))
@@ -230,7 +228,7 @@ def _numbers(order: Sequence[Node]) -> frozenset[Node]:
 
 
 def _bound(order: Sequence[Node]) -> frozenset[Node]:
-    """What parameters and constants alone decide."""
+    """Return the nodes that parameters and constants alone decide."""
     e, found = EGraph(), set[Node]()
     for node in order:
         if len(node.types) == 1 and all(is_static(s) for s in node.shape) and e.of(e.add(node)).bound:
@@ -280,7 +278,7 @@ class Solved:
         return self.graphs[0].cost
 
     def steps(self, index: int) -> list[RuleStep]:
-        """How the region becomes one of its graphs."""
+        """Return how the region becomes one of its graphs."""
         made, _ = add_graph(self.egraph, self.graphs[index].graph)
         steps: dict[RuleStep, None] = {}
         for name, term in self.outputs.items():
@@ -421,7 +419,7 @@ def solve_by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass
 
 
 def simplify_by_regions(graph: Graph, budget: Budget = USUAL) -> tuple[Graph, RegionReport]:
-    """As `simplify`, region by region: the same bits. The very same graph where nothing was gained."""
+    """Simplify each region (see `simplify`): the same bits, or the very same graph where nothing was gained."""
     from tensor_graphs.rewrites.rules import SIMPLIFYING
 
     (made,), solver = solve_by_regions(graph, SIMPLIFYING, BITWISE, budget)

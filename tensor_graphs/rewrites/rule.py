@@ -50,10 +50,8 @@ LEVELS: tuple[NumericClass, ...] = (BITWISE, REASSOCIATING)
 """bitwise: the same bits, evaluated as written. reassociating: the same real number for finite values, rounded differently."""
 
 class Index(dict[str, list[tuple[int, ENode]]]):
-    """E-nodes by the name of their op, each with its class.
-
-    distance: for each class, how many ops below it something changed; None where everything is to be looked at.
-    """
+    """E-nodes by the name of their op, each with its class. distance: for each class, how many ops below it something changed; None
+    to look everywhere."""
 
     distance: Mapping[int, int] | None = None
 
@@ -67,10 +65,8 @@ Equalities = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place where a rule may be applied. `key` is the same for the same place; `apply` gives None when it does not hold.
-
-    term: the youngest of the e-nodes that were matched; how far rewriting went before it decides whether it goes on.
-    """
+    """A place where a rule may be applied. `key` is the same for the same place; `apply` returns None where the rule does not hold.
+    term: the youngest of the matched e-nodes; how far rewriting went before it decides whether it goes on."""
 
     key: tuple[Any, ...]
     term: int
@@ -78,7 +74,7 @@ class Candidate:
 
 
 class Rewrite(Protocol):
-    """What saturation runs: a Rule, or one of those that no pattern says (expansion, recognition, folding)."""
+    """The interface that saturation runs: a Rule, or one that no pattern expresses (expansion, recognition, folding)."""
 
     @property
     def name(self) -> str: ...
@@ -98,14 +94,12 @@ class Rewrite(Protocol):
 class Rule:
     """See the module's docstring.
 
-    assuming: named conditions on values that are taken for granted (no overflow, …); such a rule runs only where they are allowed.
-    expanding: it makes graphs larger, and gets a small budget. shapes: what admission draws for the variables, as in
-    "x[n, k] w[m, k] c:bool i:i32"; by default all have one random shape and one dtype. dtypes: what variables may be, if shapes
-    does not say otherwise, as kinds ("float", "int", "uint", "bool") and names ("u8", "bf16"): admission draws them, and the rule
-    is found at no others.
-    option: the name of a group that runs only where it is asked for ("split"). parameters: variables that have to be parameters,
-    each another one, in the order of their classes (so that a join of several is found once). roots: kinds of dtypes that the
-    whole pattern may have; by default any. Options are put in order by `make_rule`, which says what is wrong with them.
+    assuming: named conditions on values (no overflow, …); such a rule runs only where they are allowed. expanding: it makes graphs
+    larger, and gets a small budget. shapes: what admission draws for the variables, as in "x[n, k] w[m, k] c:bool i:i32"; by
+    default all have one random shape and one dtype. dtypes: of variables that shapes gives none, as kinds ("float", "int", "uint",
+    "bool") and names ("u8", "bf16"): admission draws them, and the rule matches no others. option: the name of a group that runs
+    only on request ("split"). parameters: variables that have to be parameters, each another one, in the order of their classes (so
+    that a join of several is found once). roots: kinds of dtypes of the whole pattern; by default any.
     """
 
     name: str
@@ -152,7 +146,7 @@ class Rule:
         return all(any(n.op.name == "parameter" for n in e.classes[h].nodes) for h in homes)
 
     def _are_of_dtypes(self, e: EGraph, match: Match) -> bool:
-        """Whether the rule was admitted at the dtypes of a match."""
+        """Return whether the rule was admitted at the dtypes of a match."""
         return all(is_among(e.classes[e.find(match[name])].type.dtype, words) for name, words in self._bounded if name in match)
 
     @cached_property
@@ -164,7 +158,7 @@ class Rule:
 
     @cached_property
     def said(self) -> dict[str, Said]:
-        """What `shapes` says, by variable. Raises PatternError."""
+        """Return `shapes` by variable. Raises PatternError."""
         return _read_shapes(self.shapes, self.name, [n for n, kind in self.variables.items() if kind == "tensor"])
 
     def _apply(self, e: EGraph, match: Match) -> Equalities | None:
@@ -196,7 +190,7 @@ class Rule:
         return found
 
     def replace(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
-        """What the rule puts for the patterns, given values for its variables; None where it does not hold."""
+        """Return the replacement of the patterns, given values for the variables; None where the rule does not hold."""
         try:
             return self.replaced(values)
         except RewriteError:
@@ -223,7 +217,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Said:
-    """What `shapes` says of one variable: its dims (names, or numbers as text), and the dtypes it may have."""
+    """The entry of one variable in `shapes`: its dims (names, or numbers as text), and the dtypes it may have."""
 
     dims: tuple[str, ...] | None
     dtypes: tuple[str, ...]

@@ -23,10 +23,9 @@ log = logging.getLogger(__name__)
 class Budget:
     """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
 
-    depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as
-    starved: the run is saturated up to a depth. More than four terms for each e-node allowed are never made, but for those
-    of one replacement: this bounds memory. seconds: of the whole run; a run that
-    stops for it depends on the machine's speed, one that stops for another reason does not.
+    depth, expanding_depth: how many rules may have led to a match. A place that is too deep is not starved: the run is saturated up
+    to a depth. There are never more than four terms for each e-node allowed, except those of one replacement: this bounds memory.
+    seconds: of the whole run; only a run that stops for it depends on the machine's speed.
     """
 
     matches: int = 2000
@@ -82,10 +81,8 @@ def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, int]:
 
 def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels: Sequence[NumericClass] = LEVELS,
              after_round: Callable[[EGraph], None] = lambda e: None) -> Saturated:
-    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph.
-
-    Rules that assume something are among `rules` only if their assumptions are allowed; the caller chooses.
-    """
+    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph. The caller
+    selects rules whose assumptions are allowed."""
     started, report = time.perf_counter(), Report()
     views: dict[NumericClass, View] = {}
     done: set[tuple[object, ...]] = set()

@@ -34,8 +34,8 @@ NAMELESS = "<lambda>"
 
 
 def require_free(name: str, place: Place, code: str) -> None:
-    """Raise RewriteError where another rule has this name. It is none where it is the same function, or a later state of it: a cell
-    that is run again, a module that is reloaded."""
+    """Raise RewriteError where another rule has this name. The same function, or a later state of it (a cell that is run again, a
+    module that is reloaded), is not another."""
     for u in _admitted:
         if u.rule.name == name != NAMELESS and not (place.follows(u.place) or (u.code, u.place) == (code, place)):
             raise RewriteError(f"a rule named {name!r} is declared already, at {u.place}", fix="another name for one of them")

@@ -1,12 +1,10 @@
 """fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
 
-    result = fuse(graph)                # result.note: "36 add_rms_norm_mul_1a2b3c"
-
-Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
-as that saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for
-few rows (codegen/skinny_product.py), are joined with what comes before and after them; the parts found first are steps there. At
-last rows that are written into states are joined with what makes them, and steps that one step reads with each other. A part's
-definition has the words that stood there, so what it is computed by, one kernel or several, is chosen by price like all else.
+Element-wise steps, reductions, norms and everything that codegen can write as loops are joined along their values, as long as that
+saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for few rows
+(codegen/skinny_product.py), are joined with what comes before and after them; the earlier parts are steps there. At last rows that
+are written into states are joined with what computes them, and steps that one step reads with each other. A part's definition is
+the original piece, so what computes it, one kernel or several, is chosen by cost.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class _Cluster:
 
 @dataclass(frozen=True)
 class _Cut:
-    """What could be one part. key: of the part."""
+    """A piece that could be one part. key: of the part."""
 
     key: str
     few_rows: bool
@@ -73,7 +71,7 @@ class _Cut:
 
 @lru_cache(maxsize=4096)
 def _loops(cut: _Cut) -> StageProgram | None:
-    """Its loops, found once: layers repeat, and a graph is looked through several times; None where there are none."""
+    """Return its loops, or None; cached, as layers repeat and a graph is searched several times."""
     made = loops_of(cut.written, False, cut.few_rows)
     return made if isinstance(made, StageProgram) else None
 
@@ -118,7 +116,7 @@ class _Clusters:
                 and not node.op.facts.product and not isinstance(node.op, PartOp))
 
     def step(self, node: Node) -> set[Node]:
-        """What joins as one."""
+        """Return the nodes that join as one."""
         return {node}
 
     def pays(self, cluster: _Cluster) -> bool:
@@ -159,8 +157,8 @@ class _Clusters:
         return sorted(found, key=lambda n: -self.place[n])
 
     def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
-        """Whether something outside is made of the two and goes into them; a cluster on the way is left by any of its values. A
-        view of theirs between them is said again inside."""
+        """Return whether a path leads from the two out and back into them; a path through a cluster may leave it by any of its
+        values. A view of theirs between them is repeated inside."""
         both = a.steps | b.steps
         todo: list[Node] = []
         inner = list(both)
@@ -182,7 +180,7 @@ class _Clusters:
         return False
 
     def inside(self, steps: set[Node]) -> set[Node]:
-        """The steps, and what is said again rather than read: views, and numbers that follow from sizes alone."""
+        """Return the steps, and what is repeated rather than read: views, and numbers that follow from sizes alone."""
         found = set(steps)
         todo = [i for s in steps for i in s.inputs]
         while todo:
@@ -203,14 +201,14 @@ class _Clusters:
                 and all(i.op.kind == "leaf" or self.is_said_again(i) for i in node.inputs))
 
     def border(self, steps: set[Node]) -> tuple[list[Node], list[Node]]:
-        """What a cluster reads, and what others read of it, in the graph's order."""
+        """Return what a cluster reads, and what others read of it, in the graph's order."""
         inner = self.inside(steps)
         operands = {i for n in inner for i in n.inputs if i not in inner and i.op is not leaves.CONSTANT}
         outputs = {n for n in steps if n in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[n])}
         return sorted(operands, key=self.place.__getitem__), sorted(outputs, key=self.place.__getitem__)
 
     def leaves_by(self, reader: Node, inner: set[Node], steps: set[Node]) -> bool:
-        """Whether a reader of a step is outside, or a view that somebody outside reads."""
+        """Return whether a reader of a step is outside, or a view that is read outside."""
         if reader in steps:
             return False
         if reader not in inner:
@@ -233,7 +231,8 @@ class _Clusters:
         return made if made is not None and self.in_place(made, updates, operands, outputs) else None
 
     def in_place(self, made: StageProgram, updates: Mapping[int, str], operands: Sequence[Node], outputs: Sequence[Node]) -> bool:
-        """Whether each state that a part makes anew of its old value is written over it, rows of it as nothing but these rows."""
+        """Return whether each state that a part updates from its old value is written over it, and rows as nothing but these
+        rows."""
         for output, name in updates.items():
             rows = _writes_rows(outputs[output])
             old = [(output, i) for i, o in enumerate(operands) if o.op is leaves.STATE and o.attrs["name"] == name]
@@ -272,8 +271,8 @@ class _AroundProducts(_Clusters):
 
 
 class _Siblings(_AroundProducts):
-    """Rows of a state with what makes them, and steps that one step reads and that read nothing of each other, in a graph that has
-    its other parts: one call rather than several that a row or two do not fill. Products stay apart."""
+    """Rows of a state with what computes them, and steps that one step reads and that read nothing of each other, in a graph that
+    has its other parts: one call rather than several that a row or two do not fill. Products stay apart."""
 
     few_rows = False
 
@@ -303,7 +302,7 @@ class _Siblings(_AroundProducts):
 
 
 def _is_wider(node: Node) -> bool:
-    """Whether a value has at least twice the bytes of what it is made of, which is cheap."""
+    """Return whether a value has at least twice the bytes of its sources, and is cheap to compute from them."""
     sources, seen, todo = set[Node](), {node}, [node]
     while todo:
         n = todo.pop()
@@ -318,7 +317,8 @@ def _is_wider(node: Node) -> bool:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether computing it takes less than reading it, for each element that reads it: one turn, of nothing dear, no division."""
+    """Return whether computing it takes less than reading it, for each element that reads it: one turn, nothing expensive, no
+    division."""
     op = node.op
     if op.kind == "atomic":
         return op.name not in DEAR and op.name not in REDUCTIONS and op.name not in DIVISIONS
@@ -340,7 +340,7 @@ def _multiplies(node: Node) -> bool:
 
 
 def _writes_rows(node: Node) -> bool:
-    """Whether a value is another one with some rows written."""
+    """Return whether a value is another one with some rows written."""
     while node.op is leaves.ITEM or isinstance(node.op, PartOp):
         made = node.inputs[0] if node.op is leaves.ITEM else node
         if not isinstance(made.op, PartOp):

@@ -41,7 +41,7 @@ def narrow(graph: Graph) -> PassResult:
 
 
 def narrowed_values(graph: Graph, nodes: Sequence[Node]) -> list[Node | None]:
-    """What computes each node's value in `narrow(graph)`; None for one that is not of the graph."""
+    """Return what computes each node's value in `narrow(graph)`; None for a node that is not in the graph."""
     values = _values(written_out(graph))
     return [values.get(node) for node in expanded_by_library(nodes)]
 
@@ -61,7 +61,7 @@ def _values(graph: Graph) -> dict[Node, Node]:
 
 
 def _is_narrow(weight: Node) -> bool:
-    """Whether it is a parameter of bf16, or a view of one."""
+    """Return whether it is a parameter of bf16, or a view of one."""
     while weight.op.facts.view:
         weight = weight.inputs[0]
     return weight.op is leaves.PARAMETER and weight.dtype == bf16

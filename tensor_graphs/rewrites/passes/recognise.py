@@ -1,14 +1,10 @@
-"""recognise: a graph written in atomic ops, said in composites, since those are what kernels compute.
+"""recognise: a graph written in atomic ops, in composites, since those are what kernels compute.
 
-    result = recognise(graph)
-    result.graph, result.note               # "36 rms_norm, 18 attention, …"
-
-Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those
-whose operands commute are one class, and the definition of every library composite, written out as well, is looked for at
-every class. Views and casts are skipped while looking (sizes, axes and elided views differ from case to case); what was found
-guesses operands and attributes, and counts only if the definition *at the types that are really there* is in the graph, node by
-node. Then the outputs are covered from above, by the composite that spares the most steps each time. A graph that gets no
-fewer steps (extract.paid_nodes) stays the very graph that it was.
+Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those whose
+operands commute are one class, and the definition of every library composite, written out as well, is looked for at every class.
+The search skips views and casts (sizes, axes and elided views differ from case to case); a match suggests operands and attributes,
+and counts only if the definition *at the actual types* is in the graph, node by node. Then the outputs are covered from above, by
+the composite that spares the most steps each time.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def _is_skipped(op: Op) -> bool:
-    """Whether it stands between other ops, and is not compared while a definition is looked for."""
+    """Return whether it stands between other ops, and is not compared in the search for a definition."""
     return op is CAST or (op.facts.view and op is not leaves.ITEM)
 
 
@@ -73,10 +69,8 @@ GUESSED = ("axis", "axes", "keepdims", "dtype", "head_dim", "size", "k")
 
 @dataclass(frozen=True, eq=False)
 class FormPart:
-    """A paid op of a definition. operands: the views above each operand, from the top, and what is below them.
-
-    What is below: another part, the number of an argument, or a constant (a Node).
-    """
+    """A paid op of a definition. operands: the views above each operand, from the top, and what is below them: another part, the
+    number of an argument, or a constant (a Node)."""
 
     op: Op
     operands: tuple[tuple[tuple[str, ...], FormPart | int | Node], ...]
@@ -84,10 +78,8 @@ class FormPart:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """One output of a composite, written out. fixed: constants that are the same whatever the types and numbers.
-
-    read: attribute -> constants that hold it; solved: attribute -> constants that follow from it.
-    """
+    """One output of a composite, written out. fixed: constants that are the same whatever the types and numbers. read: attribute ->
+    constants that hold it; solved: attribute -> constants that follow from it."""
 
     op: CompositeOp
     attrs: Mapping[str, Any]
@@ -133,7 +125,7 @@ def _below(node: Node) -> tuple[list[Node], Node]:
 
 
 def _types(count: int) -> Iterator[list[TensorType]]:
-    """Operand types that a definition of so many operands may accept."""
+    """Yield operand types that a definition of this number of operands may accept."""
     def t(*shape: int, dtype: Any = f32) -> TensorType:
         return TensorType(shape, dtype)
 
@@ -175,7 +167,7 @@ def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
 
 
 def forms(atoms: Collection[str]) -> Mapping[str, tuple[Form, ...]]:
-    """What is looked for in a graph of these atomic ops, by the op at the top: every library composite that it may say, for each
+    """Return the forms to look for in a graph of these atomic ops, by the op at the top: every possible library composite, for each
     choice of what changes its definition."""
     return _forms(frozenset(name for name, op in LIBRARY.items() if not op.opaque and set(op.facts.contains) <= set(atoms)))
 
@@ -190,7 +182,7 @@ def _forms(composites: frozenset[str]) -> Mapping[str, tuple[Form, ...]]:
 
 @cache
 def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
-    """Those of one composite: half of what all take goes into attention."""
+    """Return the forms of one composite; attention takes half the time of all."""
     found: dict[str, list[Form]] = {}
     if not op.opaque:
         seen: set[str] = set()
@@ -355,7 +347,7 @@ def _key(n: Node, inputs: tuple[int, ...]) -> _Key:
 
 
 def _is_bound(n: Node, inputs: Sequence[bool]) -> bool:
-    """Whether a value is known once parameters are (egraph.EClass.bound)."""
+    """Return whether a value is known once parameters are (egraph.EClass.bound)."""
     if n.op.kind == "leaf":
         return n.op.name in ("parameter", "constant") and not isinstance(n.attrs.get("value"), Expr)
     return all(inputs) and all(is_static(s) for t in n.types for s in t.shape) and not has_dims(n.attrs)
@@ -601,7 +593,7 @@ def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> f
 
 
 class _Cover:
-    """What computes each class that is needed."""
+    """The choice of what computes each class that is needed."""
 
     def __init__(self, c: Classes, places: Mapping[int, Sequence[Occurrence]], roots: Sequence[int],
                  banned: frozenset[tuple[int, Occurrence]]) -> None:
@@ -631,8 +623,8 @@ class _Cover:
 
 
 def may_hold_more(graph: Graph) -> bool:
-    """False where no composite can be made of two steps or more, seen at a glance: of adjacent steps one is atomic, or both are
-    part of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
+    """Return False where plainly no composite can be made of two steps or more: of adjacent steps one is atomic, or both are part
+    of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
     return next(open_steps(graph), None) is not None
 
 
@@ -655,7 +647,7 @@ def open_steps(graph: Graph) -> Iterator[Node]:
 
 
 def _is_open(n: Node, beside: Node) -> bool:
-    """Whether a step may be a part of a larger composite that another step beside it is a part of."""
+    """Return whether a step may be a part of a larger composite together with another step next to it."""
     if n.op.kind == "atomic" or n.op.facts.mentioned:
         return True
     smaller = n.attrs.get("absent") or any(
@@ -665,10 +657,10 @@ def _is_open(n: Node, beside: Node) -> bool:
 
 
 def recognise(graph: Graph) -> PassResult:
-    """The graph with composites in place of what their definitions say. Numeric class: bitwise, as written.
+    """Return the graph with composites in place of their definitions. Numeric class: bitwise, as written.
 
     Before: well typed.  After: well typed; the same names, types and leaves; never more steps than before, and the very same graph
-    when there are no fewer.
+    when there are no fewer. The note counts the new composites: "36 rms_norm, 18 attention".
     """
     before = steps(graph)
     if not may_hold_more(graph):

@@ -37,10 +37,8 @@ def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Se
 
 
 def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> PassResult:
-    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
-
-    images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
-    """
+    """Return the graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later. images: node -> node
+    with other parts (rewrites/parts.py): these are kept, as definitions and around."""
     there = images or {}
     roots = [there.get(r, r) for r in graph.roots]
     while found:

@@ -1,17 +1,15 @@
 """unroll: a loop whose number of turns is known and small may also run as these turns, one after another.
 
-    result = unroll(graph, lambda loop: True)       # result.note: "1 scan_4f0c11: recipe scan/turns 5d1e…"
+This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py) whose definition is
+the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe; which of the two runs is
+chosen by cost. Each turn takes its slices and the step; the turns' results are stacked at the end.
 
-This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py). The part's
-definition is the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe: which of
-the two runs is chosen by price. Each turn takes its slices and the step; what the turns return is stacked at the end.
+The step is prepared once, as a graph of its own, so all turns hold the same parts, and n turns ask the same questions as one;
+nothing is fused across two turns. The sum over the turns is not judged as a whole: each kernel is compared by itself, as in a graph
+that writes its turns out by hand.
 
-The step is prepared once, as a graph of its own. So all turns hold the same parts, and n turns ask the same questions as one;
-nothing is fused across two turns. What is added up over the turns is not judged as a whole: each kernel is compared by itself, as
-in a graph that writes its turns out by hand.
-
-Loops that carry the same values over the same operands are first made one loop: the gradient of a scan repeats the scan, to know
-what each turn began with.
+Loops that carry the same values over the same operands are first joined: the gradient of a scan repeats the scan, to know what each
+turn began with.
 """
 
 from __future__ import annotations
@@ -43,13 +41,11 @@ RULE = "scan/turns"
 
 
 def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Graph], Graph] = lambda step: step) -> PassResult:
-    """The graph with a part in place of each wanted loop that `why_whole` does not refuse: its number of turns is known, and they
-    are MOST_NODES nodes at most; of many, as many of the first as come to MOST_IN_ALL. Numeric class: bitwise (each turn has the
-    step's own ops, in the loop's order); what runs is chosen later.
+    """Return the graph with a part in place of each wanted loop that `why_whole` does not refuse, in order, up to MOST_IN_ALL
+    nodes. Numeric class: bitwise (each turn has the step's own ops, in the loop's order); what runs is chosen later.
 
-    Before: well typed.  After: well typed, same outputs; the very graph where no loop is wanted.
-    prepared: the step as it should run. The step comes as a graph: its parameters are the operands that are the same in each turn
-    and known when the whole graph is bound, its inputs are all others.
+    Before: well typed.  After: well typed, same outputs; the very graph where no loop is wanted. prepared: prepare a step, which
+    comes as a graph: its parameters are the operands that are the same in each turn and known when the whole graph is bound.
     """
     loops, total = list[Node](), 0
     for n in (n for n in graph.nodes if n.op is SCAN):
@@ -97,16 +93,14 @@ def why_whole(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> str | No
 
 
 def _nodes(attrs: Mapping[str, Any]) -> int:
-    """Of one turn."""
+    """Return the number of nodes of one turn."""
     step = attrs["step"]
     return len(between(step.outputs, step.arguments)) + 2 * attrs["slices"] + len(step.outputs) - attrs["carries"]
 
 
 def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, dict[int, int]]]:
-    """For each loop the step of the one loop that replaces it, and which of that step's outputs its own outputs are.
-
-    One loop replaces all that carry the same values over the same operands. It returns what something reads of any of them.
-    """
+    """Yield for each loop the step of the one loop that replaces all loops with the same carries over the same operands, and which
+    of that step's outputs its own outputs are. Outputs that nothing reads are left out."""
     read = {(n.inputs[0], n.attrs["index"]) for n in graph.nodes if n.op is leaves.ITEM}
     read |= {(n, 0) for n in loops if len(n.types) == 1}
     groups: dict[Any, list[Node]] = {}
@@ -137,8 +131,8 @@ def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collecti
 
 
 def _step(body: Body, bound: Collection[int], changing: int, prepared: Callable[[Graph], Graph]) -> Definition:
-    """The step, prepared, over its own arguments. bound: the operands that are known when the whole graph is bound. changing: so
-    many of the first are carries and slices, which change from turn to turn."""
+    """Return the step, prepared, over its own arguments. bound: operands that are known when the whole graph is bound. changing:
+    the number of carries and slices, which come first."""
     given = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
              for i, t in enumerate(body.types)]
     made = prepared(make_graph(over(body.outputs, body.arguments, given)))

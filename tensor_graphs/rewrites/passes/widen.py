@@ -33,7 +33,7 @@ SHIFTED = (atomic.ATOMIC["cast"], atomic.ATOMIC["pad"], atomic.ATOMIC["iota"])
 
 
 def _moves(op: Op) -> bool:
-    """Whether an op reads a value in its own dtype and loses nothing: a weight is not widened before it."""
+    """Return whether an op reads a value in its own dtype and loses nothing: a weight is not widened before it."""
     return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None)
 
 
@@ -68,7 +68,7 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResu
 
 
 def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last_step: bool = False) -> list[Node | None]:
-    """What computes each node's value in `widen(graph, to, last_step=…)`; None for one that is not of the graph, or has several
+    """Return what computes each node's value in `widen(graph, to, last_step=…)`; None for a node of another graph, or with several
     outputs."""
     widening = _Widening(graph, to, last_step)
     widening.graph()
@@ -76,16 +76,17 @@ def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last
 
 
 def widened_around(graph: Graph, kept: Collection[Signature], to: DType = f64) -> PassResult:
-    """`widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the dtypes
-    that were written. Numeric class: reassociating.
+    """Return `widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the
+    dtypes that were written. Numeric class: reassociating.
 
-    Such a node rounds its operands where they are made of wider values, and once what it gives: its definition is in wider values.
+    Such a node rounds its operands where they are computed from wider values, and its result once: its definition is in wider
+    values.
     """
     return _Widening(graph, to, True, kept).result()
 
 
 def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
-    """The op of a composite that is not the library's with a definition in wider values, for the same operands. It is noted to be
+    """Return the op of a composite that is not the library's with a definition in wider values, for the same operands, noted to be
     the same function (`known_same`), so what computes the one computes the other. bound: what parameters alone decide."""
     assert isinstance(node.op, CompositeOp)
     types = [i.type for i in node.inputs]
@@ -133,11 +134,8 @@ def _is_library(op: Any) -> bool:
 
 
 class _Widening:
-    """One graph being widened. `values`: for each node, its outputs in the new graph.
-
-    The new value of a float is of the dtype that `wide` says, or of a narrower one when it is exact in that: a parameter, what was
-    only moved since, and what depends on its dtype.
-    """
+    """One graph being widened. `values`: for each node, its outputs in the new graph. A float's new value is of the dtype `wide`,
+    or of a narrower one in which it is exact: a parameter, what was only moved since, and what depends on its dtype."""
 
     def __init__(self, graph: Graph, to: DType, last_step: bool, kept: Collection[Signature] = ()) -> None:
         self.old, self.to, self.kept = graph, to, kept
@@ -166,12 +164,12 @@ class _Widening:
         return PassResult(graph, images, REASSOCIATING)
 
     def values_of(self, nodes: Sequence[Node]) -> list[Node | None]:
-        """Of nodes of the old graph; None for one that is not of it, or has several outputs."""
+        """Return the values of nodes of the old graph; None for a node of another graph, or with several outputs."""
         found = [self.values.get(n, ()) for n in expanded_by_library(nodes, self.kept)]
         return [values[0] if len(values) == 1 else None for values in found]
 
     def wide(self, dtype: DType) -> DType:
-        """What a value of this dtype becomes."""
+        """Return the dtype in which a value of this dtype is computed."""
         return self.to if _narrower(dtype, self.to) else dtype
 
     def value(self, node: Node) -> Node:
@@ -275,14 +273,14 @@ def written_out(graph: Graph, kept: Collection[Signature] = ()) -> Graph:
 
 
 def expanded_by_library(nodes: Sequence[Node], kept: Collection[Signature] = ()) -> Sequence[Node]:
-    """The nodes with the definitions of all composites that are not the library's, but for some: of a part with a recipe in which
-    such stand, that recipe."""
+    """Return the nodes with all composites that are not the library's written out, except `kept`: a part with a recipe that holds
+    such becomes that recipe."""
     return expand_all(nodes, lambda n: _is_library(n.op) or (bool(kept) and signature_of(n) in kept),
                       written_for_kernels if kept else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:
-    """What stands in place of a composite, where pieces for which kernels are registered are looked for."""
+    """Return what replaces a composite where pieces with registered kernels are looked for."""
     recipe = node.op.of_kernels if isinstance(node.op, PartOp) else None
     return defined(node) if recipe is None else recipe.op.define([i.type for i in node.inputs], node.attrs)
 
@@ -311,10 +309,8 @@ def _is_matrix_of_parameters(node: Node) -> bool:
 
 
 def _contracts(node: Node) -> bool:
-    """Whether an op sums products of its operands, and beside that only adds, chooses and moves.
-
-    A rounded operand then moves the result by no more than its share in it: nothing is divided by, nothing grows exponentially.
-    """
+    """Return whether an op sums products of its operands, and apart from that only adds, chooses and moves. A rounded operand then
+    moves the result by no more than its share in it: no division, no exponential growth."""
     assert isinstance(node.op, CompositeOp)
     if node.op.loop:                                                # what it sums is multiplied again in the next turn
         return False

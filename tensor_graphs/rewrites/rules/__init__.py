@@ -1,10 +1,6 @@
-"""rules: what else says the same, as data; one file per topic.
+"""rules: equations as data; one file per topic, each with a RuleTable (and REFUSED, tempting rules that are wrong).
 
-In: nothing.  Out: `ALL`, every rule that takes nothing for granted; `allowed`, those that do as well.
-algebra.py: factors, sums and association. identities.py: what leaves a value as it is. elementwise.py and moves.py: views past
-elementwise ops, and past each other. products.py: dot and linear. joins.py: products of one input as one (QKV, gate and up).
-softmax.py, statistics.py (mean, variance), attention.py: those composites in other forms.
-Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/rewrites/test_admission.py holds each to its class.
+tests/rewrites/test_admission.py holds each rule to its class.
 """
 
 from __future__ import annotations

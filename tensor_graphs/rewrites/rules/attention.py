@@ -1,10 +1,9 @@
 """attention: scores, their softmax and its product with values are one op, whose kernels keep no row of scores; and keys in halves.
 
-What is written as softmax(q·kᵀ · c, hidden where nothing is to be seen) · v becomes `attention`: its kernels go over the keys once,
-with a maximum, a sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online
-normalizer calculation for softmax, 2018). That two such states can be joined, in any order, is what `split_keys` says: keys in two
-halves, each attended to alone, merged by their log-sum-exps (flash decoding). What numbers and positions say as operands, and
-attributes can say as well, is in rewrites/attention_masks.py.
+softmax(q·kᵀ · c, hidden where nothing is to be seen) · v becomes `attention`: its kernels go over the keys once, with a maximum, a
+sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online normalizer
+calculation for softmax, 2018). `split_keys` joins two such states: keys in two halves, each attended to alone, merged by their
+log-sum-exps (flash decoding). Operands that attributes can express are in rewrites/attention_masks.py.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ TABLE.row("divided-by-repeated", "mul(x, expand(reciprocal(c), shape=s))", REASS
 
 
 def _of_rows(x: Node, y: Node, c: Node) -> Node | None:
-    """What is the same for a row of a product, repeated along x."""
+    """Return a value per row of a product, repeated along x; None where it does not fit."""
     fits = 2 <= y.rank <= x.rank == c.rank and c.shape[-1] == 1
     return atomic.expand(c, x.shape) if fits else None
 

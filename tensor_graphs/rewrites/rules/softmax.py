@@ -20,7 +20,7 @@ FLOATS = ("float",)
 
 
 def _kept(s: Any, axis: int) -> bool:
-    """Whether a shape is what is left of a reduction along `axis` that keeps it with size 1."""
+    """Return whether a shape is that of a reduction along `axis` that keeps it with size 1."""
     return 0 <= axis < len(s) and bool(s[axis] == 1)
 
 
