@@ -59,12 +59,12 @@ def compare(graph: Graph, other: Graph) -> Compared:
     """Compare the values of a rewritten graph, at about the graph's own error. Neither has states; the rewritten graph's inputs are
     among the graph's. Of several outputs, report the one that is worst relative to its allowed error."""
     sizes: dict[str, int] = {}
-    for sizes, given in _drawn(graph, other):
-        if given is None:
+    for sizes, inputs in _drawn(graph, other):
+        if inputs is None:
             return Compared(None, None, None, sizes)
         modes: tuple[tuple[Graph, Mode], ...] = (graph, "real"), (graph, "as_written"), (other, "as_written")
         try:
-            real, mine, its = (_run(g, given, sizes, mode) for g, mode in modes)
+            real, mine, its = (_run(g, inputs, sizes, mode) for g, mode in modes)
         except MeaningError:                                        # sizes in range that do not fit each other
             continue
         return _compared(graph, real, mine, its, sizes)
@@ -75,13 +75,13 @@ def keeps_finite(graph: Graph, other: Graph) -> bool:
     """Return whether the rewritten graph is finite where the graph is, with infinities and NaN among the inputs. A proof covers
     numbers alone: along an axis of size 1 log_softmax(x) and where(mask, log_softmax(x), 0) are 0, and at ∞ only the second may be.
     """
-    for sizes, given in _drawn(graph, other, MOST_SPECIAL):
-        if given is None:
+    for sizes, inputs in _drawn(graph, other, MOST_SPECIAL):
+        if inputs is None:
             return True
         rng = np.random.default_rng(1)
         for share in SPECIAL:
             drawn = {name: np.where(rng.random(x.shape) < share, rng.choice([np.inf, -np.inf, np.nan], x.shape), x).astype(x.dtype)
-                     for name, x in given.items()}
+                     for name, x in inputs.items()}
             try:
                 mine, its = (_run(g, drawn, sizes, "as_written") for g in (graph, other))
             except MeaningError:
@@ -93,8 +93,8 @@ def keeps_finite(graph: Graph, other: Graph) -> bool:
     return True
 
 
-def _run(graph: Graph, given: Mapping[str, Array], sizes: Mapping[str, int], mode: Mode) -> Mapping[str, Array]:
-    return interpret(graph, {n: given[n] for n in graph.inputs}, dims={n: sizes[n] for n in graph.dims}, mode=mode).outputs
+def _run(graph: Graph, inputs: Mapping[str, Array], sizes: Mapping[str, int], mode: Mode) -> Mapping[str, Array]:
+    return interpret(graph, {n: inputs[n] for n in graph.inputs}, dims={n: sizes[n] for n in graph.dims}, mode=mode).outputs
 
 
 def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tuple[dict[str, int], dict[str, Array] | None]]:
@@ -116,14 +116,14 @@ def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tu
 
 def _compared(graph: Graph, real: Mapping[str, Array], mine: Mapping[str, Array], its: Mapping[str, Array],
               sizes: Mapping[str, int]) -> Compared:
-    found = []
+    comparisons = []
     for name, node in graph.outputs.items():
         least = ROUNDOFFS * node.dtype.epsilon / 2 if node.dtype.is_float else 0.0
         # as one row: in a row of one element cancellation looks like error
-        own, new = (measure(made[name].ravel(), real[name].ravel(), node.dtype).max_relative_error for made in (mine, its))
+        own, new = (measure(values[name].ravel(), real[name].ravel(), node.dtype).max_relative_error for values in (mine, its))
         new = new if new == new else math.inf
-        found.append(Compared(new, own, max(WORSE * own, least), sizes))
-    return max(found, key=lambda c: (not c.passed, (c.error or 0.0) - (c.allowed or 0.0)))
+        comparisons.append(Compared(new, own, max(WORSE * own, least), sizes))
+    return max(comparisons, key=lambda c: (not c.passed, (c.error or 0.0) - (c.allowed or 0.0)))
 
 
 def _is_drawn(node: Node) -> bool:

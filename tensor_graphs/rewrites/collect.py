@@ -100,7 +100,7 @@ def _walk(e: EGraph, op: Op, home: int, link: _Link) -> tuple[int, list[_Link]]:
     base = e.find(link.rest)
     while base not in passed:
         passed.add(base)
-        below = (found for n in e.classes[base].nodes if n.op is op or op.name == "add" if (found := _link(e, n, op)))
+        below = (applied for n in e.classes[base].nodes if n.op is op or op.name == "add" if (applied := _link(e, n, op)))
         further = next((b for b in below if e.find(b.rest) not in passed), None)
         if further is None:
             break

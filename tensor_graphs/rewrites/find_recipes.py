@@ -93,10 +93,10 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
     def found_in(one: Graph) -> list[Offer]:
         def search() -> list[Offer]:
             searched = _RewordSearch(one, rules, budget)
-            made = searched.offers()
+            found_offers = searched.offers()
             if rows is not None:
                 rows.notes += searched.notes.values()
-            return made
+            return found_offers
 
         if not may_be_reworded(one, users):
             return []
@@ -107,14 +107,14 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
 
     if not may_be_reworded(graph, users) or sum(map(is_paid, graph.nodes)) <= LARGE:
         return found_in(graph)
-    known: dict[Graph, list[Offer]] = {}
-    found = []
+    solved: dict[Graph, list[Offer]] = {}
+    moved = []
     for region in regions(graph).all:
-        if region.graph not in known:
-            known[region.graph] = found_in(region.graph)
+        if region.graph not in solved:
+            solved[region.graph] = found_in(region.graph)
         at = {leaf: region.leaves[str(leaf.attrs["name"])] for leaf in region.graph.nodes if leaf.op in leaves.NAMED_LEAVES}
-        found += [_moved(o, at) for o in known[region.graph]]
-    return found
+        moved += [_moved(o, at) for o in solved[region.graph]]
+    return moved
 
 
 def _moved(offer: Offer, at: dict[Node, Node]) -> Offer:
@@ -180,34 +180,34 @@ class _RewordSearch:
                 taken = cost(node, bound)
                 return taken - STAYS if taken > STAYS and self._key(node) in self.node_of else taken
 
-            for made in Extractor(self.view, *self.ends, near).extract(SEVERAL):
+            for extracted in Extractor(self.view, *self.ends, near).extract(SEVERAL):
                 # the cheapest first: what holds a whole change that is there already is that one, and more that gains nothing
-                changes += [c for c in self._changes(made.choice) if self._pays(c, cost)
+                changes += [c for c in self._changes(extracted.choice) if self._pays(c, cost)
                             and not any(there.classes < c.classes for there in changes)]
         changes += self._users_changes()
-        found = []
+        pieces = []
         for group in _joined(changes):
             offer = self._offer(group)
             if offer is not None:
-                found.append(offer)
-        return found
+                pieces.append(offer)
+        return pieces
 
     def _users_changes(self) -> list[_Change]:
         """Yield the changes by users' rules, wherever they hold: they are ways at any estimated cost, as a user's kernel is."""
-        said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
-        if not said:
+        homes = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
+        if not homes:
             return []
-        found: dict[frozenset[int], _Change] = {}
+        users_changes: dict[frozenset[int], _Change] = {}
         extractor = Extractor(self.view, *self.ends, self._own_first)
         stands = extractor.best()                                   # without what a rule makes an operand of its own
-        for term, home in list(said.items())[:MOST_SAID]:
+        for term, home in list(homes.items())[:MOST_SAID]:
             key = self._key(self.e.terms[term])
             node = next((n for n in self.view.classes[home] if self._key(n) == key), None)
             other = None if node is None or home not in stands else extractor.chosen(stands, home, node)
             for change in self._changes(other or stands):
                 if home in change.classes:
-                    found.setdefault(change.classes, change)
-        return list(found.values())
+                    users_changes.setdefault(change.classes, change)
+        return list(users_changes.values())
 
     def _own_first(self, node: ENode, bound: bool) -> float:
         """A cost by which the graph's own words are extracted."""
@@ -233,9 +233,9 @@ class _RewordSearch:
             if start not in seen:
                 group, todo = {start}, [start]
                 while todo:
-                    beside = links[todo.pop()] - group
-                    group |= beside
-                    todo += beside
+                    linked = links[todo.pop()] - group
+                    group |= linked
+                    todo += linked
                 seen |= group
                 out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in stays}))
         return out
@@ -262,14 +262,14 @@ class _RewordSearch:
         operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in self.fed)
         others: dict[str, Other] = {}
         for change in group:
-            made = self._said(change, outputs, inside)
-            if made is None:
+            wording = self._said(change, outputs, inside)
+            if wording is None:
                 continue
-            new, read = made
+            new, read = wording
             handed_on = [(o, n) for o, n in zip(outputs, new, strict=True) if n in read]
-            beside = {n for o, value in handed_on for n in self._beside(o, value)} - inside
-            if beside:
-                return self._offer(group, more | beside)
+            joining = {n for o, value in handed_on for n in self._beside(o, value)} - inside
+            if joining:
+                return self._offer(group, more | joining)
             if handed_on:
                 continue
             operands.update(dict.fromkeys(read))
@@ -297,18 +297,18 @@ class _RewordSearch:
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
         """The outputs in other words over nodes of the graph outside of the piece, and those nodes; None for words in a circle."""
-        made: dict[int, Node] = {}
+        nodes: dict[int, Node] = {}
         read: dict[Node, None] = {}
 
         def outside(number: int) -> Node | None:
             return next((n for n in self.nodes.get(number, ()) if n not in inside), None)
 
         def build(number: int, above: frozenset[int] = frozenset()) -> Node:
-            if number in made:
-                return made[number]
+            if number in nodes:
+                return nodes[number]
             there = outside(number)
             if there is not None and number not in change.choice:
-                made[number] = there
+                nodes[number] = there
                 if there in self.fed:
                     read[there] = None
                 return there
@@ -316,8 +316,8 @@ class _RewordSearch:
                 raise LanguageError("a value is made of itself", fix="other words")
             term = change.choice.get(number) or self.e.terms[self.e.add(self.nodes[number][0])]
             below = [build(self.view.find(x), above | {number}) for x in term.children]
-            made[number] = leaves.item(apply(term.op, below, term.attrs), term.output)
-            return made[number]
+            nodes[number] = leaves.item(apply(term.op, below, term.attrs), term.output)
+            return nodes[number]
 
         try:
             new = tuple(build(self.home(o)) for o in outputs)
@@ -334,8 +334,8 @@ class _RewordSearch:
 
     def _other(self, outputs: Sequence[Node], new: Sequence[Node]) -> Other:
         steps: dict[RuleStep, None] = {}
-        for old, made in zip(outputs, new, strict=True):
-            steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(made))))
+        for old, value in zip(outputs, new, strict=True):
+            steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(value))))
         rules = tuple(dict.fromkeys(s.rule for s in steps))
         kind = BITWISE if all(self.kinds.get(r, BITWISE) == BITWISE for r in rules) else REASSOCIATING
         return Other(tuple(new), rules, show_steps(self.e, list(steps)), kind)
@@ -361,18 +361,18 @@ def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
                            if is_paid(n)))
 
 
-def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
+def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], nodes: Mapping[Node, Node]) -> list[Node]:
     """Return the operands as the wordings use them, so that equal pieces have them in one order. given: an operand's node in the
     later wordings."""
-    found: dict[Node, None] = {}
-    back = {own: o for o, own in given.items()}
+    ordered: dict[Node, None] = {}
+    back = {own: o for o, own in nodes.items()}
     for i, outputs in enumerate(wordings):
         stop = operands if i == 0 else set(back)
         for n in (*between(outputs, stop), *outputs):
             for x in n.inputs:
                 if x in stop:
-                    found[x if i == 0 else back[x]] = None
-    return list(found)
+                    ordered[x if i == 0 else back[x]] = None
+    return list(ordered)
 
 
 def _points(graph: Graph) -> list[dict[str, int]]:
@@ -386,19 +386,19 @@ def _seconds(view: View, at: Mapping[str, int]) -> NodeCost:
     """Return the estimated microseconds of an e-node: of arithmetic for products, of moving its operands for the rest. What is
     computed when the graph is bound costs next to nothing."""
     rates, device = BACKEND_RATES["c"], DeviceRates()
-    known: dict[Key, float] = {}
+    costs: dict[Key, float] = {}
 
     def cost(node: ENode, bound: bool) -> float:
         if node.op.kind == "leaf" or bound or node.op.facts.view:
             return TINY
-        if node.key not in known:
+        if node.key not in costs:
             arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
             signature = signature_of(apply(node.op, arguments, node.attrs))
             moved = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))[0]
             moving, busy = moved / (device.bandwidth * rates.bandwidth_share), _product_flops(signature.graph.nodes, at) / (
                 device.flops * rates.flop_share)
-            known[node.key] = 1e6 * (rates.call_seconds + max(moving, busy) + TIES * min(moving, busy))
-        return known[node.key]
+            costs[node.key] = 1e6 * (rates.call_seconds + max(moving, busy) + TIES * min(moving, busy))
+        return costs[node.key]
 
     return cost
 

@@ -78,7 +78,7 @@ def beside(offers: list[Offer], others: Sequence[Offer]) -> list[Offer]:
 
 def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
     there = telling(graph.nodes)
-    found: list[Offer] = []
+    offers: list[Offer] = []
     calls = {op: (composite, attrs) for op, composite, attrs in _calls(graph)}
     wanted = [w for op in calls if (w := Wanted(op, brief=True)).telling <= there]
     if not wanted:
@@ -93,10 +93,10 @@ def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
             other = Other((call,), (f"{PROVED}{composite.name}",), f"  proved to be {composite.name}", REASSOCIATING)
             offer = Offer(tuple(operands), (node,), frozenset(piece), (other,))
             if _is_no_worse(offer):
-                found.append(offer)
+                offers.append(offer)
                 taken |= piece
                 break
-    return found
+    return offers
 
 
 def _is_no_worse(offer: Offer) -> bool:
@@ -124,7 +124,7 @@ def _calls(graph: Graph) -> Iterator[tuple[PartOp, CompositeOp, Mapping[str, Any
 
 @cache
 def _calls_of(op: CompositeOp, dtype: DType, eps: Sequence[float | None], rank: int) -> tuple[tuple[PartOp, CompositeOp, Any], ...]:
-    found = []
+    calls = []
     optional = [n for n in op.operands if n in op.optional]
     for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
         for types, number in itertools.product(_types(len(op.operands) - len(absent), dtype, rank), eps):
@@ -133,13 +133,13 @@ def _calls_of(op: CompositeOp, dtype: DType, eps: Sequence[float | None], rank: 
             attrs |= {name: -1 for name in ("axis", "axes") if name in attrs}
             attrs |= {"absent": absent} if absent else {}
             try:
-                made = apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs)
-                part = part_of(make_graph(made))
+                call = apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs)
+                part = part_of(make_graph(call))
             except (TensorGraphsError, TypeError, ValueError, IndexError):
                 continue                                            # the op does not take these types
-            if len(part.written.arguments) == len(types) and telling(make_graph(made).nodes) & REDUCTIONS:
-                found.append((part, op, attrs))
-    return tuple(found)
+            if len(part.written.arguments) == len(types) and telling(make_graph(call).nodes) & REDUCTIONS:
+                calls.append((part, op, attrs))
+    return tuple(calls)
 
 
 def _types(count: int, dtype: DType, rank: int) -> Iterator[list[TensorType]]:

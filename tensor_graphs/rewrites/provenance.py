@@ -38,7 +38,7 @@ def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
         raise RewriteError("no derivation: the two are not known to be equal")
     steps: list[RuleStep] = []
     done: set[tuple[int, int]] = set()
-    said: set[int] = set()
+    proved: set[int] = set()
     # pairs that are being proved, each with the rest of its path; a list of our own, so that depth is no limit
     stack = [((left, right), _path(e, left, right, len(e.edges)))]
     while stack:
@@ -48,12 +48,12 @@ def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
             stack.pop()
             continue
         edge, backwards = path.popleft()
-        found = e.edges[edge]
-        a, b = (found.right, found.left) if backwards else (found.left, found.right)
-        if found.reason != CONGRUENCE:
-            if edge not in said:
-                said.add(edge)
-                steps.append(RuleStep(found.reason, a, b, backwards))
+        step = e.edges[edge]
+        a, b = (step.right, step.left) if backwards else (step.left, step.right)
+        if step.reason != CONGRUENCE:
+            if edge not in proved:
+                proved.add(edge)
+                steps.append(RuleStep(step.reason, a, b, backwards))
             continue
         for x, y in reversed(_paired(e, a, b)):
             if x != y and (x, y) not in done:

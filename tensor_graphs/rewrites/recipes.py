@@ -85,26 +85,26 @@ def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int =
     e = EGraph()
     outputs, updates = add_graph(e, graph)
     done = saturate(e, chosen, budget, LEVELS[:LEVELS.index(level) + 1])
-    found = []
-    for made in Extractor(done.views[level], outputs, updates).extract(count):
-        steps = _steps(e, outputs, updates, made.graph)
-        found.append(Recipe(made.graph, made.cost, paid_nodes(made.graph), tuple(dict.fromkeys(s.rule for s in steps)), steps))
-    return Recipes(tuple(found), done, outputs, updates)
+    result = []
+    for best in Extractor(done.views[level], outputs, updates).extract(count):
+        steps = _steps(e, outputs, updates, best.graph)
+        result.append(Recipe(best.graph, best.cost, paid_nodes(best.graph), tuple(dict.fromkeys(s.rule for s in steps)), steps))
+    return Recipes(tuple(result), done, outputs, updates)
 
 
 def _by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass, budget: Budget, count: int) -> Recipes:
-    found, solver = solve_by_regions(graph, rules, level, budget, count)
+    graphs, solver = solve_by_regions(graph, rules, level, budget, count)
     rows = []
-    for made in found:
+    for best in graphs:
         used: list[str] = []
         texts = []
-        for kind, index in made.chosen.items():
+        for kind, index in best.chosen.items():
             solved = solver.known[kind]
             steps = solved.steps(index)
             used += [s.rule for s in steps]
             if steps:
                 texts.append(show_steps(solved.egraph, steps))
-        rows.append(Recipe(made.graph, made.cost, paid_nodes(made.graph), tuple(dict.fromkeys(used)), (), tuple(texts)))
+        rows.append(Recipe(best.graph, best.cost, paid_nodes(best.graph), tuple(dict.fromkeys(used)), (), tuple(texts)))
     e = EGraph()
     outputs, updates = add_graph(e, graph)
     return Recipes(tuple(rows), Saturated(e, {}, solver.report.together), outputs, updates, solver.report)

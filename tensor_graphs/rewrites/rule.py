@@ -162,10 +162,10 @@ class Rule:
         return _read_shapes(self.shapes, self.name, [n for n, kind in self.variables.items() if kind == "tensor"])
 
     def _apply(self, e: EGraph, match: Match) -> Equalities | None:
-        made = self.replace({name: self._argument(e, match, name, kind) for name, kind in self.variables.items()})
-        if made is None:
+        replacement = self.replace({name: self._argument(e, match, name, kind) for name, kind in self.variables.items()})
+        if replacement is None:
             return None
-        right = [e.add(node) for node in made]
+        right = [e.add(node) for node in replacement]
         left = [instance(e, p, match) for p in self.patterns]
         return list(zip(left, right, strict=True))
 
@@ -184,10 +184,10 @@ class Rule:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for p in self.patterns:
-            found.update(variables(p))
-        return found
+            kinds.update(variables(p))
+        return kinds
 
     def replace(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
         """Return the replacement of the patterns, given values for the variables; None where the rule does not hold."""
@@ -201,12 +201,12 @@ class Rule:
     def replaced(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
         """The same, but that errors of the language are raised. Raises PatternError for what is no tensor."""
         named = {name.lstrip(ANY_OP): value for name, value in values.items()}
-        made = self.replacement(**{p: named[p] for p in self._asked if p in named})
-        if made is None:
+        result = self.replacement(**{p: named[p] for p in self._asked if p in named})
+        if result is None:
             return None
-        nodes = (made,) if isinstance(made, Node) else tuple(made) if isinstance(made, (tuple, list)) else None
+        nodes = (result,) if isinstance(result, Node) else tuple(result) if isinstance(result, (tuple, list)) else None
         if nodes is None or not all(isinstance(n, Node) for n in nodes):
-            raise PatternError(f"the rule {self.name} returned {made!r}, of type {type(made).__name__}, which is no tensor",
+            raise PatternError(f"the rule {self.name} returned {result!r}, of type {type(result).__name__}, which is no tensor",
                                fix="return a tensor made of the function's arguments (tg.constant for a number), or None where "
                                    "the rule does not hold")
         if len(nodes) != len(self.patterns):
@@ -226,24 +226,24 @@ class Said:
 _SAID = re.compile(r"\s*([A-Za-z]\w*)(?:\[([\w\s,]*)\])?(?::(\w+))?(?=\s|$)")
 
 
-def _read_shapes(text: Any, rule: str, known: Sequence[str]) -> dict[str, Said]:
+def _read_shapes(text: Any, rule: str, tensors: Sequence[str]) -> dict[str, Said]:
     fix = 'shapes="x[n, k] w[m, k] c:bool": each variable with the names of its dims, or with its dtype'
     if not isinstance(text, str):
         raise PatternError(f"the shapes of the rule {rule} are {text!r}", fix=fix)
-    found: dict[str, Said] = {}
+    entries: dict[str, Said] = {}
     at = 0
     while text[at:].strip():
         read = _SAID.match(text, at)
         if read is None:
             raise PatternError(f"the shapes of the rule {rule} cannot be read at {text[at:].strip()!r}", fix=fix)
         name, dims, word = read.groups()
-        if name not in known:
+        if name not in tensors:
             raise PatternError(f"the shapes of the rule {rule} name {name!r}, which is no tensor of its pattern",
-                               fix=f"it has {', '.join(known)}")
-        found[name] = Said(None if not dims else tuple(d.strip() for d in dims.split(",")),
+                               fix=f"it has {', '.join(tensors)}")
+        entries[name] = Said(None if not dims else tuple(d.strip() for d in dims.split(",")),
                            dtype_words(word, f"the shapes of the rule {rule}") if word else ())
         at = read.end()
-    return found
+    return entries
 
 
 OPTIONS = ("assuming", "expanding", "option", "parameters", "roots", "shapes", "dtypes")
@@ -273,11 +273,11 @@ def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacemen
     for t in texts:
         patterns.append(parse_pattern(t, 1000 * len(patterns)))
     rule = Rule(name, numeric_class, tuple(patterns), replacement, text="; ".join(texts), **_options(name, options))
-    known = {v.lstrip(ANY_OP) for v in rule.variables}
+    names = {v.lstrip(ANY_OP) for v in rule.variables}
     for parameter in inspect.signature(replacement).parameters.values():
-        if parameter.name not in known and parameter.default is inspect.Parameter.empty:
+        if parameter.name not in names and parameter.default is inspect.Parameter.empty:
             raise PatternError(f"the rule {rule.name} asks for {parameter.name!r}, which its pattern {rule.text!r} does not bind",
-                               fix=f"it binds {', '.join(sorted(known))}; what else the function takes needs a default")
+                               fix=f"it binds {', '.join(sorted(names))}; what else the function takes needs a default")
     tensors = [n for n, kind in rule.variables.items() if kind == "tensor"]
     for parameter_name in rule.parameters:
         if parameter_name not in tensors:
@@ -287,28 +287,28 @@ def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacemen
     return rule
 
 
-def _options(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(rule: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a rule, in the form in which Rule has them. Raises PatternError for what is none."""
-    made = dict(given)
-    for name in made:
+    checked_options = dict(options)
+    for name in checked_options:
         if name not in OPTIONS:
             close = close_to(name, OPTIONS, 1)
             raise PatternError(f"the rule {rule} has the option {name!r}, which there is not",
                                fix=f"{f'{close[0]}? ' if close else ''}Options are name, {', '.join(OPTIONS)}")
-    if "assuming" in made:
-        made["assuming"] = checked(made["assuming"], rule)
+    if "assuming" in checked_options:
+        checked_options["assuming"] = checked(checked_options["assuming"], rule)
     for name in ("dtypes", "roots"):
-        if name in made and (made[name] or name == "dtypes"):
-            made[name] = dtype_words(made[name], f"the option {name} of the rule {rule}")
-    if "parameters" in made:
-        one = made["parameters"]
-        made["parameters"] = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else None
-        if made["parameters"] is None:
+        if name in checked_options and (checked_options[name] or name == "dtypes"):
+            checked_options[name] = dtype_words(checked_options[name], f"the option {name} of the rule {rule}")
+    if "parameters" in checked_options:
+        one = checked_options["parameters"]
+        checked_options["parameters"] = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else None
+        if checked_options["parameters"] is None:
             raise PatternError(f"the parameters of the rule {rule} are {one!r}", fix='names of its variables: parameters=("w",)')
     for name, type_ in (("expanding", bool), ("option", str)):
-        if name in made and not isinstance(made[name], type_):
-            raise PatternError(f"the option {name} of the rule {rule} is {made[name]!r}", fix=f"a {type_.__name__}")
-    return made
+        if name in checked_options and not isinstance(checked_options[name], type_):
+            raise PatternError(f"the option {name} of the rule {rule} is {checked_options[name]!r}", fix=f"a {type_.__name__}")
+    return checked_options
 
 
 @dataclass

@@ -54,29 +54,29 @@ PATTERN_DEPTH = 6
 
 
 def index_of(e: EGraph, among: Mapping[int, int] | None = None) -> Index:
-    found = Index()
-    found.distance = among
+    index = Index()
+    index.distance = among
     for number, eclass in e.classes.items():
         if among is None or number in among:
             for node in eclass.nodes:
-                found.setdefault(node.op.name, []).append((number, node))
-    return found
+                index.setdefault(node.op.name, []).append((number, node))
+    return index
 
 
 def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, int]:
     """The classes that were touched since a round began, and those up to `depth` ops above them, each with how far above."""
-    found = {number: 0 for number, eclass in e.classes.items() if eclass.touched >= round}
-    front, distance = list(found), 0
+    reached = {number: 0 for number, eclass in e.classes.items() if eclass.touched >= round}
+    front, distance = list(reached), 0
     while front and (depth is None or distance < depth):
         distance += 1
         above: dict[int, int] = {}
         for number in front:
             for parent in e.classes[number].parents:
                 home = e.find(parent)
-                if home not in found:
-                    found[home] = above[home] = distance
+                if home not in reached:
+                    reached[home] = above[home] = distance
         front = list(above)
-    return found
+    return reached
 
 
 def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels: Sequence[NumericClass] = LEVELS,
@@ -146,9 +146,9 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
     new = (c for c in r.candidates(e, index) if c.key not in done and e.generations[c.term] < depth)
     if len(e.terms) > 4 * budget.nodes or time.perf_counter() - started > budget.seconds:
         limit = quota = 0
-    found = list(itertools.islice(new, limit + 1))
-    left = len(found) > limit
-    for candidate in found[:limit]:
+    places = list(itertools.islice(new, limit + 1))
+    left = len(places) > limit
+    for candidate in places[:limit]:
         if quota <= 0 or len(e.terms) > 4 * budget.nodes:
             left = True
             break

@@ -22,11 +22,11 @@ def inside(node: Node, operands: Collection[Node]) -> set[Node]:
 
 def fed(nodes: Iterable[Node]) -> set[Node]:
     """Return the nodes (operands come before users) that depend on a leaf with a name. What does not is part of its reader."""
-    found: set[Node] = set()
+    result: set[Node] = set()
     for n in nodes:
-        if n.op in leaves.NAMED_LEAVES or any(i in found for i in n.inputs):
-            found.add(n)
-    return found
+        if n.op in leaves.NAMED_LEAVES or any(i in result for i in n.inputs):
+            result.add(n)
+    return result
 
 
 class Cuts:

@@ -53,5 +53,5 @@ def user_rules() -> tuple[Rule, ...]:
 
 def digest() -> str:
     """A digest of these rules, their functions included; "" where there are none."""
-    said = [(u.code, [repr(getattr(u.rule, f.name)) for f in fields(u.rule) if f.name != "replacement"]) for u in _admitted]
-    return hashlib.sha256(repr(said).encode()).hexdigest() if said else ""
+    rules = [(u.code, [repr(getattr(u.rule, f.name)) for f in fields(u.rule) if f.name != "replacement"]) for u in _admitted]
+    return hashlib.sha256(repr(rules).encode()).hexdigest() if rules else ""

@@ -47,9 +47,9 @@ class _Difference:
             if a in here and b in there:
                 self._pair(a, b)
         self.alike: set[Node] = set()                               # of the first: what both say in one way, of the same operands
-        said = {self._said(b, b.inputs): b for b in self.other.nodes}
+        keys = {self._said(b, b.inputs): b for b in self.other.nodes}
         for a in self.one.nodes:
-            same = said.get(self._said(a, [self.twin.get(i, i) for i in a.inputs]))
+            same = keys.get(self._said(a, [self.twin.get(i, i) for i in a.inputs]))
             if same is not None and self._pair(a, same):
                 self.alike.add(a)
         self.place = {n: i for i, n in enumerate(self.one.nodes)}
@@ -72,13 +72,13 @@ class _Difference:
             read = dict.fromkeys([*(i for n in own for i in n.inputs if i in self.live and i not in own),
                                   *(self.back[i] for n in new for i in n.inputs if i in self.live and i not in new)])
             operands = sorted(read, key=self.place.__getitem__)
-            said = over([self.twin[o] for o in outputs], [self.twin[o] for o in operands], operands)
+            wording = over([self.twin[o] for o in outputs], [self.twin[o] for o in operands], operands)
             names = tuple(dict.fromkeys(name for n in new if isinstance(n.op, PartOp) for name in _added(n.op)))
-            if not names or other_dims(outputs, operands) != other_dims(said, operands):
+            if not names or other_dims(outputs, operands) != other_dims(wording, operands):
                 continue                                            # the wordings of a part mention the same dims
-            stands = all(map(_is_said_by, said, outputs))
+            stands = all(map(_is_said_by, wording, outputs))
             yield Offer(tuple(operands), tuple(outputs), frozenset(own),
-                        (Other(said, names, f"users added {', '.join(names)}", BITWISE),), stands)
+                        (Other(wording, names, f"users added {', '.join(names)}", BITWISE),), stands)
 
     def is_read(self, n: Node, readers: Mapping[Node, Sequence[Node]], piece: Collection[Node]) -> bool:
         """Return whether a value leaves a piece."""
@@ -163,5 +163,5 @@ def _is_said_by(new: Node, own: Node) -> bool:
 
 def _words(op: PartOp, operands: Sequence[Node]) -> list[list[Node]]:
     """All that a part may run, on its operands."""
-    return [_without_somebodys(over(each.written.outputs, each.written.arguments, operands))
-            for each in (op, *(r.op for r in op.recipes))]
+    return [_without_somebodys(over(part.written.outputs, part.written.arguments, operands))
+            for part in (op, *(r.op for r in op.recipes))]

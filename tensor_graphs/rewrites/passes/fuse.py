@@ -72,8 +72,8 @@ class _Cut:
 @lru_cache(maxsize=4096)
 def _loops(cut: _Cut) -> StageProgram | None:
     """Return its loops, or None; cached, as layers repeat and a graph is searched several times."""
-    made = loops_of(cut.written, False, cut.few_rows)
-    return made if isinstance(made, StageProgram) else None
+    program = loops_of(cut.written, False, cut.few_rows)
+    return program if isinstance(program, StageProgram) else None
 
 
 class _Clusters:
@@ -98,9 +98,9 @@ class _Clusters:
         for node in self.graph.nodes:
             if self.may_join(node):
                 steps = self.step(node)
-                made = self.program(steps)
-                if made is not None:
-                    self.of |= dict.fromkeys(steps, _Cluster(steps, _work(made), len(made.nests)))
+                program = self.program(steps)
+                if program is not None:
+                    self.of |= dict.fromkeys(steps, _Cluster(steps, _work(program), len(program.nests)))
                     self.last = max(self.last, *map(self.place.__getitem__, steps))
             self.join(node)
         out = []
@@ -135,15 +135,15 @@ class _Clusters:
         steps = a.steps | b.steps
         if a is b or len(steps) > MOST_STEPS or self.leads_around(a, b):
             return
-        made = self.program(steps)
-        if made is not None and self.saves(a, b, made) and _work(made) <= TWICE * (a.work + b.work):
-            both = _Cluster(steps, _work(made), len(made.nests))
+        program = self.program(steps)
+        if program is not None and self.saves(a, b, program) and _work(program) <= TWICE * (a.work + b.work):
+            both = _Cluster(steps, _work(program), len(program.nests))
             for n in steps:
                 self.of[n] = both
 
     def sources(self, node: Node) -> list[Node]:
         """Steps in clusters whose values a node reads, through views; the nearest last step first."""
-        found: dict[Node, None] = {}
+        sources: dict[Node, None] = {}
         todo, seen = list(node.inputs), set[Node]()
         while todo:
             n = todo.pop()
@@ -151,10 +151,10 @@ class _Clusters:
                 continue
             seen.add(n)
             if n in self.of:
-                found[n] = None
+                sources[n] = None
             elif not is_step(n) and n.op.kind != "leaf" and n.op not in (leaves.ITEM, leaves.COPY_TO):
                 todo += n.inputs
-        return sorted(found, key=lambda n: -self.place[n])
+        return sorted(sources, key=lambda n: -self.place[n])
 
     def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
         """Return whether a path leads from the two out and back into them; a path through a cluster may leave it by any of its
@@ -181,14 +181,14 @@ class _Clusters:
 
     def inside(self, steps: set[Node]) -> set[Node]:
         """Return the steps, and what is repeated rather than read: views, and numbers that follow from sizes alone."""
-        found = set(steps)
+        inner = set(steps)
         todo = [i for s in steps for i in s.inputs]
         while todo:
             n = todo.pop()
-            if n not in found and self.is_said_again(n):
-                found.add(n)
+            if n not in inner and self.is_said_again(n):
+                inner.add(n)
                 todo += n.inputs
-        return found
+        return inner
 
     def is_said_again(self, node: Node) -> bool:
         if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO):
@@ -227,16 +227,17 @@ class _Clusters:
             return None
         if part.dims and not updates:
             return None
-        made = _loops(_Cut(part.key, self.few_rows, part.written))
-        return made if made is not None and self.in_place(made, updates, operands, outputs) else None
+        program = _loops(_Cut(part.key, self.few_rows, part.written))
+        return program if program is not None and self.in_place(program, updates, operands, outputs) else None
 
-    def in_place(self, made: StageProgram, updates: Mapping[int, str], operands: Sequence[Node], outputs: Sequence[Node]) -> bool:
+    def in_place(self, program: StageProgram, updates: Mapping[int, str], operands: Sequence[Node],
+                 outputs: Sequence[Node]) -> bool:
         """Return whether each state that a part updates from its old value is written over it, and rows as nothing but these
         rows."""
         for output, name in updates.items():
             rows = _writes_rows(outputs[output])
             old = [(output, i) for i, o in enumerate(operands) if o.op is leaves.STATE and o.attrs["name"] == name]
-            if (rows and output not in dict(made.updated)) or any(pair not in made.shared for pair in old):
+            if (rows and output not in dict(program.updated)) or any(pair not in program.shared for pair in old):
                 return False
         return True
 
@@ -265,7 +266,7 @@ class _AroundProducts(_Clusters):
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
         """Only streams; also with what is made for a product, which waits for that in any case."""
-        products = [any(map(_multiplies, each.steps)) for each in (a, b)]
+        products = [any(map(_multiplies, cluster.steps)) for cluster in (a, b)]
         streams = any(s.product for nest in both.nests for s in nest.stages)
         return streams and (products == [False, True] or super().saves(a, b, both))
 
@@ -342,10 +343,10 @@ def _multiplies(node: Node) -> bool:
 def _writes_rows(node: Node) -> bool:
     """Return whether a value is another one with some rows written."""
     while node.op is leaves.ITEM or isinstance(node.op, PartOp):
-        made = node.inputs[0] if node.op is leaves.ITEM else node
-        if not isinstance(made.op, PartOp):
+        call = node.inputs[0] if node.op is leaves.ITEM else node
+        if not isinstance(call.op, PartOp):
             return False
-        node = made.op.written.outputs[node.attrs.get("index", 0)]
+        node = call.op.written.outputs[node.attrs.get("index", 0)]
     return node.op.facts.writes is not None
 
 

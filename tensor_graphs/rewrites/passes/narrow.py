@@ -53,8 +53,8 @@ def _values(graph: Graph) -> dict[Node, Node]:
         inputs = [values[i] for i in node.inputs]
         with written_at(node.location):
             if node.op is linear and node not in last and node.dtype.itemsize > bf16.itemsize and _is_narrow(node.inputs[1]):
-                made = apply(node.op, [atomic.cast(inputs[0], bf16), *inputs[1:]], node.attrs)
-                values[node] = atomic.cast(made, node.dtype)
+                product = apply(node.op, [atomic.cast(inputs[0], bf16), *inputs[1:]], node.attrs)
+                values[node] = atomic.cast(product, node.dtype)
             else:
                 values[node] = node if inputs == list(node.inputs) else apply(node.op, inputs, node.attrs)
     return values

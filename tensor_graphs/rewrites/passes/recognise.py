@@ -94,14 +94,14 @@ class Form:
     @cached_property
     def kinds(self) -> tuple[int, ...]:
         """The kinds of ops at 1, 2, … DEPTH steps from the top or nearer, as bits: where one is missing, nothing is to be found."""
-        found, level = [], [self.top]
+        kinds, level = [], [self.top]
         seen = _bit(self.top.op)
         for _ in range(DEPTH):
             below = [b for part in level for _, b in part.operands if not isinstance(b, int)]
             seen = reduce(or_, (_bit(b.op) for b in below), seen)
-            found.append(seen)
+            kinds.append(seen)
             level = list(dict.fromkeys(b for b in below if isinstance(b, FormPart)))
-        return tuple(found)
+        return tuple(kinds)
 
 
 DEPTH = 6
@@ -174,16 +174,17 @@ def forms(atoms: Collection[str]) -> Mapping[str, tuple[Form, ...]]:
 
 @cache
 def _forms(composites: frozenset[str]) -> Mapping[str, tuple[Form, ...]]:
-    found: dict[str, list[Form]] = {}
-    for top, made in ((top, made) for name, op in LIBRARY.items() if name in composites for top, made in forms_of(op).items()):
-        found.setdefault(top, []).extend(made)
-    return {name: tuple(rows) for name, rows in found.items()}
+    result: dict[str, list[Form]] = {}
+    for op in (op for name, op in LIBRARY.items() if name in composites):
+        for top, of_top in forms_of(op).items():
+            result.setdefault(top, []).extend(of_top)
+    return {name: tuple(rows) for name, rows in result.items()}
 
 
 @cache
 def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
     """Return the forms of one composite; attention takes half the time of all."""
-    found: dict[str, list[Form]] = {}
+    result: dict[str, list[Form]] = {}
     if not op.opaque:
         seen: set[str] = set()
         optional = [n for n in op.operands if n in op.optional]
@@ -200,8 +201,8 @@ def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
                         mark = f"{form.output}{attrs}{_shown(form.top, {})}"
                         if mark not in seen:
                             seen.add(mark)
-                            found.setdefault(form.top.op.name, []).append(form)
-    return {name: tuple(rows) for name, rows in found.items()}
+                            result.setdefault(form.top.op.name, []).append(form)
+    return {name: tuple(rows) for name, rows in result.items()}
 
 
 def _shown(part: FormPart, numbers: dict[FormPart, int]) -> str:
@@ -302,16 +303,16 @@ class Classes:
     def _add(self, n: Node) -> None:
         inputs = tuple(self.of[i] for i in n.inputs)
         key = _key(n, inputs)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self.node)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.node)
             self.node.append(n)
             self.inputs.append(inputs)
             self.bound.append(_is_bound(n, [self.bound[i] for i in inputs]))
             self.fed.append(n.op in leaves.NAMED_LEAVES or any(self.fed[i] for i in inputs))
             below, own = [self._kinds[self.below(i)[-1]] for i in inputs], _bit(n.op)
             self._kinds.append((own, *(reduce(or_, (kinds[k] for kinds in below), own) for k in range(DEPTH))))
-        self.of[n] = found
+        self.of[n] = number
 
     def may_hold(self, number: int, form: Form) -> bool:
         """False where a kind of op that a definition has near its top is missing as near below a class."""
@@ -320,16 +321,16 @@ class Classes:
 
     def image(self, order: Sequence[Node], operands: Sequence[int]) -> dict[Node, int] | None:
         """The classes of a definition's nodes on these operands; None when one of them is not in the graph."""
-        found: dict[Node, int] = {}
+        numbers: dict[Node, int] = {}
         for n in order:
             if n.op is leaves.ARGUMENT:
-                found[n] = operands[n.attrs["index"]]
+                numbers[n] = operands[n.attrs["index"]]
                 continue
-            known = self._known.get(_key(n, tuple(found[i] for i in n.inputs)))
-            if known is None:
+            number = self._known.get(_key(n, tuple(numbers[i] for i in n.inputs)))
+            if number is None:
                 return None
-            found[n] = known
-        return found
+            numbers[n] = number
+        return numbers
 
     def below(self, number: int) -> list[int]:
         """A class with the views and casts below it; the last is neither."""
@@ -420,9 +421,9 @@ def _match_operands(c: Classes, part: FormPart, order: tuple[int, ...], at: int,
         states: Iterator[_Bound] = iter([{**bound, below: (*bound.get(below, ()), (views, chain))}])
     elif isinstance(below, Node):
         end = chain[-1]
-        known = bound.get(below)
+        old = bound.get(below)
         value = c.node[end].attrs["value"]
-        if (known is not None and known != end) or (below in bound["fixed"] and not _same_number(value, below.attrs["value"])):
+        if (old is not None and old != end) or (below in bound["fixed"] and not _same_number(value, below.attrs["value"])):
             return
         states = iter([{**bound, below: end}])
     else:
@@ -485,7 +486,7 @@ def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]
             continue
         candidates = [_operands(c, bound[i]) for i in range(form.arguments)]
         guesses = [_guesses(c, form, name, top) for name in form.guessed]
-        tries, found = 0, False
+        tries, matched = 0, False
         for operands in _by_depth(candidates):
             types = [c.node[i].type for i in operands]
             for values in itertools.product(*guesses):
@@ -504,12 +505,12 @@ def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]
                 order = _order(outputs[max(form.output, 0)])
                 image = c.image(order, operands)
                 if image is not None:
-                    found = True
+                    matched = True
                     inside = frozenset(image[n] for n in order if n.op is not leaves.ARGUMENT)
                     yield image[order[-1]], Occurrence(form.op, tuple(sorted(attrs.items())), operands, form.output, inside)
                     if "dtype" not in form.guessed:                 # the same value, said otherwise; one in f32 may stand above f64
                         break
-            if tries >= MOST_TRIES or (found and tries > 4):
+            if tries >= MOST_TRIES or (matched and tries > 4):
                 break
 
 
@@ -549,8 +550,8 @@ def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
         low, high = (float(v) for v in MARKED[name])
 
         def numbers(v: float, name: str = name) -> list[Any] | None:
-            made = _define(form.op, types, {**attrs, **out, name: v})
-            return None if made is None else [n.attrs["value"] for n in walk(made) if n.op is leaves.CONSTANT]
+            outputs = _define(form.op, types, {**attrs, **out, name: v})
+            return None if outputs is None else [n.attrs["value"] for n in walk(outputs) if n.op is leaves.CONSTANT]
 
         one, two = numbers(low), numbers(high)
         if one is None or two is None or len(one) != len(two) or not targets:
@@ -568,8 +569,8 @@ def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
 def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> float | None:
     """A number v > 0, as short as it can be written, at which constant number `place` is what is wanted."""
     def at(v: float) -> float:
-        found = numbers(v)
-        return math.nan if found is None or len(found) <= place else float(found[place])
+        value = numbers(v)
+        return math.nan if value is None or len(value) <= place else float(value[place])
 
     a, b = math.log(low), math.log(high)
     fa, fb = at(low) - wanted, at(high) - wanted
@@ -646,14 +647,14 @@ def open_steps(graph: Graph) -> Iterator[Node]:
                 yield n
 
 
-def _is_open(n: Node, beside: Node) -> bool:
+def _is_open(n: Node, other: Node) -> bool:
     """Return whether a step may be a part of a larger composite together with another step next to it."""
     if n.op.kind == "atomic" or n.op.facts.mentioned:
         return True
     smaller = n.attrs.get("absent") or any(
         v in (0.0, 1.0) and v == n.op.signature.parameters[name].default  # type: ignore[attr-defined]
         for name, v in n.attrs.items() if name in MARKED)
-    return bool(smaller) and beside.op.kind == "atomic"
+    return bool(smaller) and other.op.kind == "atomic"
 
 
 def recognise(graph: Graph) -> PassResult:
@@ -679,11 +680,11 @@ def recognise(graph: Graph) -> PassResult:
             inside = _between(c, home[n], operands)
             places.setdefault(home[n], []).append(Occurrence(source.op, tuple(sorted(source.attrs.items())), operands,
                                                              n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
-    known = forms({node.op.name for node in c.node})
+    candidates = forms({node.op.name for node in c.node})
     for number, node in enumerate(c.node):
         if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
             continue
-        for form in known.get(node.op.name, ()):
+        for form in candidates.get(node.op.name, ()):
             for where, place in _places(c, form, number) if c.may_hold(number, form) else ():
                 if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
@@ -708,13 +709,13 @@ def recognise(graph: Graph) -> PassResult:
         return PassResult(graph)
     written = {home[n]: n.location for n in reversed(nodes)}
     values = _built(c, cover, roots, written)
-    made = graph.with_roots([values[r] for r in roots])
+    covered = graph.with_roots([values[r] for r in roots])
     images = {n: values[home[n]] for n in nodes if home[n] in values and values[home[n]] is not n}
-    new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite")
+    new = Counter(n.op.name for n in covered.nodes if n.op.kind == "composite")
     new -= Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
     log.info("recognised %s: %d steps become %d", dict(new), before, cover.steps)
     counts = sorted(new.items(), key=lambda item: (-item[1], item[0]))
-    return PassResult(made, images, note=", ".join(f"{count} {name}" for name, count in counts))
+    return PassResult(covered, images, note=", ".join(f"{count} {name}" for name, count in counts))
 
 
 def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]:
@@ -729,23 +730,23 @@ def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]
 
 def _built(c: Classes, cover: _Cover, roots: Sequence[int], written: Mapping[int, Location | None]) -> dict[int, Node]:
     """The node of each class that the roots need. written: where the graph says a class."""
-    made: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
     stack = list(reversed(roots))
     while stack:
         number = stack[-1]
         place = cover.chosen[number]
         inputs = c.inputs[number] if place is None else place.operands
-        missing = [i for i in inputs if i not in made]
-        if number in made or missing:
-            stack.extend(missing) if number not in made else stack.pop()
+        missing = [i for i in inputs if i not in nodes]
+        if number in nodes or missing:
+            stack.extend(missing) if number not in nodes else stack.pop()
             continue
-        node, operands = c.node[number], [made[i] for i in inputs]
+        node, operands = c.node[number], [nodes[i] for i in inputs]
         with written_at(written.get(number) or node.location):
             if place is None:
                 same = all(a is b for a, b in zip(operands, node.inputs, strict=True))
-                made[number] = node if same else apply(node.op, operands, node.attrs)
+                nodes[number] = node if same else apply(node.op, operands, node.attrs)
             else:
                 call = apply(place.op, operands, dict(place.attrs))
-                made[number] = call if place.output < 0 else leaves.item(call, place.output)
+                nodes[number] = call if place.output < 0 else leaves.item(call, place.output)
         stack.pop()
-    return made
+    return nodes

@@ -49,17 +49,17 @@ def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Gra
     """
     loops, total = list[Node](), 0
     for n in (n for n in graph.nodes if n.op is SCAN):
-        given = [i.type for i in n.inputs]
-        if why_whole(given, n.attrs) is None and wanted(n):
-            total += d.evaluate(length(given, n.attrs), {}) * _nodes(n.attrs)
+        operands = [i.type for i in n.inputs]
+        if why_whole(operands, n.attrs) is None and wanted(n):
+            total += d.evaluate(length(operands, n.attrs), {}) * _nodes(n.attrs)
             loops += [n] if total <= MOST_IN_ALL else []
     if not loops:
         return PassResult(graph)
-    known = known_when_bound(graph.nodes)
+    bound_nodes = known_when_bound(graph.nodes)
     parts: dict[Any, PartOp] = {}
     places: dict[Node, tuple[PartOp, Mapping[int, int]]] = {}
     for loop, body, place in _joined(graph, loops):
-        attrs, bound = {**loop.attrs, "step": body}, [i for i, x in enumerate(loop.inputs) if x in known]
+        attrs, bound = {**loop.attrs, "step": body}, [i for i, x in enumerate(loop.inputs) if x in bound_nodes]
         types = tuple(i.type for i in loop.inputs)
         key = types, tuple(bound), body, loop.attrs["carries"], loop.attrs["slices"], loop.attrs["reverse"]
         if key not in parts:
@@ -69,15 +69,15 @@ def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Gra
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         if node in places:
             part, place = places[node]
-            made = apply(part, inputs, part.attrs)
-            return leaves.item(made, place[0]) if len(node.types) == 1 else made
+            new = apply(part, inputs, part.attrs)
+            return leaves.item(new, place[0]) if len(node.types) == 1 else new
         if node.op is leaves.ITEM and node.inputs[0] in places:
             return leaves.item(inputs[0], places[node.inputs[0]][1][node.attrs["index"]])
         return None
 
-    made = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
-    images = {n: m for n, m in made.items() if n is not m and len(n.types) == 1}
-    whole = graph.with_roots([made[r] for r in graph.roots])
+    new = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
+    images = {n: m for n, m in new.items() if n is not m and len(n.types) == 1}
+    whole = graph.with_roots([new[r] for r in graph.roots])
     counts = Counter(part for n in whole.nodes for part in parts.values() if n.op is part)
     return PassResult(whole, images, note=count_parts(counts))
 
@@ -109,11 +109,11 @@ def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, d
         same = n.inputs, count, n.attrs["slices"], turns.reverse, turns.step.arguments, turns.step.outputs[:count]
         groups.setdefault(same, []).append(n)
     for (_, count, _, _, arguments, carries), group in groups.items():
-        given = {n: {k: o for k, o in enumerate(n.attrs["step"].outputs) if k >= count and (n, k) in read} for n in group}
-        others = list(dict.fromkeys(o for each in given.values() for o in each.values()))
+        read_outputs = {n: {k: o for k, o in enumerate(n.attrs["step"].outputs) if k >= count and (n, k) in read} for n in group}
+        others = list(dict.fromkeys(o for numbered in read_outputs.values() for o in numbered.values()))
         body = Body(arguments, (*carries, *others))
         for n in group:
-            yield n, body, {**{k: k for k in range(count)}, **{k: count + others.index(o) for k, o in given[n].items()}}
+            yield n, body, {**{k: k for k in range(count)}, **{k: count + others.index(o) for k, o in read_outputs[n].items()}}
 
 
 def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collection[int],
@@ -133,8 +133,8 @@ def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collecti
 def _step(body: Body, bound: Collection[int], changing: int, prepared: Callable[[Graph], Graph]) -> Definition:
     """Return the step, prepared, over its own arguments. bound: operands that are known when the whole graph is bound. changing:
     the number of carries and slices, which come first."""
-    given = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
+    operands = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
              for i, t in enumerate(body.types)]
-    made = prepared(make_graph(over(body.outputs, body.arguments, given)))
-    outputs = over(list(made.outputs.values()), given, body.arguments)
+    graph = prepared(make_graph(over(body.outputs, body.arguments, operands)))
+    outputs = over(list(graph.outputs.values()), operands, body.arguments)
     return Definition(body.arguments, outputs, definition_digest(outputs))

@@ -42,5 +42,5 @@ OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.opti
 
 def allowed(assuming: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
     """All rules whose assumptions are among those given, with those of the groups that are asked for; users' rules last."""
-    known = (*ALL, *(r for r in RULES if r.assuming or r.option), *user_rules())
-    return tuple(r for r in known if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))
+    every = (*ALL, *(r for r in RULES if r.assuming or r.option), *user_rules())
+    return tuple(r for r in every if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))
