@@ -79,9 +79,9 @@ class Regions:
 
 @dataclass
 class RegionReport:
-    """What was done. regions, distinct: pieces, and those that were saturated. pairs: neighbours that were looked at joined;
-    joined: those where it was cheaper. e_nodes, classes: of all saturations together; largest: of one of them.
-    saturation, extraction: seconds; seconds: of everything. memory: the process' peak, in MiB."""
+    """The record of one run. regions, distinct: pieces, and those that were saturated. pairs: neighbours that were tried joined;
+    joined: those where it was cheaper. e_nodes, classes: of all saturations together; largest: of one of them. saturation,
+    extraction: seconds; seconds: of everything. memory: the process' peak, in MiB."""
 
     regions: int = 0
     distinct: int = 0

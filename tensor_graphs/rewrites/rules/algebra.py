@@ -59,14 +59,10 @@ TABLE.row("sum-of-add", "sum(add(x, y), axes=a)", REASSOCIATING,
           lambda x, y, a: atomic.add(atomic.sum(x, a), atomic.sum(y, a)), dtypes=FLOATS, expanding=True)
 TABLE.row("exp-product", "mul(exp(x), exp(y))", REASSOCIATING,
           lambda x, y: exp(atomic.add(x, y)), dtypes=FLOATS, assuming=("no overflow",))
-
-
-@TABLE.rule("exp(sub(x, max(y, z)))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",), expanding=True, option="split")
-def exp_rescaled(x: Node, y: Node, z: Node) -> Node:
-    """Shifted by y first, then rescaled from y to the larger one: what makes softmax online."""
-    return exp(arithmetic.sub(x, y)) * exp(arithmetic.sub(y, atomic.max(y, z)))
-
-
+# Shifted by y first, then rescaled from y to the larger one: what makes softmax online.
+TABLE.row("exp-rescaled", "exp(sub(x, max(y, z)))", REASSOCIATING,
+          lambda x, y, z: exp(arithmetic.sub(x, y)) * exp(arithmetic.sub(y, atomic.max(y, z))),
+          dtypes=FLOATS, assuming=("no overflow",), expanding=True, option="split")
 TABLE.row("log-exp", "log(exp(x))", REASSOCIATING, lambda x: x, dtypes=FLOATS, assuming=("no overflow",))
 TABLE.row("log-product", "log(mul(exp(x), y))", REASSOCIATING,
           lambda x, y: atomic.add(x, log(y)), dtypes=FLOATS, assuming=("no overflow",))

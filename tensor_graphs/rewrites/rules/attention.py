@@ -84,7 +84,7 @@ def scale_into_dot(x: Node, y: Node, c: Node) -> Node | None:
 
 @TABLE.rule("div(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
 def divisor_into_dot(x: Node, y: Node, c: Node) -> Node | None:
-    """Of weights that are divided by their sum after they met the values, too."""
+    """Divide the weights by their sum before they meet the values."""
     by = _of_rows(x, y, c)
     return None if by is None else dot(x / by, y)
 

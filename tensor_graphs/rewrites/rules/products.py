@@ -7,7 +7,6 @@ from typing import Any
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composites import dot, linear, rms_norm, scaled_linear
 from tensor_graphs.language.composites.indexing import concat
-from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.tensor import broadcast_to
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
@@ -41,13 +40,9 @@ def bias_out_of_linear(x: Node, w: Node, b: Node) -> Node:
 # What is widened for a product alone, multiplied as it is.
 TABLE.row("linear-of-eight-bits", "linear(cast(x, dtype=t), w)", REASSOCIATING,
           lambda x, w, t: scaled_linear(x, w, dtype=t), dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k]")
-
-
-@TABLE.rule("linear(cast(x, dtype=t), w, b)", REASSOCIATING, dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")
-def linear_of_eight_bits_with_bias(x: Node, w: Node, b: Node, t: DType) -> Node:
-    return scaled_linear(x, w, bias=b, dtype=t)
-
-
+TABLE.row("linear-of-eight-bits-with-bias", "linear(cast(x, dtype=t), w, b)", REASSOCIATING,
+          lambda x, w, b, t: scaled_linear(x, w, bias=b, dtype=t),
+          dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")
 TABLE.row("transpose-of-dot", "permute(dot(x, y), axes=(1, 0))", REASSOCIATING,
           lambda x, y: None if x.rank != 2 or y.rank != 2 else dot(atomic.permute(y, (1, 0)), atomic.permute(x, (1, 0))),
           dtypes=FLOATS, shapes="x[n, k] y[k, m]")
@@ -61,25 +56,15 @@ def _per_row(c: Node) -> bool:
     return c.rank > 0 and c.shape[-1] == 1
 
 
-@TABLE.rule("dot(mul(x, expand(c, shape=s)), y)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[n, 1] y[k, m]")
-def scale_of_rows_out_of_dot(x: Node, c: Node, y: Node) -> Node | None:
-    if not _per_row(c) or x.rank != 2 or y.rank != 2:
-        return None
-    return _times_repeated(dot(x, y), c)
-
-
-@TABLE.rule("dot(x, mul(y, expand(c, shape=s)))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, m] y[k, m]")
-def scale_of_columns_out_of_dot(x: Node, c: Node, y: Node) -> Node | None:
-    if c.rank != 2 or c.shape[0] != 1 or x.rank != 2:
-        return None
-    return _times_repeated(dot(x, y), c)
-
-
-@TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[n, 1] w[m, k]")
-def scale_out_of_linear(x: Node, c: Node, w: Node) -> Node | None:
-    if not _per_row(c):
-        return None
-    return _times_repeated(linear(x, w), c)
+TABLE.row("scale-of-rows-out-of-dot", "dot(mul(x, expand(c, shape=s)), y)", REASSOCIATING,
+          lambda x, c, y: None if not _per_row(c) or x.rank != 2 or y.rank != 2 else _times_repeated(dot(x, y), c),
+          dtypes=FLOATS, shapes="x[n, k] c[n, 1] y[k, m]")
+TABLE.row("scale-of-columns-out-of-dot", "dot(x, mul(y, expand(c, shape=s)))", REASSOCIATING,
+          lambda x, c, y: None if c.rank != 2 or c.shape[0] != 1 or x.rank != 2 else _times_repeated(dot(x, y), c),
+          dtypes=FLOATS, shapes="x[n, k] c[1, m] y[k, m]")
+TABLE.row("scale-out-of-linear", "linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING,
+          lambda x, c, w: None if not _per_row(c) else _times_repeated(linear(x, w), c),
+          dtypes=FLOATS, shapes="x[n, k] c[n, 1] w[m, k]")
 
 
 @TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, k] w[m, k]")
