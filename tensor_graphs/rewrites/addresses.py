@@ -24,10 +24,10 @@ class CountingIndices:
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
         for _, node in index.get("gather", ()):
-            found = _counted(e, node.children[1])
-            if found is not None:
-                yield Candidate((self.name, node.term, *map(repr, found)), node.term,
-                                lambda node=node, found=found: _sliced(e, node, *found))  # type: ignore[misc]
+            count = _counted(e, node.children[1])
+            if count is not None:
+                yield Candidate((self.name, node.term, *map(repr, count)), node.term,
+                                lambda node=node, count=count: _sliced(e, node, *count))  # type: ignore[misc]
 
 
 def _counted(e: EGraph, number: int) -> tuple[Dim, int] | None:

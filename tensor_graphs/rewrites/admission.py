@@ -1,11 +1,10 @@
 """admission: a rule is let in only after its two sides have been compared on random instances.
 
-An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py: of either sign, all
-sizes, and the numbers that are written in the rule). Both sides are evaluated by the oracle. Bitwise rules have to give the same
-bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for integers that wrap. Reassociating ones have to give the same
-real number wherever the left side is defined, finite and met with nothing infinite on the way, but for what rounding explains
-there (explained_rounding.py) and for what the rule's own assumptions leave out (conditions.py); and `proof.equal` must not refute a
-few of them. A rule that fails is refused, with the instance that shows it.
+An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py). The oracle
+evaluates both sides. Bitwise rules have to give the same bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for
+integers that wrap. Reassociating ones have to give the same real number wherever the left side is defined, finite and met with
+nothing infinite on the way, except for what rounding explains there (explained_rounding.py) and what the rule's own assumptions
+exclude (conditions.py); and `proof.equal` must not refute a few of them.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Admitted:
-    """How a rule was let in: instances compared, how many `equal` proved, and what was drawn."""
+    """The record of a rule's admission: instances compared, how many `equal` proved, and what was drawn."""
 
     rule: Rule
     instances: int
@@ -127,15 +126,15 @@ NOTHING = "the replacement returned None"
 def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None,
                   draw_values: Callable[..., dict[Node, np.ndarray]] = random_values, *, tried: RuleMemory | None = None,
                   attempt: int = 0, small: bool = False) -> Instance:
-    """One random instance. Raises Unfit when the draw does not fit the pattern or the rule's condition, UnsoundRuleError where
-    the types of the sides differ."""
+    """Return one random instance. Raises Unfit where the draw does not fit the pattern or the rule's condition, UnsoundRuleError
+    where the types of the sides differ."""
     tried = RuleMemory.of(rule) if tried is None else tried
     draw = Draw(rule, rng, tried, attempt, fixed, small)
     left, size = draw.tops(), 0
     if fixed is None and not small and tried.is_known(draw):
         raise NothingNew
-    if fixed is None and rng.random() < SYMBOLIC and (made := symbolic(left, rng)) is not None:
-        left, size = made
+    if fixed is None and rng.random() < SYMBOLIC and (with_dim := symbolic(left, rng)) is not None:
+        left, size = with_dim
     right = _replaced(rule, left)
     _same_types(rule, left, right)
     binding: dict[str, int] = {}
@@ -156,7 +155,7 @@ def _table_ends(tops: Sequence[Node]) -> Iterator[int]:
 
 
 def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
-    """What the rule puts for the graphs that were drawn for its patterns. Raises Unfit where it does not hold."""
+    """Return the rule's replacement of the drawn graphs. Raises Unfit where the rule does not hold."""
     e, at = EGraph(), {}
     for node in walk(left):
         if len(node.types) == 1 and node.op is not leaves.ITEM:
@@ -167,13 +166,13 @@ def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
     match: dict[Any, Any] = {}
     index = index_of(e)
     for pattern, home in zip(rule.patterns, homes, strict=True):
-        found = next((m for root, m in search(e, pattern, index, match) if e.find(root) == e.find(home)), None)
-        if found is None:
+        place = next((m for root, m in search(e, pattern, index, match) if e.find(root) == e.find(home)), None)
+        if place is None:
             raise Unfit("the pattern is not found in what was drawn for it")
-        match = found
+        match = place
     arguments = {name: rule._argument(e, match, name, kind) for name, kind in rule.variables.items()}
     try:
-        made = rule.replaced(arguments)
+        replacement = rule.replaced(arguments)
     except LanguageError as error:
         if isinstance(error, RewriteError):
             raise
@@ -181,13 +180,13 @@ def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
     except Exception as error:
         raise RewriteError(f"the replacement of the rule {rule.name} raised {type(error).__name__}: {first_line(error)}\nfor\n"
                            f"{print_graph(make_graph(list(left)))}", fix="return None where the rule does not hold") from error
-    if made is None:
+    if replacement is None:
         raise Unfit(NOTHING)
 
     def real(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         return at[e.find(node.attrs["index"])] if node.op is CLASS else None
 
-    return tuple(rebuild(list(made), real))
+    return tuple(rebuild(list(replacement), real))
 
 
 def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> None:
@@ -200,7 +199,7 @@ def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> 
 
 def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size: int, rng: np.random.Generator,
                tried: RuleMemory) -> tuple[tuple[Node, ...], tuple[Node, ...], dict[str, int]]:
-    """Graphs over the dim n at a size of it: the smallest, the one that was drawn, one next to it, a larger one, one that the rule
+    """Return the graphs over the dim n at one size: the smallest, the drawn one, one next to it, a larger one, or one the rule
     names."""
     near = [m for x in tried.numbers if isinstance(x, int) for m in (x - 1, x, x + 1) if 0 < m <= LARGEST]
     for n in (int(rng.choice([1, 2, size, size + 1, 2 * size + 1, 19, *near])), size):
@@ -221,7 +220,7 @@ def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size
 
 
 def difference(instance: Instance, numeric_class: NumericClass) -> str | None:
-    """Where the sides of an instance differ by more than their class allows; None where they do not."""
+    """Return where the sides of an instance differ by more than their class allows, or None."""
     return judge(instance, numeric_class).wrong
 
 
@@ -235,7 +234,7 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
             evaluate(nodes, instance.values, {}, "real")
 
     try:
-        found = values(both)
+        results = values(both)
     except MeaningError:                                    # a scatter that sets one place twice has no value
         try:
             values(instance.left)
@@ -246,7 +245,7 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
         except MeaningError as error:
             return Judgement(f"an error instead of a value: {error.message}", (0, ()))
         raise
-    left, right = found[:count], found[count:]
+    left, right = results[:count], results[count:]
     differ = [_other_bits(a, b) if bits else _other_numbers(a, b) for a, b in zip(left, right, strict=True)]
     compared = any(a.dtype.kind != "f" or bool(np.isfinite(a).any()) for a in left) or bits
     if not any(d.any() for d in differ):
@@ -269,13 +268,13 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
 
 
 def _excuse(places: Places, name: str) -> np.ndarray | bool:
-    """Where an element depends on what a condition excludes; who excludes overflow excludes underflow too."""
-    found = places.get(name, False)
-    return found | places.get(UNDERFLOW, False) if name == OVERFLOW else found
+    """Return the elements that depend on what a condition excludes; excluding overflow excludes underflow too."""
+    mask = places.get(name, False)
+    return mask | places.get(UNDERFLOW, False) if name == OVERFLOW else mask
 
 
 def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Where two results differ as numbers, by more than a rounding of themselves; two that are no numbers do not."""
+    """Return where two results differ as numbers by more than their own rounding; two that are no numbers do not differ."""
     if a.dtype.kind != "f":
         return np.asarray(a != b)
     with np.errstate(all="ignore"):
@@ -284,9 +283,9 @@ def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _unexplained(instance: Instance, left: list[np.ndarray], right: list[np.ndarray], differ: list[np.ndarray]) -> list[np.ndarray]:
-    """Those differences that count: where the left side is defined, and which rounding does not explain.
+    """Return the differences that count: where the left side is defined, and which rounding does not explain.
 
-    Where the left side is undefined by what it asks for (0 / 0, not what is too large), the right side may be no number either.
+    Where the left side is undefined by its own domain (0 / 0, not overflow), the right side may be no number either.
     """
     both, count = [*instance.left, *instance.right], len(instance.left)
     undefined, inside = (broken(instance.left, instance.values, written_out=within) for within in (False, True))
@@ -336,39 +335,37 @@ def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Instance]:
     """Random instances of a rule. Raises RewriteError when too few draws fit, with the reasons, and as soon as that shows."""
-    found = passed = 0
+    fits = passed = 0
     unfit: Counter[str] = Counter()
     tried = RuleMemory.of(rule)
     for draws in itertools.count():
         none_at, few_at = HOPELESS
         attempt = draws - passed                            # what is passed by is no evidence that the rule hardly fits
-        if attempt >= TRIES * count or (attempt >= none_at and not found) or (attempt >= few_at and 2 * TRIES * found < attempt):
+        if attempt >= TRIES * count or (attempt >= none_at and not fits) or (attempt >= few_at and 2 * TRIES * fits < attempt):
             reasons = unfit.most_common(3)
             why = "\n".join(f"  {n} times: {reason}" for reason, n in reasons)
             fix = "say the shapes of its variables (shapes='x[n, k] w[m, k]') or their dtypes"
             if reasons[0][0] == NOTHING:
                 fix = f"return a tensor where the rule holds; if it does so for some shapes or dtypes alone, {fix}"
-            raise RewriteError(f"of {attempt} draws only {found} fit the rule {rule.name}, {count} are needed\n{why}", fix=fix)
+            raise RewriteError(f"of {attempt} draws only {fits} fit the rule {rule.name}, {count} are needed\n{why}", fix=fix)
         try:
-            made = draw_instance(rule, np.random.default_rng([seed, draws]), tried=tried, attempt=draws)
+            instance = draw_instance(rule, np.random.default_rng([seed, draws]), tried=tried, attempt=draws)
         except NothingNew:
             passed += 1
             continue
         except Unfit as e:
             unfit[str(e)] += 1
             continue
-        found += 1
-        yield made
-        if found == count:
+        fits += 1
+        yield instance
+        if fits == count:
             return
 
 
 def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
-    """An instance of a thousand points for each dtype, at which variables meet in all combinations (values.grid).
-
-    None for rules that say shapes: their sizes multiply. With each the same instance of one element, to show a point by itself.
-    """
-    if any(said.dims is not None for said in rule.said.values()):
+    """Yield for each dtype an instance of a thousand points at which variables meet in all combinations, with the same instance of
+    one element, which shows one point. None for rules with `shapes`: their sizes multiply."""
+    if any(entry.dims is not None for entry in rule.said.values()):
         return
     tried = RuleMemory.of(rule)
     for number, dtype in enumerate(t for t in DTYPES.values() if is_among(t, rule.dtypes)):
@@ -377,23 +374,23 @@ def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
                 return draw_instance(rule, np.random.default_rng([seed, *at, 1]), (dtype, shape), grid, tried=tried)
 
             try:
-                made, one = drawn(shape), drawn((1,) * len(shape))
+                instance, one = drawn(shape), drawn((1,) * len(shape))
             except Unfit:
                 continue
-            if sum(t.size() for n in walk((*made.left, *made.right)) for t in n.types) <= LARGEST_GRID:
-                yield made, one
+            if sum(t.size() for n in walk((*instance.left, *instance.right)) for t in n.types) <= LARGEST_GRID:
+                yield instance, one
                 break
 
 
-def _at_one_point(rule: Rule, made: Instance, one: Instance,
+def _at_one_point(rule: Rule, instance: Instance, one: Instance,
                   place: tuple[int, tuple[int, ...]]) -> tuple[Instance, Judgement] | None:
     """The instance of one element at a point of a grid, if it shows the difference as well."""
     number, index = place
-    shape = tuple(int(s) for s in made.left[number].shape)
+    shape = tuple(int(s) for s in instance.left[number].shape)
     if math.prod(shape) != POINTS:
         return None
     flat = int(np.ravel_multi_index(index, shape))
-    values = {n.attrs["name"]: v.reshape(-1)[flat] if v.size == POINTS else v for n, v in made.values.items()}
+    values = {n.attrs["name"]: v.reshape(-1)[flat] if v.size == POINTS else v for n, v in instance.values.items()}
     try:
         shown = Instance(one.left, one.right, {n: values[n.attrs["name"]].reshape([int(s) for s in n.shape]) for n in one.values})
     except (KeyError, ValueError):
@@ -407,32 +404,32 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
     proved = compared = 0
     first: list[Instance] = []
     drawn = Drawn()
-    for made in instances(rule, seed, count):
-        drawn.add(made.left, made.values, made.attributes, made.binding)
-        judged = judge(made, rule.numeric_class, rule.assuming)
+    for instance in instances(rule, seed, count):
+        drawn.add(instance.left, instance.values, instance.attributes, instance.binding)
+        judged = judge(instance, rule.numeric_class, rule.assuming)
         if judged.wrong is not None:
-            raise _refused(rule, *_smallest(rule, made, judged, seed))
+            raise _refused(rule, *_smallest(rule, instance, judged, seed))
         compared += judged.compared
-        first += [made] if len(first) < fingerprints else []
-    for made, one in _grids(rule, seed):
-        drawn.add(made.left, made.values, made.attributes, made.binding, grid=True)
-        judged = judge(made, rule.numeric_class, rule.assuming)
+        first += [instance] if len(first) < fingerprints else []
+    for instance, one in _grids(rule, seed):
+        drawn.add(instance.left, instance.values, instance.attributes, instance.binding, grid=True)
+        judged = judge(instance, rule.numeric_class, rule.assuming)
         if judged.place is not None:
-            raise _refused(rule, *(_at_one_point(rule, made, one, judged.place) or (made, judged)))
-    for made in first:
-        verdict = equal(*made.graphs())
+            raise _refused(rule, *(_at_one_point(rule, instance, one, judged.place) or (instance, judged)))
+    for instance in first:
+        verdict = equal(*instance.graphs())
         proved += verdict.proved
         if verdict.status == "refuted" and not rule.assuming and verdict.counterexample is not None:
-            raise UnsoundRuleError(_counterexample(rule, made, verdict.counterexample.show(), values=False), fix=_FIX)
+            raise UnsoundRuleError(_counterexample(rule, instance, verdict.counterexample.show(), values=False), fix=_FIX)
     if compared * FEWEST < count:
         raise RewriteError(f"the rule {rule.name} could be compared on {compared} of {count} instances only: elsewhere its left "
                            f"side {rule.text!r} is infinite or NaN", fix="a pattern that is defined for ordinary numbers")
     return Admitted(rule, count, proved, drawn)
 
 
-def _smallest(rule: Rule, made: Instance, judged: Judgement, seed: int) -> tuple[Instance, Judgement]:
+def _smallest(rule: Rule, instance: Instance, judged: Judgement, seed: int) -> tuple[Instance, Judgement]:
     """The smallest of the instances that are wrong, among those that are drawn small."""
-    tried, best = RuleMemory.of(rule), (made, judged)
+    tried, best = RuleMemory.of(rule), (instance, judged)
 
     def extent(one: Instance) -> tuple[int, int]:
         return sum(v.size for v in one.values.values()), sum(n.rank for n in one.values)
@@ -451,35 +448,35 @@ def _smallest(rule: Rule, made: Instance, judged: Judgement, seed: int) -> tuple
 _FIX = "a condition (return None where it does not hold), or a weaker numeric class"
 
 
-def _refused(rule: Rule, made: Instance, judged: Judgement) -> UnsoundRuleError:
+def _refused(rule: Rule, instance: Instance, judged: Judgement) -> UnsoundRuleError:
     fix = _FIX
     if judged.excused_by:
         fix = f"assuming=({judged.excused_by[0]!r},), if that holds wherever the rule is to be used; or {fix}"
-    return UnsoundRuleError(_counterexample(rule, made, str(judged.wrong)), fix=fix)
+    return UnsoundRuleError(_counterexample(rule, instance, str(judged.wrong)), fix=fix)
 
 
-def _counterexample(rule: Rule, made: Instance, wrong: str, values: bool = True) -> str:
+def _counterexample(rule: Rule, instance: Instance, wrong: str, values: bool = True) -> str:
     """The two sides and what shows that they differ. values: those of the instance are part of it."""
-    a, b = made.graphs()
-    said = [f"  {name} = {value}" for name, (_, value) in made.attributes.items()]
-    said += [f"  n = {n} (a dim)" for n in made.binding.values()]
-    shown = {n.attrs["name"]: v if v.dtype.kind in "iub" else v.astype(np.float64) for n, v in made.values.items()}
-    lines = "\n".join(said + [f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items()])
+    a, b = instance.graphs()
+    settings = [f"  {name} = {value}" for name, (_, value) in instance.attributes.items()]
+    settings += [f"  n = {n} (a dim)" for n in instance.binding.values()]
+    shown = {n.attrs["name"]: v if v.dtype.kind in "iub" else v.astype(np.float64) for n, v in instance.values.items()}
+    lines = "\n".join(settings + [f"  {name} = {np.array2string(v, threshold=12, precision=17)}" for name, v in shown.items()])
     if values:
-        lines += _both_results(rule, made)
+        lines += _both_results(rule, instance)
     return (f"the rule {rule.name} ({rule.numeric_class}) is wrong: {wrong}\n{print_graph(a)}is not\n{print_graph(b)}"
             f"{f'for{chr(10)}{lines}{chr(10)}' if values else ''}")
 
 
-def _both_results(rule: Rule, made: Instance) -> str:
+def _both_results(rule: Rule, drawn: Instance) -> str:
     text = ""
-    for name, side in (("left", made.left), ("right", made.right)):
+    for name, side in (("left", drawn.left), ("right", drawn.right)):
         try:
-            found = evaluate(side, made.values, {}, "as_written" if rule.numeric_class == BITWISE else "real", use_direct=False)
+            results = evaluate(side, drawn.values, {}, "as_written" if rule.numeric_class == BITWISE else "real", use_direct=False)
         except MeaningError as error:
             text += f"\n  {name} side: {error.message}"
             continue
-        for a in found:
+        for a in results:
             numbers = a if a.dtype.kind in "iub" else a.astype(np.float64)
             text += f"\n  {name} side = {np.array2string(numbers, threshold=12, precision=17)}"
     return text
@@ -487,9 +484,8 @@ def _both_results(rule: Rule, made: Instance) -> str:
 
 def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "reassociating",
               **options: Any) -> Callable[[Callable[..., Any]], Rule]:
-    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and put it next to the package's own.
-
-    From then on it takes part when a graph is compiled, listed or profiled (rewrites/find_recipes.py).
+    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and add it to the package's rules in every
+    later compile, list or profile.
 
     Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample,
     RewriteError where another rule has its name.
@@ -499,13 +495,13 @@ def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "rea
     require_pattern(pattern)
 
     def register(replacement: Callable[..., Any]) -> Rule:
-        made = make_rule(pattern, numeric_class, replacement, **options)
-        code = code_of(getattr(replacement, "__module__", None) or "__main__", [replacement], (), made.text).digest
+        rule = make_rule(pattern, numeric_class, replacement, **options)
+        code = code_of(getattr(replacement, "__module__", None) or "__main__", [replacement], (), rule.text).digest
         place = here()
-        require_free(made.name, place, code)
-        log.info("%s", admit(made).show())
-        put(made, place, code)
-        return made
+        require_free(rule.name, place, code)
+        log.info("%s", admit(rule).show())
+        put(rule, place, code)
+        return rule
 
     return register
 

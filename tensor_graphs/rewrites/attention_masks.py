@@ -55,20 +55,20 @@ class _Reading(ABC):
 
     def candidates(self, e: EGraph, index: Index) -> Iterator[Candidate]:
         for number, node in index.get(self.root, ()):
-            for key, make in self.found(e, node):
+            for key, make in self.readings(e, node):
                 def applied(node: ENode = node, make: Callable[[], Node | None] = make) -> Equalities | None:
                     try:
-                        made = make()
+                        replacement = make()
                     except LanguageError:
                         return None
-                    return None if made is None else [(e.instance(node), e.add(made))]
+                    return None if replacement is None else [(e.instance(node), e.add(replacement))]
 
                 place = (self.name, e.find(number), *map(e.find, node.children), repr(node.attrs_key), key)
                 yield Candidate(place, node.term, applied)
 
     @abstractmethod
-    def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
-        """Of an op of the root's kind: what tells a reading from others there, and what makes its node."""
+    def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
+        """Yield for each op of the root's kind a key that tells its readings apart and a function that builds the node."""
 
 
 # ---- scores that are hidden ------------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ class HiddenScores(_Reading):
     name = "attention/hidden"
     root = DOT.name
 
-    def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
+    def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
         for weights in _of(e, node.children[0], SOFTMAX):
             for scores, mask in _hidden(e, weights.children[0]):
                 for product in _of(e, scores, DOT):
@@ -93,11 +93,11 @@ class HiddenScores(_Reading):
         q, k, v = (e.placeholder(c) for c in (*product.children, node.children[1]))
         n = q.shape[-2]
         seen = seen_by_all(mask, n, k.shape[-1])
-        made = None if seen is None else attended(q, k, v, int(weights.attrs["axis"]), seen)
-        if seen is None or made is None:
+        result = None if seen is None else attended(q, k, v, int(weights.attrs["axis"]), seen)
+        if seen is None or result is None:
             return None
-        some = atomic.reshape(arithmetic.any(seen, 1), (*(1,) * (made.rank - 2), n, 1))
-        return atomic.where(atomic.expand(some, made.shape), made, atomic.fill(math.nan, made.shape, made.dtype))
+        some = atomic.reshape(arithmetic.any(seen, 1), (*(1,) * (result.rank - 2), n, 1))
+        return atomic.where(atomic.expand(some, result.shape), result, atomic.fill(math.nan, result.shape, result.dtype))
 
 
 def _of(e: EGraph, number: int, op: Any) -> list[ENode]:
@@ -133,7 +133,7 @@ def _stretched(e: EGraph, number: int, change: Callable[[Node], Node] = lambda x
 
 
 def _left_alone(e: EGraph, number: int, passed: frozenset[int]) -> Node | None:
-    """Where something is 0, of what is 0 or −∞; None for anything else."""
+    """Return where a value that is 0 or −∞ everywhere is 0; None for any other value."""
     number = e.find(number)
     for node in e.of(number).nodes:
         if node.op is WHERE:
@@ -181,14 +181,14 @@ def _moved(node: ENode, axes: Axes, shape: Sequence[Dim]) -> Axes | None:
     if node.op is EXPAND:
         return tuple(None if size == 1 else axis for axis, size in zip(axes, shape, strict=True))
     target = node.attrs["shape"]
-    kept = [(size, axis) for size, axis in zip(target, axes, strict=True) if size != 1]
+    longer = [(size, axis) for size, axis in zip(target, axes, strict=True) if size != 1]
     below = [i for i, size in enumerate(shape) if size != 1]
-    if len(kept) != len(below) or not all(same_dim(size, shape[i]) for (size, _), i in zip(kept, below, strict=True)):
+    if len(longer) != len(below) or not all(same_dim(size, shape[i]) for (size, _), i in zip(longer, below, strict=True)):
         return None
-    found: list[int | None] = [None] * len(shape)
-    for i, (_, axis) in zip(below, kept, strict=True):
-        found[i] = axis
-    return tuple(found)
+    moved: list[int | None] = [None] * len(shape)
+    for i, (_, axis) in zip(below, longer, strict=True):
+        moved[i] = axis
+    return tuple(moved)
 
 
 def _line(e: EGraph, number: int, axes: Axes, deep: int = DEEPEST) -> _Line | None:
@@ -199,9 +199,9 @@ def _line(e: EGraph, number: int, axes: Axes, deep: int = DEEPEST) -> _Line | No
     if isinstance(eclass.splat, (int, Expr)):
         return _Line(0, 0, eclass.splat)
     for node in eclass.nodes:
-        found = _line_of(e, node, axes, deep - 1)
-        if found is not None:
-            return found
+        line = _line_of(e, node, axes, deep - 1)
+        if line is not None:
+            return line
     return None
 
 
@@ -247,9 +247,9 @@ def _below_zero(e: EGraph, number: int, axes: Axes, deep: int = DEEPEST) -> tupl
                     return (_Line(0, 0, -1).plus(lines[0], -1),)
         elif node.op in (EXPAND, RESHAPE, PERMUTE):
             moved = _moved(node, axes, e.of(below[0]).type.shape)
-            found = None if moved is None else _below_zero(e, below[0], moved, deep - 1)
-            if found is not None:
-                return found
+            below_zero = None if moved is None else _below_zero(e, below[0], moved, deep - 1)
+            if below_zero is not None:
+                return below_zero
     return None
 
 
@@ -285,13 +285,13 @@ class SeenByPosition(_Reading):
 
     name = "attention/positions"
 
-    def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
+    def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
         if len(node.children) != 4 or node.attrs["causal"] or node.attrs["window"]:
             return
         n, s = e.of(node.children[3]).type.shape
-        for known, rest in self._parts(e, node.children[3]):
-            order = _order(known, n, s)
-            if order is not None and known:
+        for lines, rest in self._parts(e, node.children[3]):
+            order = _order(lines, n, s)
+            if order is not None and lines:
                 yield f"{order} {rest}", lambda order=order, rest=rest: self._ordered(e, node, order, rest)  # type: ignore[misc]
                 return
 
@@ -309,9 +309,9 @@ class SeenByPosition(_Reading):
 
     def _ordered(self, e: EGraph, node: ENode, order: _KeyOrder, rest: int | None) -> Node:
         operands = [e.placeholder(c) for c in (*node.children[:3], *([] if rest is None else [rest]))]
-        made: Node = attention(*operands, scale=node.attrs["scale"], softcap=node.attrs["softcap"], causal=order.causal,
+        result: Node = attention(*operands, scale=node.attrs["scale"], softcap=node.attrs["softcap"], causal=order.causal,
                                window=order.window, start=order.start)
-        return made
+        return result
 
 
 class SomeKeyIsSeen(_Reading):
@@ -321,7 +321,7 @@ class SomeKeyIsSeen(_Reading):
     numeric_class: NumericClass = BITWISE
     root = ANY.name
 
-    def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
+    def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
         type = e.of(node.children[0]).type
         if type.rank != 2 or several_axes(ANY.name, node.attrs["axes"], 2) != (1,):
             return
@@ -331,7 +331,7 @@ class SomeKeyIsSeen(_Reading):
             yield "", lambda: atomic.fill(True, (n,), type.dtype)
 
     def _is_seen(self, lines: Sequence[_Line], n: Dim, s: Dim) -> bool:
-        """Whether there is a key for every query: the first, the last, or the one at its own position."""
+        """Return whether every query has a key: the first, the last, or the one at its own position."""
         if dim_ge(s, 1) is not True:
             return False
         own = [_Line(1, 0, -line.rest - 1) for line in lines if (line.row, line.key) == (-1, 1)]
@@ -351,12 +351,12 @@ class ScaleOfScores(_Reading):
 
     name = "attention/scale"
 
-    def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
+    def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
         scale = node.attrs["scale"]
         for at in (0, 1):
-            found = _unscaled(e, node.children[at], frozenset())
-            if found is not None and isinstance(scale, (int, float)):
-                by, inner = found
+            unscaled = _unscaled(e, node.children[at], frozenset())
+            if unscaled is not None and isinstance(scale, (int, float)):
+                by, inner = unscaled
 
                 def made(at: int = at, by: float = by, inner: Node = inner) -> Node:
                     operands = [inner if i == at else e.placeholder(c) for i, c in enumerate(node.children)]
@@ -387,7 +387,7 @@ class GroupedHeads(_Reading):
 
     name = "attention/grouped"
 
-    def found(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
+    def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
         k, v = (_unrepeated(e, c) for c in node.children[1:3])
         if k is not None and v is not None and same_dim(k.shape[1], v.shape[1]):
             yield f"{k.key} {v.key}", lambda: apply(

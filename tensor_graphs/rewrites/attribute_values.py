@@ -1,8 +1,7 @@
-"""attribute_values: what admission draws for an attribute that a rule leaves free.
+"""attribute_values: values that admission draws for an attribute that a rule leaves free.
 
-Candidates are of every sign, and go to both ends of what the attribute may say and beyond: whether a value is legal is asked of
-the op itself (its type rule raises), so no list of legal ranges is kept here. Words come from the op's row, or from what
-recognition knows.
+Candidates are of every sign, and go to both ends of the legal range and beyond: the op's type rule raises for an illegal value, so
+no list of ranges is kept here. Words come from the op's row, or from what recognition knows.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ MOST_NUMBERS = 24
 
 
 def in_turn(among: Sequence[DType], turn: int) -> DType:
-    """The dtype of a draw. Each of these has its turn; floats of eight bits share one, where there are others: with two more to
-    draw from, a rule of three dtypes would be met two thirds as often."""
+    """Return the dtype of a draw: all in turn, floats of eight bits as one where there are others, so that these stay as
+    frequent."""
     eight = [t for t in among if t.is_float and t.itemsize == 1]
     others = [t for t in among if t not in eight]
     round, place = divmod(turn, len(others) + bool(eight))
@@ -40,15 +39,13 @@ def in_turn(among: Sequence[DType], turn: int) -> DType:
 
 
 def numbers_of(function: Any, depth: int = 2) -> tuple[int | float, ...]:
-    """The numbers that a function's code, defaults and closure hold, and those of the functions that it calls by name.
-
-    They are where its conditions turn: a size, a rank, an attribute or a value next to one of them is drawn.
-    """
-    found: dict[int | float, None] = {}
+    """Return the numbers in a function's code, defaults and closure, and in the functions that it calls by name: its conditions
+    turn there, so sizes, ranks, attributes and values next to them are drawn."""
+    numbers: dict[int | float, None] = {}
 
     def take(value: Any) -> None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            found[value] = None
+            numbers[value] = None
         elif isinstance(value, (tuple, list, set, frozenset)):
             for v in value:
                 take(v)
@@ -68,13 +65,13 @@ def numbers_of(function: Any, depth: int = 2) -> tuple[int | float, ...]:
             cells.append(cell.cell_contents)
         except ValueError:                                  # not filled yet
             continue
-    known = [*cells, *(function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__)]
-    for value in known:
+    objects = [*cells, *(function.__globals__[n] for n in function.__code__.co_names if n in function.__globals__)]
+    for value in objects:
         if isinstance(value, FunctionType) and depth and value.__module__ == function.__module__:
             take(numbers_of(value, depth - 1))
         elif not isinstance(value, FunctionType):
             take(value)
-    return tuple(found)[:MOST_NUMBERS]
+    return tuple(numbers)[:MOST_NUMBERS]
 
 
 class AttributeDraw:
@@ -131,26 +128,26 @@ class AttributeDraw:
 
     def _of_composite(self, op: CompositeOp, name: str, nodes: Sequence[Node]) -> Any:
         parameter = op.signature.parameters[name]
-        said, rank = str(parameter.annotation), max((n.rank for n in nodes), default=0)
+        annotation, rank = str(parameter.annotation), max((n.rank for n in nodes), default=0)
         sizes = [int(s) for n in nodes for s in n.shape]
         if name in ("axis", "axes"):
             axes = tuple(range(-rank, rank)) or (0,)
-            kinds: list[Any] = [self.pick(axes)] if "int |" in said or said == "int" else []
-            if "tuple" in said or "Sequence" in said:
+            kinds: list[Any] = [self.pick(axes)] if "int |" in annotation or annotation == "int" else []
+            if "tuple" in annotation or "Sequence" in annotation:
                 some = self.some_axes(rank)
                 kinds += [some, some, tuple(a - rank if self.rng.random() < 0.5 else a for a in some)]
-            return self.pick([*kinds, None] if "None" in said else kinds)
-        if "bool" in said:
+            return self.pick([*kinds, None] if "None" in annotation else kinds)
+        if "bool" in annotation:
             return self.pick((False, True))
-        if said.startswith("DType"):
+        if annotation.startswith("DType"):
             return in_turn(tuple(DTYPES.values()), int(self.rng.integers(0, 1 << 16)))
-        if "str" in said:
+        if "str" in annotation:
             return self.pick(CHOICES[name])
-        if "Sequence" in said or "tuple" in said:
+        if "Sequence" in annotation or "tuple" in annotation:
             return tuple(int(s) for s in self.rng.integers(1, 5, int(self.rng.integers(0, 3))))
-        if "float" in said:
+        if "float" in annotation:
             return self.pick((*FLOATS, *self.real))
-        if "int" in said or "Dim" in said:
+        if "int" in annotation or "Dim" in annotation:
             return self.pick((*WHOLE, *self.whole, *sizes))
         raise LookupError(name)
 

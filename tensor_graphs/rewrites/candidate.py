@@ -25,8 +25,8 @@ class Other:
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """A piece of a graph, between operands and outputs, and what else says the same of those operands. stands: the other words hold
-    the piece's own as definitions, so that they stand in its place."""
+    """A piece of a graph, between operands and outputs, with other wordings of it. stands: the other wording holds the piece's own
+    as definitions, so it takes the piece's place."""
 
     operands: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -35,7 +35,7 @@ class Offer:
     stands: bool = False
 
     def alone(self, outputs: Sequence[Node]) -> Graph | None:
-        """What is made of the operands as a graph of its own; None where it reads what is no operand."""
+        """Return the outputs as a graph over the operands as inputs; None where they read anything else."""
         inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(self.operands)]
         try:
             return make_graph(over(outputs, self.operands, inputs))

@@ -1,7 +1,7 @@
-"""check_recipe: a graph in other words compared with the float64 oracle, before it may be chosen.
+"""check_recipe: compare a rewritten graph with the float64 oracle, before it may be chosen.
 
-Rules are proved or admitted one by one (admission.py); what a chain of them makes of a graph is run here once more, every step
-rounded as it is written, on random values at small sizes. It may not be off by much more than the graph itself is.
+Rules are proved or admitted one by one (admission.py); here the result of a chain of them runs once more, every step rounded as
+written, on random values at small sizes. Its error may not be much larger than the graph's own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SPECIAL = 0.05, 0.2, 0.5, 0.5
 
 @dataclass(frozen=True)
 class Compared:
-    """error: of the other words; own: of those that stand there; allowed: what the former may be. error and own are None where
-    nothing was run, as the graphs are too large or drawn numbers say nothing: those rest on their rules. sizes: of the dims."""
+    """error: of the rewritten graph; own: of the original; allowed: the largest error accepted. error and own are None where
+    nothing was run, as the graphs are too large or random numbers prove nothing: those rest on their rules. sizes: of the dims."""
 
     error: float | None
     own: float | None
@@ -56,15 +56,15 @@ class Compared:
 
 
 def compare(graph: Graph, other: Graph) -> Compared:
-    """Whether the other wording gives the graph's values with about the graph's own error. Neither has states; what the other reads
-    is among the graph's inputs. Of several outputs the one that is worst beside what it may be."""
+    """Compare the values of a rewritten graph, at about the graph's own error. Neither has states; the rewritten graph's inputs are
+    among the graph's. Of several outputs, report the one that is worst relative to its allowed error."""
     sizes: dict[str, int] = {}
-    for sizes, given in _drawn(graph, other):
-        if given is None:
+    for sizes, inputs in _drawn(graph, other):
+        if inputs is None:
             return Compared(None, None, None, sizes)
         modes: tuple[tuple[Graph, Mode], ...] = (graph, "real"), (graph, "as_written"), (other, "as_written")
         try:
-            real, mine, its = (_run(g, given, sizes, mode) for g, mode in modes)
+            real, mine, its = (_run(g, inputs, sizes, mode) for g, mode in modes)
         except MeaningError:                                        # sizes in range that do not fit each other
             continue
         return _compared(graph, real, mine, its, sizes)
@@ -72,15 +72,16 @@ def compare(graph: Graph, other: Graph) -> Compared:
 
 
 def keeps_finite(graph: Graph, other: Graph) -> bool:
-    """Whether the other wording is finite where the graph is, with infinities and NaN among the inputs. A proof is one over numbers
-    alone: along an axis of size 1 log_softmax(x) and where(mask, log_softmax(x), 0) are 0, and at ∞ only the second one may be."""
-    for sizes, given in _drawn(graph, other, MOST_SPECIAL):
-        if given is None:
+    """Return whether the rewritten graph is finite where the graph is, with infinities and NaN among the inputs. A proof covers
+    numbers alone: along an axis of size 1 log_softmax(x) and where(mask, log_softmax(x), 0) are 0, and at ∞ only the second may be.
+    """
+    for sizes, inputs in _drawn(graph, other, MOST_SPECIAL):
+        if inputs is None:
             return True
         rng = np.random.default_rng(1)
         for share in SPECIAL:
             drawn = {name: np.where(rng.random(x.shape) < share, rng.choice([np.inf, -np.inf, np.nan], x.shape), x).astype(x.dtype)
-                     for name, x in given.items()}
+                     for name, x in inputs.items()}
             try:
                 mine, its = (_run(g, drawn, sizes, "as_written") for g in (graph, other))
             except MeaningError:
@@ -92,13 +93,13 @@ def keeps_finite(graph: Graph, other: Graph) -> bool:
     return True
 
 
-def _run(graph: Graph, given: Mapping[str, Array], sizes: Mapping[str, int], mode: Mode) -> Mapping[str, Array]:
-    return interpret(graph, {n: given[n] for n in graph.inputs}, dims={n: sizes[n] for n in graph.dims}, mode=mode).outputs
+def _run(graph: Graph, inputs: Mapping[str, Array], sizes: Mapping[str, int], mode: Mode) -> Mapping[str, Array]:
+    return interpret(graph, {n: inputs[n] for n in graph.inputs}, dims={n: sizes[n] for n in graph.dims}, mode=mode).outputs
 
 
 def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tuple[dict[str, int], dict[str, Array] | None]]:
-    """Small sizes of all dims, and random operands of both graphs there; None where they hold more elements than `most`, or random
-    numbers say nothing."""
+    """Yield small sizes of all dims with random operands of both graphs; nothing where they have more elements than `most`, or
+    where random numbers prove nothing."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
     steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
@@ -115,16 +116,16 @@ def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tu
 
 def _compared(graph: Graph, real: Mapping[str, Array], mine: Mapping[str, Array], its: Mapping[str, Array],
               sizes: Mapping[str, int]) -> Compared:
-    found = []
+    comparisons = []
     for name, node in graph.outputs.items():
         least = ROUNDOFFS * node.dtype.epsilon / 2 if node.dtype.is_float else 0.0
         # as one row: in a row of one element cancellation looks like error
-        own, new = (measure(made[name].ravel(), real[name].ravel(), node.dtype).max_relative_error for made in (mine, its))
+        own, new = (measure(values[name].ravel(), real[name].ravel(), node.dtype).max_relative_error for values in (mine, its))
         new = new if new == new else math.inf
-        found.append(Compared(new, own, max(WORSE * own, least), sizes))
-    return max(found, key=lambda c: (not c.passed, (c.error or 0.0) - (c.allowed or 0.0)))
+        comparisons.append(Compared(new, own, max(WORSE * own, least), sizes))
+    return max(comparisons, key=lambda c: (not c.passed, (c.error or 0.0) - (c.allowed or 0.0)))
 
 
 def _is_drawn(node: Node) -> bool:
-    """Whether random numbers say something: indices and masks have ranges of their own."""
+    """Return whether random numbers are legal values: indices and masks have ranges of their own."""
     return node.dtype.is_float

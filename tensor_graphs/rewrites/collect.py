@@ -1,8 +1,7 @@
 """collect: the constants of a chain of one op meet — ((x + 1) + 2) + 3 is x + 6, max(max(x, 0.5), 2) is max(x, 2).
 
-As a pattern, association leaves a term for every stretch of a chain; here each link is walked down to where the constants end, and
-said once. It holds in bits where an op is associative and commutative in bits (the fact
-`any_order`): integers wrap, and a max rounds nothing.
+As a pattern, association leaves a term for every stretch of a chain; here each link is walked down to where the constants end.
+Bitwise where an op is associative and commutative in bits (the fact `any_order`): integers wrap, and a max rounds nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ def _collected(e: EGraph, op: Op, base: int, chain: list[_Link]) -> Equalities |
 
 
 def _link(e: EGraph, node: ENode, op: Op) -> _Link | None:
-    """How an e-node applies an op to a constant; None where it does not, or where both operands are constants."""
+    """Return how an e-node applies an op to a constant; None where it does not, or where both operands are constants."""
     dtype: DType = e.types[node.term].dtype
     if dtype.kind not in op.facts.any_order or len(node.children) != 2:
         return None
@@ -96,12 +95,12 @@ def _link(e: EGraph, node: ENode, op: Op) -> _Link | None:
 
 
 def _walk(e: EGraph, op: Op, home: int, link: _Link) -> tuple[int, list[_Link]]:
-    """Where the constants of a chain end, and its links from above. A class is passed once, as x + 0 is x."""
+    """Yield where the constants of a chain end, and its links from above. A class is passed once, as x + 0 is x."""
     passed, chain = {e.find(home)}, [link]
     base = e.find(link.rest)
     while base not in passed:
         passed.add(base)
-        below = (found for n in e.classes[base].nodes if n.op is op or op.name == "add" if (found := _link(e, n, op)))
+        below = (applied for n in e.classes[base].nodes if n.op is op or op.name == "add" if (applied := _link(e, n, op)))
         further = next((b for b in below if e.find(b.rest) not in passed), None)
         if further is None:
             break

@@ -1,10 +1,9 @@
 """composites: a composite is its definition, in both directions, for every one of the library and without a list of them.
 
-Expansion puts the definition of an e-node beside it. Recognition finds definitions: each library composite is defined once on
-generic types, for each choice of its discrete attributes and with marked numbers for its continuous ones, which makes a pattern.
-Where the pattern is found, the attributes are read off, the composite is defined on the types that are really there, and it is
-recognised only if every e-node of *that* definition is in the e-graph and leads to the class: the pattern may be too
-generous, the answer is not.
+Expansion adds the definition of an e-node to its class. Recognition finds definitions: each library composite is defined once on
+generic types, for each choice of its discrete attributes and with marked numbers for its continuous ones, which makes a pattern. At
+a match the attributes are read off and the composite is defined on the actual types; it is recognised only if every e-node of
+*that* definition is in the e-graph and leads to the class: the pattern may be too general, the answer is not.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ LARGEST_DEFINITION = 80
 
 
 class Expansion:
-    """A composite beside its definition. Bitwise: the definition is what the composite means, as written.
+    """The definition of a composite joins its class. Bitwise: the definition is what the composite means, as written.
 
-    `keep`: composites that stay whole; those of one operand that work element by element (exp, tanh, …) do by default, as their
-    definitions are chosen for accuracy and no other rule looks inside.
+    `keep`: composites that are not expanded; by default the element-wise ones of one operand (exp, tanh, …), as their definitions
+    are chosen for accuracy and no other rule matches inside.
     """
 
     name = "composite/expand"
@@ -58,8 +57,8 @@ class Expansion:
         definition = node.op.define(types, node.attrs)
         if len(walk(definition.outputs)) > LARGEST_DEFINITION:
             return None
-        made = instantiate(definition, [e.placeholder(c) for c in node.children])
-        return [(e.instance(node), e.add(made[node.output]))]
+        nodes = instantiate(definition, [e.placeholder(c) for c in node.children])
+        return [(e.instance(node), e.add(nodes[node.output]))]
 
 
 # ---- recognition -----------------------------------------------------------------------------------------------------
@@ -89,10 +88,8 @@ class Template:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The top of a template: the rank and op of its root, and the ops of what is below it; "" where anything may stand.
-
-    Equal ones are one object, so that what was asked once about a class is asked once for all templates.
-    """
+    """The top of a template: the rank and op of its root, and the ops of its children; "" for any. Equal sketches are one object,
+    so a class is asked once for all templates."""
 
     rank: int
     name: str
@@ -114,11 +111,11 @@ def _sketch(pattern: Node, t: Template, depth: int = 4) -> Sketch:
 @cache
 def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
     """The templates by the op of their root, and those of one top together, which is looked for once."""
-    found: dict[str, dict[Sketch, list[Template]]] = {}
+    groups: dict[str, dict[Sketch, list[Template]]] = {}
     for name, rows in templates().items():
         for t in rows:
-            found.setdefault(name, {}).setdefault(_sketch(_strip(t.definition.outputs[0]), t), []).append(t)
-    return {name: tuple((s, tuple(ts)) for s, ts in group.items()) for name, group in found.items()}
+            groups.setdefault(name, {}).setdefault(_sketch(_strip(t.definition.outputs[0]), t), []).append(t)
+    return {name: tuple((s, tuple(ts)) for s, ts in group.items()) for name, group in groups.items()}
 
 
 Asked = dict[tuple[Sketch, int], bool]
@@ -136,19 +133,19 @@ def _may_match(e: EGraph, sketch: Sketch, node: ENode, asked: Asked) -> bool:
 
 
 def _class_may(e: EGraph, sketch: Sketch, number: int, asked: Asked) -> bool:
-    known = asked.get((sketch, number))
-    if known is None:
+    answer = asked.get((sketch, number))
+    if answer is None:
         eclass = e.of(number)
-        known = len(eclass.type.shape) == sketch.rank and (not sketch.name or (sketch.name in eclass.ops and any(
+        answer = len(eclass.type.shape) == sketch.rank and (not sketch.name or (sketch.name in eclass.ops and any(
             n.op.name == sketch.name and _may_match(e, sketch, n, asked) for n in eclass.nodes)))
-        asked[sketch, number] = known
-    return known
+        asked[sketch, number] = answer
+    return answer
 
 
 @cache
 def templates() -> dict[str, tuple[Template, ...]]:
     """All templates, by the op of their last node that is no view."""
-    found: dict[str, list[Template]] = {}
+    result: dict[str, list[Template]] = {}
     seen: set[str] = set()
     for op in LIBRARY.values():
         if op.opaque or op.variadic:
@@ -157,12 +154,12 @@ def templates() -> dict[str, tuple[Template, ...]]:
             mark = _signature(template)
             if mark not in seen:
                 seen.add(mark)
-                found.setdefault(template.root, []).append(template)
-    return {root: tuple(rows) for root, rows in found.items()}
+                result.setdefault(template.root, []).append(template)
+    return {root: tuple(rows) for root, rows in result.items()}
 
 
 def _signature(t: Template) -> str:
-    """What matching a template asks for: two of one signature find the same places."""
+    """Return a key of what matching a template asks for: two with one key match at the same places."""
     order = walk(t.definition.outputs)
     at = {n: i for i, n in enumerate(order)}
     marked = set(t.marks.values())
@@ -284,26 +281,26 @@ class Recognition:
         types = [e.of(a).type for a in arguments]
         try:
             definition = template.op.define(types, attrs)
-            made = apply(template.op, [e.placeholder(a) for a in arguments], attrs)
+            call = apply(template.op, [e.placeholder(a) for a in arguments], attrs)
         except (TensorGraphsError, TypeError, ValueError):
             return None
         written = instantiate(definition, [e.placeholder(a) for a in arguments])[0]
         if find_node(e, written) is None:
             return None
-        return [(e.add(written), e.add(made))]
+        return [(e.add(written), e.add(call))]
 
 
 def find_node(e: EGraph, root: Node) -> int | None:
     """The class of a node, if all that it is made of is in the e-graph already; nothing is added."""
-    found: dict[Node, tuple[int, ...]] = {}
+    places: dict[Node, tuple[int, ...]] = {}
     for node in walk([root]):
         if node.op.name == "e_class":
-            found[node] = (e.find(node.attrs["index"]),)
+            places[node] = (e.find(node.attrs["index"]),)
             continue
         if node.op is leaves.ITEM:
-            found[node] = (found[node.inputs[0]][node.attrs["index"]],)
+            places[node] = (places[node.inputs[0]][node.attrs["index"]],)
             continue
-        children = tuple(found[i][0] for i in node.inputs)
+        children = tuple(places[i][0] for i in node.inputs)
         if is_commutative(node.op):
             children = tuple(sorted(children))
         key, homes = attribute_key(node.attrs), []
@@ -313,8 +310,8 @@ def find_node(e: EGraph, root: Node) -> int | None:
                 # a fill may stand there in another writing: the class of all elements that number
                 return None
             homes.append(e.find(term))
-        found[node] = tuple(homes)
-    return found[root][0]
+        places[node] = tuple(homes)
+    return places[root][0]
 
 
 _Bound = tuple[tuple[int | None, ...], dict[str, Any]]
@@ -322,10 +319,8 @@ _Bound = tuple[tuple[int | None, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TemplateNode:
-    """A node of a template, ready to be compared.
-
-    place: which argument it is, or −1. mark: the attribute whose number it is, or "". number: a constant of any value.
-    """
+    """A node of a template, ready to be compared. place: which argument it is, or −1. mark: the attribute whose number it is, or
+    "". number: a constant of any value."""
 
     op: Op
     rank: int
@@ -341,15 +336,15 @@ def _parts(t: Template) -> TemplateNode:
     """The template's root, which is no view."""
     places = {a: i for i, a in enumerate(t.definition.arguments)}
     marks = {node: name for name, node in t.marks.items()}
-    made: dict[Node, TemplateNode] = {}
+    parts: dict[Node, TemplateNode] = {}
     root = _strip(t.definition.outputs[0])
     for node in walk([root]):
         inner = _strip(node)
         type = node.types[0]
-        made[node] = TemplateNode(node.op, len(type.shape), type.dtype.kind, node.attrs.get("axes"), places.get(node, -1),
+        parts[node] = TemplateNode(node.op, len(type.shape), type.dtype.kind, node.attrs.get("axes"), places.get(node, -1),
                                   marks.get(inner, ""), inner is not node and inner.op is leaves.CONSTANT,
-                                  tuple(made[i] for i in node.inputs))
-    return made[root]
+                                  tuple(parts[i] for i in node.inputs))
+    return parts[root]
 
 
 _parts_of: dict[Template, TemplateNode] = {}
@@ -376,15 +371,15 @@ def _match_node(e: EGraph, part: TemplateNode, node: ENode, bound: _Bound) -> li
     orders = [node.children]
     if len(node.children) == 2 and node.children[0] != node.children[1] and is_commutative(node.op):
         orders.append(node.children[::-1])
-    found: list[_Bound] = []
+    matches: list[_Bound] = []
     for children in orders:
         states = [bound]
         for inner, child in zip(part.inputs, children, strict=True):
             states = [new for state in states for new in _match_class(e, inner, child, state)][:8]
             if not states:
                 break
-        found += states
-    return found
+        matches += states
+    return matches
 
 
 def _match_class(e: EGraph, part: TemplateNode, number: int, bound: _Bound) -> list[_Bound]:
@@ -406,4 +401,4 @@ def _match_class(e: EGraph, part: TemplateNode, number: int, bound: _Bound) -> l
         return [bound] if eclass.splat is not None else []
     if part.op.name not in eclass.ops:
         return []
-    return [found for node in eclass.nodes if node.op is part.op for found in _match_node(e, part, node, bound)]
+    return [match for node in eclass.nodes if node.op is part.op for match in _match_node(e, part, node, bound)]

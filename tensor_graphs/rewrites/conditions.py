@@ -1,8 +1,8 @@
-"""conditions: what a rule may take for granted of values, and where it does not hold.
+"""conditions: assumptions that a rule makes about values, and where they do not hold.
 
-A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission leaves out the elements
-at which one of them is broken: an element that depends on a division by 0 is no evidence against a rule that assumes that there is
-none. What depends on what is followed through the graph element by element; `where` depends on the branch that it takes.
+A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission excludes the elements that
+break one of them: an element that depends on a division by 0 is no evidence against a rule that excludes those. Dependence is
+followed through the graph element by element; `where` depends on the branch that it takes.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ Places = dict[str, Array]
 
 def checked(names: Any, rule: str) -> tuple[str, ...]:
     """The conditions that a rule names, one or several. Raises RewriteError for one that there is not."""
-    given = (names,) if isinstance(names, str) else names
-    if not isinstance(given, (tuple, list)):
+    several = (names,) if isinstance(names, str) else names
+    if not isinstance(several, (tuple, list)):
         raise RewriteError(f"the rule {rule} assumes {names!r}", fix=f'names of conditions: assuming=("{OVERFLOW}",)')
-    made = tuple(n.replace(">=", "≥") if isinstance(n, str) else n for n in given)
-    for name in made:
+    conditions = tuple(n.replace(">=", "≥") if isinstance(n, str) else n for n in several)
+    for name in conditions:
         if name not in CONDITIONS:
             raise RewriteError(f"the rule {rule} assumes {name!r}, which is no condition that is known",
                                fix=f"one of {', '.join(map(repr, CONDITIONS))}")
-    return made
+    return conditions
 
 
-def broken(roots: Sequence[Node], given: Mapping[Node, Array], written_out: bool) -> list[Places]:
-    """For each root, where its elements depend on a broken condition, or on underflow.
+def broken(roots: Sequence[Node], inputs: Mapping[Node, Array], written_out: bool) -> list[Places]:
+    """Return for each root where its elements depend on a broken condition, or on underflow.
 
-    written_out: look inside of composites. What is undefined is a result that is infinite or NaN of operands that are finite, and
-    inputs that are; an infinity that is written in the program is none.
+    written_out: look inside composites. Undefined is a result that is infinite or NaN of finite operands, and inputs that are; an
+    infinity written in the program is not.
     """
     tops = expand_all(list(roots)) if written_out else list(roots)
     order = walk(tops)
     single = [n for n in order if len(n.types) == 1]
-    values = dict(zip(single, evaluate(single, given, {}, "real"), strict=True))
-    found: dict[Node, Places] = {}
+    values = dict(zip(single, evaluate(single, inputs, {}, "real"), strict=True))
+    places: dict[Node, Places] = {}
     with np.errstate(all="ignore"):
         for node in order:
-            made = _carried(node, found, values)
+            carried = _carried(node, places, values)
             if node in values and node.dtype.kind == "float":
                 for name, mask in _own(node, values).items():
                     if mask.any():
-                        made[name] = mask | made[name] if name in made else mask
-            found[node] = made
-    return [found[top] for top in tops]
+                        carried[name] = mask | carried[name] if name in carried else mask
+            places[node] = carried
+    return [places[top] for top in tops]
 
 
 def _own(node: Node, values: Mapping[Node, Array]) -> Places:
     """The conditions that this very op breaks, and where."""
-    made, name = values[node], node.op.name
-    odd = ~np.isfinite(made)
+    result, name = values[node], node.op.name
+    odd = ~np.isfinite(result)
     if node.op.kind == "leaf":
         return {} if node.op is leaves.CONSTANT else {OVERFLOW: odd}
     operands = [values[x] for x in node.inputs if x in values and x.dtype.kind == "float"]
     here = elementwise(node.op, tuple(x.type for x in node.inputs))
-    fine = np.ones(made.shape, dtype=np.bool_)
+    fine = np.ones(result.shape, dtype=np.bool_)
     for x in operands:
         fine &= np.isfinite(x) if here else np.isfinite(x).all()
     odd &= fine
@@ -87,24 +87,24 @@ def _own(node: Node, values: Mapping[Node, Array]) -> Places:
         case "sqrt":
             return {ROOT: odd}
         case "exp2":
-            return {OVERFLOW: odd, UNDERFLOW: (made < SMALLEST) & fine}
+            return {OVERFLOW: odd, UNDERFLOW: (result < SMALLEST) & fine}
         case "mul":
-            return {OVERFLOW: odd, UNDERFLOW: (np.abs(made) < SMALLEST) & (operands[0] != 0) & (operands[1] != 0) & fine}
+            return {OVERFLOW: odd, UNDERFLOW: (np.abs(result) < SMALLEST) & (operands[0] != 0) & (operands[1] != 0) & fine}
         case "pad":
             return {}
     return {} if node.op.facts.exact else {OVERFLOW: odd}     # what is chosen was looked at where it was made
 
 
-def _carried(node: Node, found: Mapping[Node, Places], values: Mapping[Node, Array]) -> Places:
+def _carried(node: Node, places: Mapping[Node, Places], values: Mapping[Node, Array]) -> Places:
     """The broken places of the operands, where they are read."""
-    names = dict.fromkeys(name for x in node.inputs for name in found[x])
+    names = dict.fromkeys(name for x in node.inputs for name in places[x])
     shape = tuple(int(s) for s in node.shape) if len(node.types) == 1 else ()
-    made: Places = {}
+    result: Places = {}
     for name in names:
-        masks = [np.asarray(found[x].get(name, np.zeros(values[x].shape if x in values else (), dtype=np.bool_)))
+        masks = [np.asarray(places[x].get(name, np.zeros(values[x].shape if x in values else (), dtype=np.bool_)))
                  for x in node.inputs]
-        made[name] = np.asarray(_mask(node, shape, masks, values))
-    return made
+        result[name] = np.asarray(_mask(node, shape, masks, values))
+    return result
 
 
 def _mask(node: Node, shape: tuple[int, ...], masks: list[Array], values: Mapping[Node, Array]) -> Array:

@@ -52,8 +52,8 @@ class Folding:
             return None
         try:
             if all(v is not None for v in values) and elementwise(node.op, tuple(types)):
-                made = apply(node.op, [_constant(v, t.dtype) for v, t in zip(values, types, strict=True)], node.attrs)
-                number, ideal = (evaluate([made], {}, {}, mode)[0] for mode in ("as_written", "real"))
+                call = apply(node.op, [_constant(v, t.dtype) for v, t in zip(values, types, strict=True)], node.attrs)
+                number, ideal = (evaluate([call], {}, {}, mode)[0] for mode in ("as_written", "real"))
                 if not np.array_equal(number.astype(ideal.dtype), ideal, equal_nan=True):
                     return None
                 folded = atomic.fill(number.item(), result.shape, result.dtype)
@@ -63,9 +63,9 @@ class Folding:
                 operands = [_array_of(e, c) for c in node.children]
                 if any(o is None for o in operands):
                     return None
-                made = apply(node.op, [o for o in operands if o is not None], node.attrs)
-                made = leaves.item(made, node.output)
-                array, ideal = (evaluate([made], {}, {}, mode)[0] for mode in ("as_written", "real"))
+                call = apply(node.op, [o for o in operands if o is not None], node.attrs)
+                call = leaves.item(call, node.output)
+                array, ideal = (evaluate([call], {}, {}, mode)[0] for mode in ("as_written", "real"))
                 if not np.array_equal(array.astype(ideal.dtype), ideal, equal_nan=True):
                     return None
                 folded = leaves.constant(array, result.dtype)

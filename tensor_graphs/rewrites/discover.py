@@ -55,13 +55,14 @@ class Found:
     verdict: EqualityVerdict
 
     def show(self) -> str:
-        said = "".join(f", {k}={v}" for k, v in self.attrs.items())
+        attributes = "".join(f", {k}={v}" for k, v in self.attrs.items())
         types = ", ".join(str(o.type) for o in self.operands)
-        return f"{self.op.name}({types}{said}) in {self.steps} steps, written at {self.node.location}"
+        return f"{self.op.name}({types}{attributes}) in {self.steps} steps, written at {self.node.location}"
 
 
 def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: int = MOST_STEPS) -> tuple[Found, ...]:
-    """Every proved occurrence, users before operands, the largest of one node first; what is that composite already does not count.
+    """Return every proved occurrence, users before operands, the largest of one node first, without nodes that are that composite
+    already.
 
     names: library composites to look for (those that a kernel computes: its `op`); by default all that are small enough. Raises
     RewriteError for another name.
@@ -72,42 +73,42 @@ def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: in
     ops = [LIBRARY[n] for n in names] if names is not None else [op for op in LIBRARY.values() if op.facts.sought]
     ops = [op for op in ops if not op.opaque and not op.variadic]
     search = _DiscoverSearch(graph, ops)
-    found: list[Found] = []
+    occurrences: list[Found] = []
     for node in reversed(graph.nodes):
         if is_step(node) and len(node.types) == 1 and node in search.cuts.fed:
             here: dict[Any, Found] = {}
             for f in search.at(node, most_steps):
                 here.setdefault((f.op.name, frozenset(f.operands)), f)
-            found += sorted(here.values(), key=lambda f: (-f.steps, f.op.name))
-    return tuple(found)
+            occurrences += sorted(here.values(), key=lambda f: (-f.steps, f.op.name))
+    return tuple(occurrences)
 
 
-def replaced(graph: Graph, found: Sequence[Found]) -> Graph:
+def replaced(graph: Graph, occurrences: Sequence[Found]) -> Graph:
     """The graph with composites where they were found: at each node the largest, and none within another."""
     chosen: dict[Node, Found] = {}
     taken: set[Node] = set()
     order = {n: i for i, n in enumerate(graph.nodes)}
-    for f in sorted(found, key=lambda f: (-f.steps, -order.get(f.node, -1))):
+    for f in sorted(occurrences, key=lambda f: (-f.steps, -order.get(f.node, -1))):
         part = inside(f.node, f.operands)
         if f.node in order and not part & taken:
             chosen[f.node] = f
             taken |= part
 
-    made: dict[Node, Node] = {}
+    images: dict[Node, Node] = {}
     stack = list(graph.roots)
     while stack:
         node = stack[-1]
         here = chosen.get(node)
         sources = node.inputs if here is None else here.operands
-        missing = [s for s in sources if s not in made]
-        if node in made or not missing:
+        missing = [s for s in sources if s not in images]
+        if node in images or not missing:
             stack.pop()
-            if node not in made:
-                inputs = [made[s] for s in sources]
-                made[node] = apply(node.op, inputs, node.attrs) if here is None else apply(here.op, inputs, here.attrs)
+            if node not in images:
+                inputs = [images[s] for s in sources]
+                images[node] = apply(node.op, inputs, node.attrs) if here is None else apply(here.op, inputs, here.attrs)
         else:
             stack.extend(missing)
-    return graph.with_roots([made[r] for r in graph.roots])
+    return graph.with_roots([images[r] for r in graph.roots])
 
 
 def _call(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Graph:
@@ -148,7 +149,7 @@ class _DiscoverSearch:
 
     def candidates(self, types: Sequence[TensorType], node: Node,
                    numbers: Sequence[float]) -> Iterator[tuple[CompositeOp, dict[str, Any]]]:
-        """The composites of so many operands, with the attributes that a part with these numbers may say."""
+        """Yield the composites of this number of operands, with the attributes that a part with these numbers may have."""
         for op in self.ops:
             optional = [n for n in op.operands if n in op.optional]
             left_out = len(op.operands) - len(types)
@@ -178,9 +179,9 @@ class _DiscoverSearch:
         if key not in self.calls:
             self.calls[key] = None
             try:
-                made = _call(op, types, attrs)
-                text = self.fingerprint(made)
-                self.calls[key] = None if text is None else (made, text)
+                call = _call(op, types, attrs)
+                text = self.fingerprint(call)
+                self.calls[key] = None if text is None else (call, text)
             except (TensorGraphsError, TypeError, ValueError, IndexError):
                 pass                                                # the op does not go with these operands: None says so
         return self.calls[key]

@@ -1,8 +1,8 @@
 """draw: one random graph for a rule's patterns: ranks, sizes, dtypes, attributes, ops, and sizes that are symbolic.
 
-What a rule says (dtypes, shapes) is where a draw starts. Where it says nothing, variables have one shape, or each another one
-made of the first (an axis less, more, longer, of size 1; `VARIANTS`); which of these a pattern can be built with is found by
-trying, and remembered. Shapes that are said are varied in the same way, since the rule is found at others as well.
+Draws start from the rule's dtypes and shapes. Without them, variables have one shape, or each a variant of the first (an axis less,
+more, longer, of size 1; `VARIANTS`); trials find which of these a pattern can be built with. Given shapes vary in the same way,
+since the rule matches others as well.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ class Unfit(Exception):
 
 @cache
 def any_ops(operands: int) -> tuple[AtomicOrComposite, ...]:
-    """All ops that an op variable of so many operands stands for."""
-    made: list[AtomicOrComposite] = [
+    """Return all ops that an op variable of this number of operands stands for."""
+    ops: list[AtomicOrComposite] = [
         row for row in ATOMIC.values() if row.arity == operands and row.elementwise]
     for op in LIBRARY.values():
         if len(op.operands) == operands and not op.opaque and any(
                 elementwise(op, (TensorType((3, 5), t),) * operands) for t in DTYPES.values()):
-            made.append(op)
-    return tuple(made)
+            ops.append(op)
+    return tuple(ops)
 
 
 @cache
 def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
-    """Whether an op works on operands of these dtypes."""
+    """Return whether an op works on operands of these dtypes."""
     try:
         apply(op, [leaves.argument(i, TensorType((2,), t)) for i, t in enumerate(dtypes)],
               dict.fromkeys(op.attributes, DTYPES["f32"]))  # a cast's
@@ -86,7 +86,7 @@ def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
 
 @dataclass
 class RuleMemory:
-    """What is remembered of a rule between its draws: how its numbers read, and the variants that could be built."""
+    """Memory between the draws of one rule: the numbers in its code, and the variants that could be built."""
 
     numbers: tuple[int | float, ...] = ()
     variants: list[tuple[int, ...]] = field(default_factory=list)
@@ -96,11 +96,12 @@ class RuleMemory:
     skipped: int = 0
 
     def worth(self, how: str) -> bool:
-        """Whether draws of a kind may still fit."""
+        """Return whether further draws of a kind may fit."""
         return self.draws[how] < HOPELESS_KIND or self.kept[how] * HOPELESS_KIND > self.draws[how]
 
     def is_known(self, draw: Draw) -> bool:
-        """Whether the same attributes at the same ranks were drawn before, more than once: then others come first, for a while."""
+        """Return whether the same attributes at the same ranks were drawn more than once before: then others come first, for a
+        while."""
         if not draw.drawn or self.skipped >= MOST_SKIPPED:
             return False
         key = (tuple(map(repr, draw.drawn.items())), tuple(n.rank for n in draw.bound.values() if isinstance(n, Node)))
@@ -114,10 +115,8 @@ class RuleMemory:
 
 
 class Draw:
-    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed.
-
-    attempt: which draw of its kind this is, so that dtypes take turns. small: the smallest shapes only.
-    """
+    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed. attempt: the number of the draw,
+    so that dtypes take turns. small: the smallest shapes only."""
 
     def __init__(self, rule: Rule, rng: np.random.Generator, tried: RuleMemory, attempt: int = 0,
                  fixed: tuple[DType, Shape] | None = None, small: bool = False) -> None:
@@ -127,7 +126,7 @@ class Draw:
         self.drawn: dict[str, tuple[str, Any]] = {}
         """attribute or op variable -> (what it is of, what was drawn for it)"""
         self.sizes: dict[str, int] = {}
-        self.shapes = {name: said.dims for name, said in rule.said.items() if said.dims is not None}
+        self.shapes = {name: entry.dims for name, entry in rule.said.items() if entry.dims is not None}
         self.variants: list[int] = []
         among = [t for t in DTYPES.values() if is_among(t, rule.dtypes)]
         self.dtype = in_turn(among, attempt)
@@ -164,14 +163,14 @@ class Draw:
             return tuple(int(s) for s in rng.choice((1, 2, 3), rank))
         if rng.random() < 0.25:
             return (self.pick((2, 3, 4)),) * rank
-        made = [self.pick(SIZES[:5] if rank > 2 else SIZES) for _ in range(rank)]
-        if made and rng.random() < 0.04:
-            made[int(rng.integers(rank))] = 0
-        if made and rng.random() < 0.15:
+        shape = [self.pick(SIZES[:5] if rank > 2 else SIZES) for _ in range(rank)]
+        if shape and rng.random() < 0.04:
+            shape[int(rng.integers(rank))] = 0
+        if shape and rng.random() < 0.15:
             near = [m for n in whole for m in (n - 1, n, n + 1) if 6 < m <= LARGEST]
-            made = [min(s, 3) for s in made]
-            made[int(rng.integers(rank))] = self.pick([*LONG, *near, *near])
-        return tuple(made)
+            shape = [min(s, 3) for s in shape]
+            shape[int(rng.integers(rank))] = self.pick([*LONG, *near, *near])
+        return tuple(shape)
 
     def size(self, name: str) -> int:
         if name.isdigit():
@@ -185,9 +184,9 @@ class Draw:
         return self.sizes[name]
 
     def shape_of(self, name: str) -> Shape:
-        said = name in self.shapes
-        shape = tuple(map(self.size, self.shapes[name])) if said else self.shape
-        if self.how == "same" or (not said and not self.bound and self.how != "ones"):
+        has_shape = name in self.shapes
+        shape = tuple(map(self.size, self.shapes[name])) if has_shape else self.shape
+        if self.how == "same" or (not has_shape and not self.bound and self.how != "ones"):
             self.variants.append(0)
             return shape
         if self.how == "ones":
@@ -201,7 +200,7 @@ class Draw:
         elif any(self.variants) and self.rng.random() < 0.3:
             number = max(self.variants)                     # two that belong together, as keys and values do
         else:
-            number = int(self.rng.integers(len(VARIANTS))) if not said or self.rng.random() < 0.4 else 0
+            number = int(self.rng.integers(len(VARIANTS))) if not has_shape or self.rng.random() < 0.4 else 0
         self.variants.append(number)
         return VARIANTS[number](shape, self.m)
 
@@ -223,12 +222,12 @@ class Draw:
     def tops(self) -> tuple[Node, ...]:
         """The patterns, built. Raises Unfit."""
         try:
-            made = tuple(self.build(p) for p in self.rule.patterns)
+            tops = tuple(self.build(p) for p in self.rule.patterns)
         except (TensorGraphsError, IndexError, ValueError) as error:
             raise Unfit(f"what was drawn does not fit the pattern: {first_line(error)}") from None
         if self.how == "varied" and any(self.variants) and tuple(self.variants) not in self.tried.variants:
             self.tried.variants.append(tuple(self.variants))
-        return made
+        return tops
 
     def build(self, pattern: Pattern, like: TensorType | None = None) -> Node:
         if isinstance(pattern, Variable):
@@ -238,10 +237,10 @@ class Draw:
                 raise Unfit("nothing says which dtype a number of the pattern has")
             return atomic.fill(pattern.value, like.shape, like.dtype)
         operands: list[Node | None] = [None if isinstance(p, Literal) else self.build(p) for p in pattern.operands]
-        known = next((o.type for o in reversed(operands) if o is not None), TensorType(self.shape, self.dtype))
+        type = next((o.type for o in reversed(operands) if o is not None), TensorType(self.shape, self.dtype))
         if pattern.name == "where" and operands[0] is None:
-            operands[0] = self.build(pattern.operands[0], TensorType(known.shape, bool_))
-        nodes = [self.build(p, known) if o is None else o for p, o in zip(pattern.operands, operands, strict=True)]
+            operands[0] = self.build(pattern.operands[0], TensorType(type.shape, bool_))
+        nodes = [self.build(p, type) if o is None else o for p, o in zip(pattern.operands, operands, strict=True)]
         if pattern.name.startswith(ANY_OP):
             return self.any_op(pattern.name, nodes)
         op = ATOMIC.get(pattern.name) or LIBRARY[pattern.name]
@@ -252,7 +251,7 @@ class Draw:
             if pattern.absent:
                 attrs["absent"] = pattern.absent
             try:
-                made = leaves.item(apply(op, nodes, attrs), pattern.output)
+                result = leaves.item(apply(op, nodes, attrs), pattern.output)
             except TensorGraphsError as e:
                 error = e
                 if not fresh:
@@ -261,7 +260,7 @@ class Draw:
             self.bound.update(fresh)
             self.drawn.update({wanted.name: (f"{op.name}.{name}", attrs[name]) for name, wanted in pattern.attributes
                                if isinstance(wanted, AttributeVariable) and wanted.name in fresh})
-            return made
+            return result
         raise Unfit(f"no legal value of the attributes of {op.name} was drawn: {first_line(error) if error else ''}")
 
     def any_op(self, name: str, nodes: list[Node]) -> Node:
@@ -272,9 +271,9 @@ class Draw:
             op = self.pick(fits)
             self.bound[name] = op, {a: self.attributes.value(op, a, nodes, [], []) for a in op.attributes}
         op, attrs = self.bound[name]
-        made = apply(op, nodes, attrs)
+        result = apply(op, nodes, attrs)
         self.drawn[name] = "op", op.name
-        return made
+        return result
 
     def attribute(self, op: AtomicOrComposite, name: str, wanted: Any, nodes: list[Node], fresh: dict[str, Any]) -> Any:
         if not isinstance(wanted, AttributeVariable):
@@ -295,14 +294,14 @@ AtomicOrComposite = atomic.AtomicOp | CompositeOp
 
 def symbolic(tops: Sequence[Node], rng: np.random.Generator) -> tuple[tuple[Node, ...], int] | None:
     """The graphs with one of their sizes, wherever it stands, as the dim n; with that size. None where they cannot be built."""
-    found: list[Node] = []
+    named: list[Node] = []
 
     def note(node: Node, new: tuple[Node, ...]) -> None:
         if node.op in leaves.NAMED_LEAVES:
-            found.append(node)
+            named.append(node)
 
     rebuild(list(tops), note)
-    sizes = sorted({int(s) for n in found for s in n.shape if int(s) > 1})
+    sizes = sorted({int(s) for n in named for s in n.shape if int(s) > 1})
     if not sizes:
         return None
     size, n = int(rng.choice(sizes)), d.dim("n", 1, 512)

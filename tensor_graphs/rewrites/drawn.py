@@ -69,6 +69,6 @@ def _special(node: Node, value: np.ndarray) -> list[str]:
         ends = {"lowest": node.dtype.min, "highest": node.dtype.max, "below 0": None}
         return [w for w, end in ends.items() if ((value < 0).any() if end is None else (value == end).any())]
     x = value.astype(np.float64)
-    found = {"NaN": np.isnan(x), "∞": x == np.inf, "−∞": x == -np.inf, "−0": (x == 0) & np.signbit(x),
+    masks = {"NaN": np.isnan(x), "∞": x == np.inf, "−∞": x == -np.inf, "−0": (x == 0) & np.signbit(x),
              "0": (x == 0) & ~np.signbit(x), "denormal": (x != 0) & (np.abs(x) < node.dtype.smallest_normal), "below 0": x < 0}
-    return [w for w, mask in found.items() if mask.any()]
+    return [w for w, mask in masks.items() if mask.any()]

@@ -1,8 +1,8 @@
-"""drawn_values: what admission puts into the leaves of a rule's instance, so that a wrong rule is met where it is wrong.
+"""drawn_values: values that admission puts into the leaves of a rule's instance, so that a wrong rule shows.
 
 Plain random numbers; all of one sign, leaf by leaf; of very large and very small size; and the numbers that are written in the
 rule, with their neighbours. `grid` has all of these in every combination that a thousand points can hold, for several leaves at
-once: that is where `x == 137 and y == 201` is met.
+once: that finds `x == 137 and y == 201`.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _STRUCTURAL = ("axis", "axes", "index", "shape", "bounds", "padding", "length")
 
 def written(nodes: Iterable[Node]) -> tuple[int | float, ...]:
     """The numbers that stand in graphs: constants and attributes that are numbers. 0 and 1 are always drawn, so not among them."""
-    found: dict[int | float, None] = {}
+    numbers: dict[int | float, None] = {}
     for node in walk(list(nodes)):
         for name, value in node.attrs.items():
             if isinstance(value, ArrayValue):
-                found.update(dict.fromkeys(x.item() for x in np.unique(value.array())[:MOST_NUMBERS]))
+                numbers.update(dict.fromkeys(x.item() for x in np.unique(value.array())[:MOST_NUMBERS]))
             elif isinstance(value, float) or (isinstance(value, int) and name not in _STRUCTURAL
                                               and (node.op is leaves.CONSTANT or isinstance(node.op, CompositeOp))):
-                found[value] = None
-    return tuple(x for x in found if not isinstance(x, bool) and math.isfinite(x) and x not in (0, 1))[:MOST_NUMBERS]
+                numbers[value] = None
+    return tuple(x for x in numbers if not isinstance(x, bool) and math.isfinite(x) and x not in (0, 1))[:MOST_NUMBERS]
 
 
 def _held(values: Sequence[int | float], dtype: DType) -> Array:
-    """Those of the values that a dtype holds, as an array of it."""
+    """Return the values that a dtype can hold, as an array of it."""
     if dtype.kind == "float":
         with np.errstate(all="ignore"):
-            made = np.array([float(v) for v in values], dtype=np.float64).astype(dtype.numpy)
-        return made[np.isfinite(made.astype(np.float64))]
+            array = np.array([float(v) for v in values], dtype=np.float64).astype(dtype.numpy)
+        return array[np.isfinite(array.astype(np.float64))]
     return np.array([int(v) for v in values if int(dtype.min) <= v <= int(dtype.max)], dtype=dtype.numpy)
 
 
@@ -84,14 +84,14 @@ def _values(rng: np.random.Generator, node: Node, how: str, numbers: Sequence[in
     shape, t = tuple(int(s) for s in node.shape), node.dtype
     if t.kind == "bool":
         return np.asarray(rng.random(shape) < 0.5)
-    made = _integers(rng, t, shape) if t.is_integer else _floats(rng, t, shape, how, special, small)
+    values = _integers(rng, t, shape) if t.is_integer else _floats(rng, t, shape, how, special, small)
     if how != "numbers":
-        return made
+        return values
     exact, around = _near(numbers, t)
     for pool, share in ((around, 0.3), (exact, 0.5)):
         if pool.size:
-            made = np.where(rng.random(shape) < share, rng.choice(pool, shape), made).astype(t.numpy)
-    return made
+            values = np.where(rng.random(shape) < share, rng.choice(pool, shape), values).astype(t.numpy)
+    return values
 
 
 def _integers(rng: np.random.Generator, t: DType, shape: tuple[int, ...]) -> Array:
@@ -118,12 +118,10 @@ def _floats(rng: np.random.Generator, t: DType, shape: tuple[int, ...], how: str
 
 def grid(rng: np.random.Generator, drawn: Sequence[Node], numbers: Sequence[int | float], special: bool,
          small: bool) -> dict[Node, Array]:
-    """POINTS points: for each leaf of that many elements one coordinate of them; random values for the others.
-
-    First the numbers with 0 and ±1 in all combinations, as many as fit into half of the points; then combinations of everything.
-    """
+    """Return for each leaf of POINTS elements one coordinate of the grid, random values for the others: first the numbers with 0
+    and ±1 in all combinations, up to half of the points; then combinations of everything."""
     axes = [node for node in drawn if math.prod(int(s) for s in node.shape) == POINTS]
-    made = random_values(rng, [node for node in drawn if node not in axes], numbers, special, small)
+    values = random_values(rng, [node for node in drawn if node not in axes], numbers, special, small)
     pools, first = [], []
     for node in axes:
         if node.dtype.kind == "bool":
@@ -139,8 +137,8 @@ def grid(rng: np.random.Generator, drawn: Sequence[Node], numbers: Sequence[int 
     while axes and len(places) < POINTS:
         places += places[:POINTS - len(places)]
     for i, (node, pool) in enumerate(zip(axes, pools, strict=True)):
-        made[node] = pool[[place[i] for place in places]].reshape([int(s) for s in node.shape])
-    return made
+        values[node] = pool[[place[i] for place in places]].reshape([int(s) for s in node.shape])
+    return values
 
 
 def _combinations(rng: np.random.Generator, sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:

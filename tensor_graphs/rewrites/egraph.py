@@ -35,12 +35,10 @@ CONGRUENCE = "congruence"
 
 @dataclass(slots=True)
 class EClass:
-    """Equal values. `parents`: terms with a child here.
+    """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, as written, if it is known.
 
-    `splat`: the number that all elements are, as written, if it is known.
-
-    `touched`: the round in which it was made, joined, or learnt something. `bound`: no input or state is needed to know
-    it, so that it is computed once, when a graph is given its parameters. `ops`: the names of the ops of its e-nodes.
+    `touched`: the round in which it was created, joined, or learnt something. `bound`: no input or state is needed, so it is
+    computed once, when a graph receives its parameters. `ops`: the names of the ops of its e-nodes.
     """
 
     type: TensorType
@@ -54,10 +52,8 @@ class EClass:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One union: two terms, and why they are equal: the name of a rule, or congruence.
-
-    known: the two were in one class already, so that it joined nothing; proofs get shorter by it.
-    """
+    """One union: two terms, and why they are equal: the name of a rule, or congruence. known: it joined nothing, as the two were in
+    one class already; proofs get shorter by it."""
 
     left: int
     right: int
@@ -79,10 +75,8 @@ class View:
 
 
 class EGraph:
-    """See the module's docstring. `terms`, `edges` and `classes` may be read by others, and are changed here only.
-
-    `generation` is set by who adds: 0 for what was written, one more for what a rule makes of it. It bounds how far rules go on.
-    """
+    """See the module's docstring. Others may read `terms`, `edges` and `classes`. The caller that adds sets `generation`: 0 for
+    what was written, one more for what a rule makes of it; it bounds how far rules go on."""
 
     def __init__(self) -> None:
         self.terms: list[ENode] = []
@@ -128,11 +122,11 @@ class EGraph:
     def placeholder(self, term: int) -> Node:
         """A leaf of the language that stands for the class of a term; `add` reads it back."""
         root = self.find(term)
-        found = self._placeholders.get(root)
-        if found is None:
+        node = self._placeholders.get(root)
+        if node is None:
             t = self.classes[root].type
-            found = self._placeholders[root] = apply(CLASS, (), {"index": root, "shape": t.shape, "dtype": t.dtype})
-        return found
+            node = self._placeholders[root] = apply(CLASS, (), {"index": root, "shape": t.shape, "dtype": t.dtype})
+        return node
 
     def view(self) -> View:
         """A snapshot of the classes; rebuild first."""
@@ -171,9 +165,9 @@ class EGraph:
         """The term for one output of an op on terms; the class it falls into is found by its e-node."""
         key = attribute_key(attrs)
         exact = tuple(sorted(children)) if is_commutative(op) else tuple(children)
-        known = self._exact.get((op, key, exact, output))
-        if known is not None:
-            return known
+        number_of_term = self._exact.get((op, key, exact, output))
+        if number_of_term is not None:
+            return number_of_term
         number = len(self.terms)
         term = ENode(op, attrs, key, exact, output, number)
         self._exact[term.key] = number
@@ -183,15 +177,15 @@ class EGraph:
         self._parent.append(number)
         self.edges_of.append([])
         node = self._canonical(term)
-        found = self._hashcons.get(node.key)
-        if found is not None:
-            self._parent[number] = self.find(found)
-            self._edge(number, found, CONGRUENCE)
+        twin = self._hashcons.get(node.key)
+        if twin is not None:
+            self._parent[number] = self.find(twin)
+            self._edge(number, twin, CONGRUENCE)
             return number
         self._hashcons[node.key] = number
-        made = EClass(type, [node], touched=self.round, ops={op.name})
-        self.classes[number] = made
-        made.splat, made.bound = self._analyse(node, type)
+        eclass = EClass(type, [node], touched=self.round, ops={op.name})
+        self.classes[number] = eclass
+        eclass.splat, eclass.bound = self._analyse(node, type)
         for child in dict.fromkeys(node.children):
             self.classes[child].parents.append(number)
         self.changes += 1
@@ -209,7 +203,7 @@ class EGraph:
             node.op, node.attrs, node.attrs_key, children, node.output, node.term)
 
     def _analyse(self, node: ENode, type: TensorType) -> tuple[Any, bool]:
-        """What is known of a value: (the number that all of its elements are or None, whether it is known when bound)."""
+        """Return (the number that all elements of a value are or None, whether the value is known when bound)."""
         name = node.op.name
         children = [self.classes[self.find(c)] for c in node.children]
         splat = None
@@ -223,17 +217,17 @@ class EGraph:
 
     # ---- unions ------------------------------------------------------------------------------------------------------
 
-    def _edge(self, left: int, right: int, reason: str, known: bool = False) -> None:
+    def _edge(self, left: int, right: int, reason: str, redundant: bool = False) -> None:
         self.edges_of[left].append(len(self.edges))
         self.edges_of[right].append(len(self.edges))
-        self.edges.append(Edge(left, right, reason, known))
+        self.edges.append(Edge(left, right, reason, redundant))
 
     def union(self, left: int, right: int, reason: str) -> bool:
         """Say that two terms are equal; False if that was known. Raises UnionError for values of different types."""
         a, b = self.find(left), self.find(right)
         if a == b:
             if left != right:
-                self._edge(left, right, reason, known=True)
+                self._edge(left, right, reason, redundant=True)
             return False
         one, other = self.classes[a], self.classes[b]
         if not same_type(one.type, other.type):
@@ -336,13 +330,13 @@ def rounded(value: Any, dtype: DType) -> Any:
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Whether two splats are the same number; 0.0 and −0.0 are not, NaN is itself."""
+    """Return whether two splats are the same number; 0.0 and −0.0 are not, NaN is itself."""
     return a is not None and b is not None and encode_attribute(a) == encode_attribute(b)
 
 
 def uses(view: Iterable[ENode]) -> dict[str, list[ENode]]:
     """E-nodes by the name of their op, in their order."""
-    found: dict[str, list[ENode]] = {}
+    readers: dict[str, list[ENode]] = {}
     for node in view:
-        found.setdefault(node.op.name, []).append(node)
-    return found
+        readers.setdefault(node.op.name, []).append(node)
+    return readers

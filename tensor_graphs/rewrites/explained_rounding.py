@@ -24,7 +24,7 @@ __all__ = ["RUNS", "SAFETY", "runs"]
 
 
 def _exact_product(x: Array, y: Array, product: Array) -> Array:
-    """Whether x · y is exactly this float64 (Dekker 1971)."""
+    """Return whether x · y is exactly this float64 (Dekker 1971)."""
     def halves(v: Array) -> tuple[Array, Array]:
         high = v * 134217729.0                              # 2^27 + 1
         high = high - (high - v)
@@ -44,41 +44,41 @@ class Rounded(Real):
         return np.asarray(np.where(exact, x, x * (1.0 + NOISE * self.rng.uniform(-1.0, 1.0, x.shape))))
 
     def add(self, n: At, x: Array, y: Array) -> Array:
-        made = super().add(n, x, y)
+        result = super().add(n, x, y)
         if n.dtype.kind != "float":
-            return made
-        part = made - x
-        return self.noise(made, (x - (made - part)) + (y - part) == 0)
+            return result
+        part = result - x
+        return self.noise(result, (x - (result - part)) + (y - part) == 0)
 
     def mul(self, n: At, x: Array, y: Array) -> Array:
-        made = super().mul(n, x, y)
-        return self.noise(made, _exact_product(x, y, made)) if n.dtype.kind == "float" else made
+        result = super().mul(n, x, y)
+        return self.noise(result, _exact_product(x, y, result)) if n.dtype.kind == "float" else result
 
     def reciprocal(self, n: At, x: Array) -> Array:
-        made = super().reciprocal(n, x)
-        return self.noise(made, (x * made == 1) & _exact_product(x, made, np.ones_like(made)))
+        result = super().reciprocal(n, x)
+        return self.noise(result, (x * result == 1) & _exact_product(x, result, np.ones_like(result)))
 
     def sqrt(self, n: At, x: Array) -> Array:
-        made = super().sqrt(n, x)
-        return self.noise(made, _exact_product(made, made, x))
+        result = super().sqrt(n, x)
+        return self.noise(result, _exact_product(result, result, x))
 
     def exp2(self, n: At, x: Array) -> Array:
         return self.noise(super().exp2(n, x), x == np.floor(x))
 
     def log2(self, n: At, x: Array) -> Array:
-        made = super().log2(n, x)
-        return self.noise(made, (made == np.floor(made)) & (np.exp2(made) == x))
+        result = super().log2(n, x)
+        return self.noise(result, (result == np.floor(result)) & (np.exp2(result) == x))
 
     def sin(self, n: At, x: Array) -> Array:
         return self.noise(super().sin(n, x), x == 0)
 
     def sum(self, n: At, x: Array) -> Array:
-        made = super().sum(n, x)
+        result = super().sum(n, x)
         if n.dtype.kind != "float":
-            return made
+            return result
         axes = n.attrs["axes"]
         whole = np.all(x == np.floor(x), axis=axes) & (np.sum(np.abs(x), axis=axes) < 2.0**53)
-        return self.noise(made, whole | (np.count_nonzero(x, axis=axes) <= 1))
+        return self.noise(result, whole | (np.count_nonzero(x, axis=axes) <= 1))
 
     def finish(self, n: At, value: Array) -> Array:
         return self.noise(value) if n.dtype.kind == "float" and n.node.op.name == "scatter" else value
@@ -87,15 +87,15 @@ class Rounded(Real):
 class _RoundedWalk(_Walk):
     """Every composite by its definition, so that what is exact inside of it is seen."""
 
-    def __init__(self, given: Mapping[Node, Any], seed: int) -> None:
-        super().__init__(given, {}, "real", False)
+    def __init__(self, inputs: Mapping[Node, Any], seed: int) -> None:
+        super().__init__(inputs, {}, "real", False)
         self.algebra = self.rounded = Rounded(seed)
 
     def direct(self, op: Any, node: Node, values: list[Array]) -> tuple[Array, ...]:
         return tuple(self.rounded.noise(x) if x.dtype == np.float64 else x for x in super().direct(op, node, values))
 
 
-def runs(roots: Sequence[Node], given: Mapping[Node, Any], seeds: Iterable[int] = range(RUNS)) -> list[list[Array]]:
+def runs(roots: Sequence[Node], inputs: Mapping[Node, Any], seeds: Iterable[int] = range(RUNS)) -> list[list[Array]]:
     """The values of the roots in each of the disturbed runs."""
     with np.errstate(all="ignore"):
-        return [_RoundedWalk(given, seed).run(roots) for seed in seeds]
+        return [_RoundedWalk(inputs, seed).run(roots) for seed in seeds]

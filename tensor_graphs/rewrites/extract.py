@@ -45,7 +45,7 @@ def paid(node: ENode, bound: bool) -> float:
 
 
 def is_paid(node: Node) -> bool:
-    """Whether a node of a graph is a step at run time."""
+    """Return whether a node of a graph is a step at run time."""
     return node.op.kind != "leaf" and not node.op.facts.view
 
 
@@ -104,19 +104,19 @@ class Extractor:
 
     def grow(self) -> Choice | None:
         """The cheapest choice found greedily; None when everything leads in circles."""
-        found: dict[int, tuple[float, dict[int, ENode]]] = {}
+        grown: dict[int, tuple[float, dict[int, ENode]]] = {}
         costs = self.costs
         pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
         while pending:
             number = next(iter(pending))
             del pending[number]
-            best = found.get(number)
+            best = grown.get(number)
             for node in self.view.classes[number]:
-                if any(c not in found for c in node.children):
+                if any(c not in grown for c in node.children):
                     continue
                 own = costs[id(node)]
                 if len(node.children) == 1:
-                    below, merged = found[node.children[0]]
+                    below, merged = grown[node.children[0]]
                     if number in merged or (best is not None and below + own >= best[0] - 1e-12):
                         continue
                     merged = {**merged, number: node}
@@ -124,7 +124,7 @@ class Extractor:
                 else:
                     merged = {}
                     for child in node.children:
-                        for key, value in found[child][1].items():
+                        for key, value in grown[child][1].items():
                             merged.setdefault(key, value)
                     if number in merged:
                         continue
@@ -132,20 +132,20 @@ class Extractor:
                     total = sum([costs[id(n)] for n in merged.values()])
                 if (best is None or total < best[0] - 1e-12) and self._is_acyclic(number, merged):
                     best = (total, merged)
-            if best is not None and (number not in found or best[0] < found[number][0] - 1e-12):
-                found[number] = best
+            if best is not None and (number not in grown or best[0] < grown[number][0] - 1e-12):
+                grown[number] = best
                 for user in self.users.get(number, ()):
                     pending[user] = None
-        if any(r not in found for r in self.roots):
+        if any(r not in grown for r in self.roots):
             return None
         choice: dict[int, ENode] = {}
         for root in self.roots:
-            for key, value in found[root][1].items():
+            for key, value in grown[root][1].items():
                 choice.setdefault(key, value)
         return self._needed(choice)
 
     def _is_acyclic(self, root: int, choice: Choice) -> bool:
-        """Whether a merged choice computes its root: two sets that are acyclic may hold a circle together."""
+        """Return whether a merged choice computes its root: the union of two acyclic sets may have a cycle."""
         state: dict[int, int] = {}
         stack = [(root, 0)]
         while stack:
@@ -165,7 +165,7 @@ class Extractor:
         return True
 
     def _needed(self, choice: Choice) -> Choice | None:
-        """What the roots need of a choice, operands first; None for a circle."""
+        """Return what the roots need of a choice, operands first; None for a cycle."""
         order: dict[int, ENode] = {}
         state: dict[int, int] = {}
         for root in self.roots:
@@ -192,11 +192,11 @@ class Extractor:
         return sum(counted.values())
 
     def best(self) -> Choice:
-        """The greedy choice, improved by swaps of one e-node while that helps, and by sharing.
+        """Return the greedy choice, improved by swaps of one e-node while that helps, and by sharing.
 
-        What several would have to choose at once (one product instead of three) no single swap finds: each e-node that
-        more than one class could use is taken to cost nothing, once; whoever is cheaper by it then uses it, and the whole is
-        scored at the real prices.
+        No single swap finds what several classes would have to choose at once (one product instead of three): each e-node that more
+        than one class could use is taken to cost nothing, once; the classes that are cheaper by it use it, and the result is scored
+        at the real costs.
         """
         choice = self.grow()
         if choice is None:
@@ -211,12 +211,12 @@ class Extractor:
 
     def _shareable(self, choice: Choice) -> list[ENode]:
         """Paid e-nodes that are not chosen and that at least two chosen classes could read instead, the most read first."""
-        found = []
+        shareable = []
         for number in self.reachable:
             readers = sum(user in choice for user in dict.fromkeys(self.users.get(number, ())))
             if number not in choice and readers >= 2:
-                found += [(-readers, n.term, n) for n in self.view.classes[number] if self.costs[id(n)] > TINY]
-        return [n for _, _, n in sorted(found, key=lambda row: row[:2])]
+                shareable += [(-readers, n.term, n) for n in self.view.classes[number] if self.costs[id(n)] > TINY]
+        return [n for _, _, n in sorted(shareable, key=lambda row: row[:2])]
 
     def _cheaper_by(self, shared: ENode) -> dict[int, ENode]:
         """The e-nodes of classes that are cheaper as trees when one e-node is free, that one among them."""
@@ -268,19 +268,19 @@ class Extractor:
     @cached_property
     def _trees(self) -> dict[int, tuple[float, ENode]]:
         """The cheapest way to compute each class as a tree."""
-        found: dict[int, tuple[float, ENode]] = {}
+        trees: dict[int, tuple[float, ENode]] = {}
         pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
         while pending:
             number = next(iter(pending))
             del pending[number]
             for node in self.view.classes[number]:
-                if any(c not in found for c in node.children):
+                if any(c not in trees for c in node.children):
                     continue
-                cost = self.costs[id(node)] + sum(found[c][0] for c in node.children)
-                if number not in found or cost < found[number][0] - 1e-12:
-                    found[number] = (cost, node)
+                cost = self.costs[id(node)] + sum(trees[c][0] for c in node.children)
+                if number not in trees or cost < trees[number][0] - 1e-12:
+                    trees[number] = (cost, node)
                     pending.update(dict.fromkeys(self.users.get(number, ())))
-        return found
+        return trees
 
     @cached_property
     def everything(self) -> Choice:
@@ -288,10 +288,8 @@ class Extractor:
         return {number: node for number, (_, node) in self._trees.items()}
 
     def several(self, count: int) -> list[Choice]:
-        """Up to `count` different choices, the best first, the rest approximately by cost.
-
-        From each choice that was given, every other e-node of each of its classes is forced once and the rest grown again.
-        """
+        """Return up to `count` different choices, the best first, the rest approximately by cost: from each choice, every other
+        e-node of each of its classes is forced once and the rest grown again."""
         first = self.best()
         queue: list[tuple[float, int, Choice]] = []
         ticket = itertools.count()
@@ -304,10 +302,10 @@ class Extractor:
                 heapq.heappush(queue, (self.score(choice), next(ticket), choice))
 
         offer(first)
-        found: list[Choice] = []
-        while queue and len(found) < count:
+        choices: list[Choice] = []
+        while queue and len(choices) < count:
             _, _, choice = heapq.heappop(queue)
-            found.append(choice)
+            choices.append(choice)
             if len(seen) > 40 * count:
                 continue
             for number in choice:
@@ -315,11 +313,11 @@ class Extractor:
                     trial = None if node is choice[number] else self.chosen(choice, number, node)
                     if trial is not None:
                         offer(trial)
-        return found
+        return choices
 
     def nodes(self, choice: Choice, written: Mapping[int, Location] | None = None) -> dict[int, Node]:
-        """A choice as nodes of the language, by class. written: where a class was said; what was not is said where its first
-        reader is."""
+        """Return a choice as nodes of the language, by class. written: the location of a class; a class without one takes its first
+        reader's."""
         places = dict(written or {})
         for reader in reversed(list(choice)):
             for child in choice[reader].children if reader in places else ():
@@ -327,8 +325,8 @@ class Extractor:
         nodes: dict[int, Node] = {}
         for number, node in choice.items():
             with written_at(places.get(number)):
-                made = apply(node.op, [nodes[c] for c in node.children], node.attrs)
-                nodes[number] = leaves.item(made, node.output)
+                call = apply(node.op, [nodes[c] for c in node.children], node.attrs)
+                nodes[number] = leaves.item(call, node.output)
         return nodes
 
     def graph(self, choice: Choice, nodes: Mapping[int, Node] | None = None) -> Graph:
@@ -345,10 +343,10 @@ class Extractor:
         out: list[Extraction] = []
         keys: set[str] = set()
         for choice in self.several(count) if count > 1 else [self.best()]:
-            made = self.graph(choice)
-            if made.structural_key not in keys:
-                keys.add(made.structural_key)
-                out.append(Extraction(made, self.score(choice), choice))
+            graph = self.graph(choice)
+            if graph.structural_key not in keys:
+                keys.add(graph.structural_key)
+                out.append(Extraction(graph, self.score(choice), choice))
         return out
 
 

@@ -70,8 +70,8 @@ RENAMES = "composite/"
 
 
 def may_be_reworded(graph: Graph, users: bool = False) -> bool:
-    """False for a graph in which looking is not worth its time: one step, or no product; and for one with copies to a device.
-    users: among the rules are a user's, which may be about any step."""
+    """Return False for a graph in which the search is not worth its time: one step, no product, or copies to a device. users: a
+    user's rule, which may match any step, is among the rules."""
     if any(n.op is leaves.COPY_TO for n in graph.nodes):
         return False
     steps = [n for n in graph.nodes if is_paid(n)]
@@ -80,10 +80,9 @@ def may_be_reworded(graph: Graph, users: bool = False) -> bool:
 
 def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget = BRIEF,
            rows: RecipeRows | None = None, of_users: bool = True) -> list[Offer]:
-    """The pieces of a graph that can be said otherwise, no two with a node in common.
+    """Return the pieces of a graph with other wordings, no two with a node in common.
 
-    rules: by default all that take nothing for granted, users' rules among them where they are wanted (of_users). rows: where
-    what they find is on file, and is put on file.
+    rules: by default all without assumptions; users' rules are among them if of_users. rows: results are read from and saved there.
     """
     from tensor_graphs.rewrites.rules import ALL, allowed
 
@@ -94,10 +93,10 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
     def found_in(one: Graph) -> list[Offer]:
         def search() -> list[Offer]:
             searched = _RewordSearch(one, rules, budget)
-            made = searched.offers()
+            found_offers = searched.offers()
             if rows is not None:
                 rows.notes += searched.notes.values()
-            return made
+            return found_offers
 
         if not may_be_reworded(one, users):
             return []
@@ -108,14 +107,14 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
 
     if not may_be_reworded(graph, users) or sum(map(is_paid, graph.nodes)) <= LARGE:
         return found_in(graph)
-    known: dict[Graph, list[Offer]] = {}
-    found = []
+    solved: dict[Graph, list[Offer]] = {}
+    moved = []
     for region in regions(graph).all:
-        if region.graph not in known:
-            known[region.graph] = found_in(region.graph)
+        if region.graph not in solved:
+            solved[region.graph] = found_in(region.graph)
         at = {leaf: region.leaves[str(leaf.attrs["name"])] for leaf in region.graph.nodes if leaf.op in leaves.NAMED_LEAVES}
-        found += [_moved(o, at) for o in known[region.graph]]
-    return found
+        moved += [_moved(o, at) for o in solved[region.graph]]
+    return moved
 
 
 def _moved(offer: Offer, at: dict[Node, Node]) -> Offer:
@@ -141,7 +140,8 @@ class _Change:
 
 
 class _RewordSearch:
-    """What else says the pieces of one graph. A class is the value of the nodes in it, in the graph and in what is extracted."""
+    """The search for other wordings in one graph. A class is the value of the nodes in it, in the graph and in what is
+    extracted."""
 
     def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
         self.graph, self.e = graph, EGraph()
@@ -180,35 +180,34 @@ class _RewordSearch:
                 taken = cost(node, bound)
                 return taken - STAYS if taken > STAYS and self._key(node) in self.node_of else taken
 
-            for made in Extractor(self.view, *self.ends, near).extract(SEVERAL):
+            for extracted in Extractor(self.view, *self.ends, near).extract(SEVERAL):
                 # the cheapest first: what holds a whole change that is there already is that one, and more that gains nothing
-                changes += [c for c in self._changes(made.choice) if self._pays(c, cost)
+                changes += [c for c in self._changes(extracted.choice) if self._pays(c, cost)
                             and not any(there.classes < c.classes for there in changes)]
         changes += self._users_changes()
-        found = []
+        pieces = []
         for group in _joined(changes):
             offer = self._offer(group)
             if offer is not None:
-                found.append(offer)
-        return found
+                pieces.append(offer)
+        return pieces
 
     def _users_changes(self) -> list[_Change]:
-        """What users' rules say, wherever they hold: a rule that a user declared is a way whatever is guessed of it, as a user's
-        kernel is."""
-        said = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
-        if not said:
+        """Yield the changes by users' rules, wherever they hold: they are ways at any estimated cost, as a user's kernel is."""
+        homes = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
+        if not homes:
             return []
-        found: dict[frozenset[int], _Change] = {}
+        users_changes: dict[frozenset[int], _Change] = {}
         extractor = Extractor(self.view, *self.ends, self._own_first)
         stands = extractor.best()                                   # without what a rule makes an operand of its own
-        for term, home in list(said.items())[:MOST_SAID]:
+        for term, home in list(homes.items())[:MOST_SAID]:
             key = self._key(self.e.terms[term])
             node = next((n for n in self.view.classes[home] if self._key(n) == key), None)
             other = None if node is None or home not in stands else extractor.chosen(stands, home, node)
             for change in self._changes(other or stands):
                 if home in change.classes:
-                    found.setdefault(change.classes, change)
-        return list(found.values())
+                    users_changes.setdefault(change.classes, change)
+        return list(users_changes.values())
 
     def _own_first(self, node: ENode, bound: bool) -> float:
         """A cost by which the graph's own words are extracted."""
@@ -234,15 +233,15 @@ class _RewordSearch:
             if start not in seen:
                 group, todo = {start}, [start]
                 while todo:
-                    beside = links[todo.pop()] - group
-                    group |= beside
-                    todo += beside
+                    linked = links[todo.pop()] - group
+                    group |= linked
+                    todo += linked
                 seen |= group
                 out.append(_Change(frozenset(group), {c: choice[c] for c in group if c in choice and c not in stays}))
         return out
 
     def _pays(self, change: _Change, cost: NodeCost) -> bool:
-        """Whether the other words are cheaper by guess."""
+        """Return whether the other wording is cheaper by estimate."""
         bound = self.view.bound
         old = {self._key(self.e.terms[self.e.add(n)])[:3]: cost(self.e.terms[self.e.add(n)], bound[c])
                for c in change.classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
@@ -250,8 +249,8 @@ class _RewordSearch:
         return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
 
     def _offer(self, group: Sequence[_Change], more: frozenset[Node] = frozenset()) -> Offer | None:
-        """The piece that changes which have something in common are about, and what each makes of it; None where it is no piece: a
-        way leads out of it and back. more: nodes that belong to the piece as well."""
+        """Return the piece that changes with something in common are about, with their wordings; None where a path leads out of it
+        and back. more: nodes that belong to the piece as well."""
         classes = frozenset().union(*(c.classes for c in group))
         inside = {*more} | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
@@ -263,14 +262,14 @@ class _RewordSearch:
         operands = dict.fromkeys(i for n in self.graph.nodes if n in inside for i in n.inputs if i not in inside and i in self.fed)
         others: dict[str, Other] = {}
         for change in group:
-            made = self._said(change, outputs, inside)
-            if made is None:
+            wording = self._said(change, outputs, inside)
+            if wording is None:
                 continue
-            new, read = made
+            new, read = wording
             handed_on = [(o, n) for o, n in zip(outputs, new, strict=True) if n in read]
-            beside = {n for o, value in handed_on for n in self._beside(o, value)} - inside
-            if beside:
-                return self._offer(group, more | beside)
+            joining = {n for o, value in handed_on for n in self._beside(o, value)} - inside
+            if joining:
+                return self._offer(group, more | joining)
             if handed_on:
                 continue
             operands.update(dict.fromkeys(read))
@@ -288,7 +287,7 @@ class _RewordSearch:
         return replace(every, others=usable) if usable else None
 
     def _is_accurate(self, other: Other, new: Graph, own: Graph) -> bool:
-        """Whether other words are predicted to be about as accurate; where those of a user's rule are not, that is noted."""
+        """Return whether another wording is predicted to be about as accurate; note a user's rule that is not."""
         error, allowed = predicted_error(new), ROUNDED * predicted_error(own)
         place = next(iter(own.outputs.values()))
         for rule in sorted(self.users & {*other.rules}) if error > allowed else ():
@@ -298,18 +297,18 @@ class _RewordSearch:
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
         """The outputs in other words over nodes of the graph outside of the piece, and those nodes; None for words in a circle."""
-        made: dict[int, Node] = {}
+        nodes: dict[int, Node] = {}
         read: dict[Node, None] = {}
 
         def outside(number: int) -> Node | None:
             return next((n for n in self.nodes.get(number, ()) if n not in inside), None)
 
         def build(number: int, above: frozenset[int] = frozenset()) -> Node:
-            if number in made:
-                return made[number]
+            if number in nodes:
+                return nodes[number]
             there = outside(number)
             if there is not None and number not in change.choice:
-                made[number] = there
+                nodes[number] = there
                 if there in self.fed:
                     read[there] = None
                 return there
@@ -317,8 +316,8 @@ class _RewordSearch:
                 raise LanguageError("a value is made of itself", fix="other words")
             term = change.choice.get(number) or self.e.terms[self.e.add(self.nodes[number][0])]
             below = [build(self.view.find(x), above | {number}) for x in term.children]
-            made[number] = leaves.item(apply(term.op, below, term.attrs), term.output)
-            return made[number]
+            nodes[number] = leaves.item(apply(term.op, below, term.attrs), term.output)
+            return nodes[number]
 
         try:
             new = tuple(build(self.home(o)) for o in outputs)
@@ -327,16 +326,16 @@ class _RewordSearch:
         return new, list(read)
 
     def _beside(self, output: Node, value: Node) -> list[Node]:
-        """What joins a piece of which an output is a value from outside, as a part hands no operand on: what makes the value, or
-        else what reads the output."""
+        """Return what joins a piece with an output that is a value from outside, as a part hands no operand on: what computes the
+        value, or else what reads the output."""
         if value.op.kind != "leaf":
             return [value]
         return [] if output in self.graph.roots else self.readers.get(output, [])
 
     def _other(self, outputs: Sequence[Node], new: Sequence[Node]) -> Other:
         steps: dict[RuleStep, None] = {}
-        for old, made in zip(outputs, new, strict=True):
-            steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(made))))
+        for old, value in zip(outputs, new, strict=True):
+            steps.update(dict.fromkeys(derive(self.e, self.e.add(old), self.e.add(value))))
         rules = tuple(dict.fromkeys(s.rule for s in steps))
         kind = BITWISE if all(self.kinds.get(r, BITWISE) == BITWISE for r in rules) else REASSOCIATING
         return Other(tuple(new), rules, show_steps(self.e, list(steps)), kind)
@@ -357,23 +356,23 @@ def _joined(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
 
 
 def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
-    """Which steps are taken on which types, in any order: what differs in the order of joined weights alone is one recipe."""
+    """Return the steps with their types, sorted: wordings that differ only in the order of joined weights are one recipe."""
     return "|".join(sorted(f"{n.op.name} {' '.join(str(i.type) for i in n.inputs)}" for n in between(outputs, operands)
                            if is_paid(n)))
 
 
-def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], given: Mapping[Node, Node]) -> list[Node]:
-    """Operands as the wordings use them, so that equal pieces have them in one order. given: what an operand is called in the later
-    wordings."""
-    found: dict[Node, None] = {}
-    back = {own: o for o, own in given.items()}
+def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], nodes: Mapping[Node, Node]) -> list[Node]:
+    """Return the operands as the wordings use them, so that equal pieces have them in one order. given: an operand's node in the
+    later wordings."""
+    ordered: dict[Node, None] = {}
+    back = {own: o for o, own in nodes.items()}
     for i, outputs in enumerate(wordings):
         stop = operands if i == 0 else set(back)
         for n in (*between(outputs, stop), *outputs):
             for x in n.inputs:
                 if x in stop:
-                    found[x if i == 0 else back[x]] = None
-    return list(found)
+                    ordered[x if i == 0 else back[x]] = None
+    return list(ordered)
 
 
 def _points(graph: Graph) -> list[dict[str, int]]:
@@ -384,22 +383,22 @@ def _points(graph: Graph) -> list[dict[str, int]]:
 
 
 def _seconds(view: View, at: Mapping[str, int]) -> NodeCost:
-    """Guessed microseconds of an e-node: of arithmetic for products, of moving its operands for what else there is. What is
+    """Return the estimated microseconds of an e-node: of arithmetic for products, of moving its operands for the rest. What is
     computed when the graph is bound costs next to nothing."""
     rates, device = BACKEND_RATES["c"], DeviceRates()
-    known: dict[Key, float] = {}
+    costs: dict[Key, float] = {}
 
     def cost(node: ENode, bound: bool) -> float:
         if node.op.kind == "leaf" or bound or node.op.facts.view:
             return TINY
-        if node.key not in known:
+        if node.key not in costs:
             arguments = [leaves.argument(i, view.types[view.find(c)]) for i, c in enumerate(node.children)]
             signature = signature_of(apply(node.op, arguments, node.attrs))
             moved = work(signature, tuple(sorted((n, at[n]) for n in signature.dim_names)))[0]
             moving, busy = moved / (device.bandwidth * rates.bandwidth_share), _product_flops(signature.graph.nodes, at) / (
                 device.flops * rates.flop_share)
-            known[node.key] = 1e6 * (rates.call_seconds + max(moving, busy) + TIES * min(moving, busy))
-        return known[node.key]
+            costs[node.key] = 1e6 * (rates.call_seconds + max(moving, busy) + TIES * min(moving, busy))
+        return costs[node.key]
 
     return cost
 

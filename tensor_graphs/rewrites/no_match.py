@@ -32,7 +32,7 @@ class Nowhere:
 
 @dataclass
 class _InWords:
-    """How far a node agrees with a part. agreeing: nodes and operands that do. differs: the first that does not, for people;
+    """The agreement of a node with a part. agreeing: nodes and operands that agree. differs: the first difference, for people;
     other_op: it is another op."""
 
     agreeing: int = 0
@@ -45,10 +45,10 @@ def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
     """graphs: the same math, as it is written and as compiled."""
     if len(op.written.outputs) > 1:
         return _of_several(graphs, op)
-    told, other_op = _in_words(graphs, op)
+    difference, other_op = _in_words(graphs, op)
     near = max((n for g in graphs if (n := nearest(g, op)) is not None), key=lambda n: n.rank, default=None)
     if near is None or (near.lacks == "same" and not other_op):     # a number, a dtype or an operand, by its name
-        return Nowhere(told)
+        return Nowhere(difference)
     if near.lacks == "range":
         return Nowhere(f"{_occurs(near.node)}; {near.why}", "dims whose ranges hold the sizes that the graph has")
     piece = f"{steps_said(part_between([near.node], near.operands))} over {', '.join(_said(o) for o in near.operands)}"
@@ -56,21 +56,21 @@ def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
     if near.lacks == "proof":
         return Nowhere(f"{compared} not proved to be the same: {near.why}",
                        "declare the kernel for the graph that is written here, in its words and with its sizes")
-    return Nowhere(f"{compared} is another function: {near.why}; in words, {told}")
+    return Nowhere(f"{compared} is another function: {near.why}; in words, {difference}")
 
 
 def _of_several(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
     """Why a part with several outputs is nowhere: the first output that is nowhere by itself."""
     for i, (wanted, _) in enumerate(Several(op).outputs):
         if not any(form(g, [wanted.op]).places for g in graphs):
-            told = why_nowhere(graphs, wanted.op)
-            return Nowhere(f"output {i} of {len(op.written.outputs)}: {told.why}", told.fix)
+            why = why_nowhere(graphs, wanted.op)
+            return Nowhere(f"output {i} of {len(op.written.outputs)}: {why.why}", why.fix)
     return Nowhere("each of its outputs occurs, and nowhere all of them on the same operands",
                    "declare the kernel for outputs that the graph computes of the same values")
 
 
 def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
-    """What differs in words, for people, and whether that is the op itself."""
+    """Return the difference, for people, and whether it is the op itself."""
     last, numbers = op.written.outputs[0], {a: i for i, a in enumerate(op.written.arguments)}
     nodes = list(dict.fromkeys((n, g) for g in graphs for n in g.nodes))
     likely = [(n, g) for n, g in nodes if n.op.name == last.op.name]
@@ -79,11 +79,11 @@ def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
         return f"the part's last op is {last.op.name}, and the graph has none; it has {listed(there, 12)}", True
     best, at = _InWords(-1), likely[0]
     for node, graph in likely:
-        found = _compare(_InWords(), last, node, numbers)
-        if not found.differs:
-            found.differs = _no_operands(graph, found.operands, numbers)
-        if found.agreeing > best.agreeing:
-            best, at = found, (node, graph)
+        agreement = _compare(_InWords(), last, node, numbers)
+        if not agreement.differs:
+            agreement.differs = _no_operands(graph, agreement.operands, numbers)
+        if agreement.agreeing > best.agreeing:
+            best, at = agreement, (node, graph)
     return f"{_occurs(at[0])}; {best.differs or 'the math of no such place is proved to be the same'}", best.other_op
 
 
@@ -91,38 +91,38 @@ def _occurs(node: Node) -> str:
     return f"{node.op.name} occurs ({node.location})" if node.location else f"{node.op.name} occurs"
 
 
-def _compare(found: _InWords, wanted: Node, node: Node, numbers: Mapping[Node, int]) -> _InWords:
+def _compare(agreement: _InWords, wanted: Node, node: Node, numbers: Mapping[Node, int]) -> _InWords:
     """Compare top down, to the first difference."""
     if wanted in numbers:
-        found.differs = _operand(found.operands, wanted, node, f"operand {numbers[wanted]}")
-        found.agreeing += not found.differs
-        return found                                                # what the graph makes it of is its own affair
+        agreement.differs = _operand(agreement.operands, wanted, node, f"operand {numbers[wanted]}")
+        agreement.agreeing += not agreement.differs
+        return agreement                                                # what the graph makes it of is its own affair
     if wanted.op.name != node.op.name:
-        found.differs, found.other_op = f"where the part has {_said(wanted)}, the graph has {_said(node)}", True
+        agreement.differs, agreement.other_op = f"where the part has {_said(wanted)}, the graph has {_said(node)}", True
     elif wanted.type.dtype != node.type.dtype:
-        found.differs = f"{node.op.name} is {wanted.type.dtype} in the part, and {node.type.dtype} in the graph"
+        agreement.differs = f"{node.op.name} is {wanted.type.dtype} in the part, and {node.type.dtype} in the graph"
     elif len(wanted.inputs) != len(node.inputs):
-        found.differs = f"{node.op.name} has {len(wanted.inputs)} operands in the part, and {len(node.inputs)} in the graph"
+        agreement.differs = f"{node.op.name} has {len(wanted.inputs)} operands in the part, and {len(node.inputs)} in the graph"
     elif number := _number(wanted, node):
-        found.differs = number
-    if found.differs:
-        return found
-    found.agreeing += 1
+        agreement.differs = number
+    if agreement.differs:
+        return agreement
+    agreement.agreeing += 1
     orders = [node.inputs]
     if isinstance(node.op, AtomicOp) and node.op.commutative:
         orders.append(node.inputs[::-1])
     tried = []
     for order in orders:
-        one = _InWords(found.agreeing, operands=dict(found.operands))
+        one = _InWords(agreement.agreeing, operands=dict(agreement.operands))
         for theirs, ours in zip(wanted.inputs, order, strict=True):
             _compare(one, theirs, ours, numbers)
             if one.differs:
                 break
         tried.append(one)
-    furthest = max(tried, key=lambda each: (not each.differs, each.agreeing))
-    found.agreeing, found.differs, found.other_op, found.operands = (furthest.agreeing, furthest.differs, furthest.other_op,
-                                                                     furthest.operands)
-    return found
+    furthest = max(tried, key=lambda trial: (not trial.differs, trial.agreeing))
+    agreement.agreeing, agreement.differs = furthest.agreeing, furthest.differs
+    agreement.other_op, agreement.operands = furthest.other_op, furthest.operands
+    return agreement
 
 
 def _operand(bound: dict[Node, Node], wanted: Node, node: Node, called: str) -> str:
@@ -151,7 +151,7 @@ def _number(wanted: Node, node: Node) -> str:
 def _no_operands(graph: Graph, bound: Mapping[Node, Node], numbers: Mapping[Node, int]) -> str:
     """Why values that go with the part's words are no operands of a place."""
     fed, seen = Cuts(graph).fed, dict[Node, int]()
-    for argument, node in sorted(bound.items(), key=lambda each: numbers[each[0]]):
+    for argument, node in sorted(bound.items(), key=lambda item: numbers[item[0]]):
         if node not in fed:
             return f"operand {numbers[argument]} would be {_said(node)}, which depends on no input and no parameter"
         if node in seen:

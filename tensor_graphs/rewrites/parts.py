@@ -59,8 +59,8 @@ ROWS = 3
 
 @dataclass(frozen=True)
 class Formed:
-    """The graph with its parts as nodes; places: how many of each, by name. images: what became of each node of the graph, where
-    that is another one. wholes: by name, one of the parts as it stands there. wanted: by name, the digests of those it is."""
+    """The graph with its parts as nodes; places: how many of each, by name. images: node of the graph -> its node now, where that
+    is another one. wholes: by name, one of the parts as it stands there. wanted: by name, the digests of those it is."""
 
     graph: Graph
     places: Mapping[str, int] = field(default_factory=dict)
@@ -69,41 +69,39 @@ class Formed:
     wanted: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
     def show(self, kernels: Mapping[str, Sequence[str]] | None = None) -> str:
-        """For people; "" where there is none. kernels: by the digest of a part, those that are registered for it; the first stands
-        for them, as some may be refused."""
-        said = []
+        """Return a text for people; "" for no parts. kernels: by the digest of a part, those registered for it; the first is shown,
+        as some may be refused."""
+        texts = []
         for name, count in sorted(self.places.items()):
             own = [k for digest in self.wanted[name] for k in (kernels or {}).get(digest, ())][:1]
             what = [steps_said(self.wholes[name])] if name.startswith(UNNAMED) else []
             inside = "; ".join([*what, *own])
-            said.append(f"{count} {name}{f' ({inside})' if inside else ''}")
-        return ", ".join(said)
+            texts.append(f"{count} {name}{f' ({inside})' if inside else ''}")
+        return ", ".join(texts)
 
 
 def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
-    """The graph in which each place of a part is a node of its own. Numeric class: bitwise; what runs there is chosen later.
-
-    At a node with places of several parts the smaller is inside of the larger. The very same graph where there is none.
-    """
+    """Return the graph in which each place of a part is one node, or the very same graph. Numeric class: bitwise; what runs there
+    is chosen later. At a node with places of several parts the smaller is inside the larger."""
     if not parts:
         return Formed(graph)
     one = [p for p in parts if len(p.written.outputs) == 1]
     several = [Several(p) for p in parts if len(p.written.outputs) > 1]
-    search = PartSearch(graph, [*(Wanted(p) for p in one), *(w for each in several for w, _ in each.outputs)], one)
-    made: dict[Node, Node] = {}
+    search = PartSearch(graph, [*(Wanted(p) for p in one), *(w for part in several for w, _ in part.outputs)], one)
+    now: dict[Node, Node] = {}
     places: Counter[str] = Counter()
     wholes: dict[str, PartOp] = {}
     digests: dict[str, dict[str, None]] = {}
-    together = _taken(graph, [place for each in several for place in each.places(search)])
+    together = _taken(graph, [place for part in several for place in part.places(search)])
     for node in _in_order(graph.roots, together):
-        if node in made:
+        if node in now:
             continue
         if node in together:
             place = together[node]
             inner, whole = place.whole(one)
             with written_at(node.location):
-                call = apply(whole, [made[o] for o in place.operands], {})
-                made.update((output, leaves.item(call, i)) for i, output in enumerate(place.outputs))
+                call = apply(whole, [now[o] for o in place.operands], {})
+                now.update((output, leaves.item(call, i)) for i, output in enumerate(place.outputs))
             note_same(place.op.define([o.type for o in place.operands], {}), whole.define([o.type for o in place.operands], {}))
             for name, count in {whole.name: 1, **inner.places}.items():
                 places[name] += count
@@ -111,38 +109,38 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
                 wanted = [place.op.written.digest] if name == whole.name else inner.wanted[name]
                 digests.setdefault(name, {}).update(dict.fromkeys(wanted))
             continue
-        inputs = [made[i] for i in node.inputs]
+        inputs = [now[i] for i in node.inputs]
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         with written_at(node.location):
-            made[node] = node if same else apply(node.op, inputs, node.attrs)
-        known: dict[tuple[Node, ...], PartOp] = {}
+            now[node] = node if same else apply(node.op, inputs, node.attrs)
+        calls: dict[tuple[Node, ...], PartOp] = {}
         for op, operands in search.at(node):
             types = [o.type for o in operands]
-            if operands in known:                                   # the same part, registered in two wordings
-                note_same(op.define(types, {}), known[operands].define(types, {}))
-                digests[known[operands].name][op.written.digest] = None
+            if operands in calls:                                   # the same part, registered in two wordings
+                note_same(op.define(types, {}), calls[operands].define(types, {}))
+                digests[calls[operands].name][op.written.digest] = None
                 continue
             try:                                                    # with the parts inside of it, where none crosses its border
-                whole = part_between([made[node]], [made[o] for o in operands], op.written.digest)
+                whole = part_between([now[node]], [now[o] for o in operands], op.written.digest)
             except LanguageError:
                 whole = part_between([node], operands, op.written.digest)
             note_same(op.define(types, {}), whole.define(types, {}))
-            known[operands] = whole
+            calls[operands] = whole
             with written_at(node.location):
-                made[node] = apply(whole, [made[o] for o in operands], {})
+                now[node] = apply(whole, [now[o] for o in operands], {})
             places[whole.name] += 1
             wholes.setdefault(whole.name, whole)
             digests.setdefault(whole.name, {})[op.written.digest] = None
     if not places:
         return Formed(graph)
     log.info("formed %s", dict(places))
-    images = {n: m for n, m in made.items() if n is not m}
-    return Formed(graph.with_roots([made[r] for r in graph.roots]), dict(places), images, wholes, digests)
+    images = {n: m for n, m in now.items() if n is not m}
+    return Formed(graph.with_roots([now[r] for r in graph.roots]), dict(places), images, wholes, digests)
 
 
 class Wanted:
-    """A part, and what a piece must have to be compared with it. brief: nobody asks why a piece is not the part. So a piece with
-    another fingerprint is not refuted by a counterexample, and a large one is not compared at its own sizes."""
+    """A part, and the conditions under which a piece is compared with it. brief: nobody asks why a piece is not the part, so other
+    fingerprints need no counterexample, and a large piece is not compared at its own sizes."""
 
     def __init__(self, op: PartOp, brief: bool = False) -> None:
         self.op, self.brief = op, brief
@@ -176,14 +174,14 @@ class Wanted:
             types = [o.type for o in order]
             if not self.out_of_range(types):
                 try:
-                    made = self.op.define(types, {})
+                    definition = self.op.define(types, {})
                 except LanguageError:
                     continue
-                if made.outputs[0].type == output:
+                if definition.outputs[0].type == output:
                     yield order
 
     def orders_out_of_range(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[tuple[Node, ...], str]]:
-        """Those in which they would be, were it not for a size out of its dim's range; and which one that is."""
+        """Yield the orders that only a size out of its dim's range rules out, and which one that is."""
         for order in self._orders(cut):
             types = [o.type for o in order]
             if (why := self.out_of_range(types)) and self._one_size_each([*types, output]):
@@ -224,11 +222,11 @@ class Wanted:
         """The order, and those that follow from it by exchanges, up to MOST_EXCHANGED."""
         every = (itertools.permutations(order[i] for i in group) for group in self.exchangeable)
         for chosen in itertools.islice(itertools.product(*every), MOST_EXCHANGED):
-            made = {i: o for group, those in zip(self.exchangeable, chosen, strict=True) for i, o in zip(group, those, strict=True)}
-            yield tuple(made[i] for i in range(len(order)))
+            at = {i: o for group, those in zip(self.exchangeable, chosen, strict=True) for i, o in zip(group, those, strict=True)}
+            yield tuple(at[i] for i in range(len(order)))
 
     def _one_size_each(self, types: Sequence[TensorType]) -> bool:
-        """Whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
+        """Return whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
         sizes: dict[str, d.Dim] = {}
         wanted = [*(a.type for a in self.arguments), self.output.type]
         return all(sizes.setdefault(str(dim), size) == size if isinstance(dim, d.Expr) else dim == size
@@ -240,9 +238,9 @@ class Wanted:
                      if (why := size_out_of_range(t, a.type, f"operand {i}"))), "")
 
 
-def size_out_of_range(found: TensorType, wanted: TensorType, called: str) -> str:
+def size_out_of_range(type: TensorType, wanted: TensorType, called: str) -> str:
     """The first size that is not in the range of the dim that stands for it, for people; "" where all are."""
-    for axis, (size, dim) in enumerate(zip(found.shape, wanted.shape, strict=True)):
+    for axis, (size, dim) in enumerate(zip(type.shape, wanted.shape, strict=True)):
         (low, high), (least, most) = d.bounds(size), d.bounds(dim)
         if low < least or high > most:
             named = f" ({dim})" if isinstance(dim, d.Expr) else ""
@@ -259,17 +257,18 @@ _kinds: dict[str, frozenset[str]] = {}
 
 
 def telling(nodes: Sequence[Node]) -> frozenset[str]:
-    """Which telling ops (facts.py) occur in nodes, in the definitions of composites too: a piece with others is not compared."""
-    found: set[str] = set()
+    """Return which telling ops (facts.py) occur in nodes, in the definitions of composites too: a piece with others is not
+    compared."""
+    names: set[str] = set()
     for node in nodes:
         if isinstance(node.op, CompositeOp) and not node.op.opaque:
             key = node.op.identity(node)
             if key not in _kinds:
                 _kinds[key] = telling(walk(node.op.define([i.type for i in node.inputs], node.attrs).outputs))
-            found |= _kinds[key]
+            names |= _kinds[key]
         elif node.op.facts.telling:
-            found.add(node.op.name)
-    return frozenset(found)
+            names.add(node.op.name)
+    return frozenset(names)
 
 
 @dataclass(frozen=True)
@@ -297,7 +296,7 @@ class Several:
                         for output, its in zip(op.written.outputs, reads, strict=True)]
 
     def places(self, search: PartSearch) -> Iterator[JointPlace]:
-        """Where all outputs occur on the same operands."""
+        """Yield the places where all outputs occur on the same operands."""
         rows = [list(search.places(w)) for w, _ in self.outputs]
         last = max(i for _, its in self.outputs for i in its)
 
@@ -316,8 +315,8 @@ class Several:
 
 
 def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]:
-    """The places by their outputs, the larger first; none with an output of another one, or with an operand that depends on one
-    of its own outputs."""
+    """Return the places by their outputs, the larger first; none with an output of another one, or with an operand that depends on
+    one of its own outputs."""
     taken: dict[Node, JointPlace] = {}
     for place in sorted(places, key=lambda p: -len(between(p.outputs, p.operands))):
         if not taken.keys() & {*place.outputs} and not {*place.outputs} & {*_in_order(place.operands, taken)}:
@@ -326,7 +325,7 @@ def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]
 
 
 def _in_order(roots: Sequence[Node], together: Mapping[Node, JointPlace]) -> list[Node]:
-    """What roots are made of, operands before users; the operands of a place are before each of its outputs."""
+    """Return the nodes below the roots, operands before users; the operands of a place are before each of its outputs."""
     order: dict[Node, None] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -354,26 +353,26 @@ class PartSearch:
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
         """(part, its operands) of those that end in a node, the smallest first, one of each part."""
-        found: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
+        here: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
         for w, cut, steps in self.pieces(node):
-            if w.op not in self.ends or (w.op in found and found[w.op][0] <= steps):
+            if w.op not in self.ends or (w.op in here and here[w.op][0] <= steps):
                 continue
-            order = next((order for order, told in self.compared(w, node, cut) if not told.why), None)
+            order = next((order for order, comparison in self.compared(w, node, cut) if not comparison.why), None)
             if order is not None:
-                found[w.op] = steps, order
-        return [(op, order) for op, (_, order) in sorted(found.items(), key=lambda row: row[1][0])]
+                here[w.op] = steps, order
+        return [(op, order) for op, (_, order) in sorted(here.items(), key=lambda row: row[1][0])]
 
     def places(self, wanted: Wanted) -> Iterator[tuple[Node, tuple[Node, ...]]]:
         """(where it ends, its operands) of each place of a part, in each order of the operands in which it is one."""
         for node in self.cuts.nodes:
             for w, cut, _ in self.pieces(node):
                 if w is wanted:
-                    for order, told in self.compared(w, node, cut):
-                        if not told.why:
-                            yield from ((node, each) for each in w.exchanged(order))
+                    for order, comparison in self.compared(w, node, cut):
+                        if not comparison.why:
+                            yield from ((node, exchanged) for exchanged in w.exchanged(order))
 
     def compared(self, wanted: Wanted, node: Node, cut: Sequence[Node]) -> Iterator[tuple[tuple[Node, ...], _Compared]]:
-        """A piece beside a part, in each order of its operands; MOST_COMPARED comparisons with one part, then no more."""
+        """Yield the comparison of a piece with a part, in each order of its operands; at most MOST_COMPARED with one part."""
         asked = self._asked.setdefault(wanted, set())
         for order in wanted.orders(cut, node.type):
             key = wanted.key, part_between([node], order).written.digest
@@ -426,17 +425,18 @@ _verdicts: dict[tuple[str, str], _Compared] = {}
 
 
 def _why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
-    """Whether a piece is proved to be the part: at the part's own sizes where the piece can be said of them, else at its own. A run
-    in float64 comes first: with all operands of one type the same, which refutes every order of them at once, then with these."""
+    """Return why a piece is not proved to be the part, compared at the part's own sizes where the piece can be stated at them, else
+    at its own. A run in float64 comes first: with all operands of one type the same, which refutes every order at once, then with
+    these."""
     types = [o.type for o in operands]
     for order in ([types.index(t) for t in types], range(len(types))):
         if why := _refuted_at_its_sizes(wanted, node, operands, order):
             return _Compared(why, True, len({*order}) == 1)
-    found = _at_all_sizes(wanted, node, operands)
-    if found is None or found.why:
+    comparison = _at_all_sizes(wanted, node, operands)
+    if comparison is None or comparison.why:
         large = wanted.brief and _is_large(node, operands)
-        found = _Compared("it is large") if large else _at_its_sizes(wanted, node, operands)
-    return found
+        comparison = _Compared("it is large") if large else _at_its_sizes(wanted, node, operands)
+    return comparison
 
 
 _refutations: dict[tuple[str, str], str] = {}
@@ -455,8 +455,8 @@ def _refuted_at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node], 
 
 
 def _refuted(one: Graph, other: Graph) -> str:
-    """Where a float64 run shows that graphs over the same inputs are different functions, for people; "" where it does not, or
-    would take long."""
+    """Return where a float64 run shows that graphs over the same inputs are different functions, for people; "" where it does not,
+    or would take long."""
     from tensor_graphs.proof import counterexample
 
     at = {name: d.clamp(ROWS + i, s) for i, (name, s) in enumerate(sorted({**one.dims, **other.dims}.items()))}
@@ -488,15 +488,14 @@ def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 def _resized(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
-    """A piece as `_alone`, in which shapes that are written as the sizes of its operands are those of these types: with the
-    operands' sizes for their dims it is the piece. Raises as `_alone`."""
+    """Return a piece as `_alone` at these types: shapes written as the sizes of its operands follow them. Raises as `_alone`."""
     pairs = [pair for o, t in zip(operands, types, strict=True) for pair in zip(o.shape, t.shape, strict=True)]
     sizes = {size: dim for size, dim in pairs if size != 1}
-    made = {o: leaves.input(f"x{i}", t.shape, t.dtype) for i, (o, t) in enumerate(zip(operands, types, strict=True))}
+    inputs = {o: leaves.input(f"x{i}", t.shape, t.dtype) for i, (o, t) in enumerate(zip(operands, types, strict=True))}
     for n in between([node], operands):
         attrs = {**n.attrs, **({"shape": tuple(sizes.get(s, s) for s in n.attrs["shape"])} if "shape" in n.attrs else {})}
-        made[n] = apply(n.op, [made[i] for i in n.inputs], attrs) if n.inputs else n
-    return make_graph(made[node])
+        inputs[n] = apply(n.op, [inputs[i] for i in n.inputs], attrs) if n.inputs else n
+    return make_graph(inputs[node])
 
 
 def _at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
@@ -506,8 +505,8 @@ def _at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType], same: Sequence[int] | None = None) -> Graph:
-    """A piece as a graph of its own, over inputs x0, x1, … of these types. same: for each operand the one whose input it is; by
-    default each has its own. Raises what its ops say of others than its own."""
+    """Return a piece as a graph over inputs x0, x1, … of these types. same: for each operand the one whose input it is; by default
+    its own. Raises what its ops raise for types other than theirs."""
     inputs = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]
     return make_graph(over([node], operands, inputs if same is None else [inputs[i] for i in same])[0])
 
@@ -536,10 +535,8 @@ def _compared(one: Graph, other: Graph, brief: bool) -> _Compared:
 
 @dataclass(frozen=True)
 class Nearest:
-    """A piece of a graph that is no place of a part, though its operands have the part's dtypes and ranks, and it its telling ops.
-
-    why: for people. lacks: what a place of the part would be, and this is not: a proof, sizes in range, the same function.
-    """
+    """A piece that is no place of a part, though its operands have the part's dtypes and ranks, and it has the part's telling ops.
+    why: for people. lacks: what it is missing: a proof, sizes in range, the same function."""
 
     node: Node
     operands: tuple[Node, ...]
@@ -555,11 +552,12 @@ class Nearest:
 
 def nearest(graph: Graph, op: PartOp) -> Nearest | None:
     """The piece of a graph that comes nearest to being a place of a part; None where nothing has such operands and ops."""
-    wanted, found = Wanted(op), list[Nearest]()
+    wanted, candidates = Wanted(op), list[Nearest]()
     search = PartSearch(graph, [wanted])
     for node in graph.nodes:
         for _, cut, steps in search.pieces(node):
-            for order, told in search.compared(wanted, node, cut):
-                found += [Nearest(node, order, steps, told.why, "same" if told.refuted else "proof")] if told.why else []
-            found += [Nearest(node, order, steps, why, "range") for order, why in wanted.orders_out_of_range(cut, node.type)]
-    return max(found, key=lambda each: each.rank, default=None)
+            for order, comparison in search.compared(wanted, node, cut):
+                if comparison.why:
+                    candidates.append(Nearest(node, order, steps, comparison.why, "same" if comparison.refuted else "proof"))
+            candidates += [Nearest(node, order, steps, why, "range") for order, why in wanted.orders_out_of_range(cut, node.type)]
+    return max(candidates, key=lambda near: near.rank, default=None)

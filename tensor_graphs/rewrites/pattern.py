@@ -84,25 +84,25 @@ KINDS = ("float", "int", "uint", "bool")
 
 
 def is_among(dtype: DType, words: Sequence[str]) -> bool:
-    """Whether a dtype is one of these kinds ("uint") and names ("u8")."""
+    """Return whether a dtype is one of these kinds ("uint") and names ("u8")."""
     return dtype.kind in words or dtype.name in words
 
 
-def dtype_words(given: Any, where: str) -> tuple[str, ...]:
+def dtype_words(dtypes: Any, where: str) -> tuple[str, ...]:
     """Kinds and names of dtypes, one or several, as `is_among` takes them. Raises PatternError for what is none."""
-    made = []
-    for word in given if isinstance(given, (tuple, list)) else (given,):
+    words = []
+    for word in dtypes if isinstance(dtypes, (tuple, list)) else (dtypes,):
         if word in KINDS:
-            made.append(word)
+            words.append(word)
             continue
         try:
-            made.append(parse_dtype(word).name)
+            words.append(parse_dtype(word).name)
         except DTypeError:
             raise PatternError(f"{where} says {word!r}, which is no dtype and no kind of them",
                                fix=f"kinds: {', '.join(KINDS)}; dtypes: {', '.join(DTYPES)}") from None
-    if not made:
+    if not words:
         raise PatternError(f"{where} says no dtype", fix=f"kinds: {', '.join(KINDS)}; dtypes: {', '.join(DTYPES)}")
-    return tuple(made)
+    return tuple(words)
 
 
 _SEMICOLON = re.compile(r"""("[^"]*"|'[^']*')|;""")
@@ -117,10 +117,10 @@ def parse_pattern(text: str, first: int = 0) -> Application:
         tree = ast.parse(_SEMICOLON.sub(lambda m: m.group(1) or ",", text.strip()), mode="eval").body
     except SyntaxError as e:
         raise PatternError(f"the pattern {text!r} cannot be read: {e.msg}", fix="op(operand, …, attribute=name)") from None
-    made = _PatternReader(text, first).read(tree)
-    if not isinstance(made, Application):
+    pattern = _PatternReader(text, first).read(tree)
+    if not isinstance(pattern, Application):
         raise PatternError(f"the pattern {text!r} applies no op", fix="a pattern is an op on something")
-    return made
+    return pattern
 
 
 class _PatternReader:
@@ -152,23 +152,23 @@ class _PatternReader:
         if not isinstance(call.func, ast.Name):
             raise self.wrong(f"{ast.unparse(call.func)!r} is no op")
         name = WRITTEN.get(call.func.id, call.func.id)
-        given = {str(k.arg): self.attribute(k.value) for k in call.keywords}
+        attributes = {str(k.arg): self.attribute(k.value) for k in call.keywords}
         if not name.startswith(ANY_OP):
             op = ATOMIC.get(name) or LIBRARY.get(name)
             if op is None:
                 raise self.no_op(name)
-            known = op.attributes
-            for attribute in given:
-                if attribute not in known:
-                    raise self.wrong(f"{name} has no attribute {attribute!r}", f"it has {', '.join(known) or 'none'}")
-            for attribute in known:
+            names = op.attributes
+            for attribute in attributes:
+                if attribute not in names:
+                    raise self.wrong(f"{name} has no attribute {attribute!r}", f"it has {', '.join(names) or 'none'}")
+            for attribute in names:
                 default = op.signature.parameters[attribute].default if isinstance(op, CompositeOp) else inspect.Parameter.empty
-                if attribute not in given:
+                if attribute not in attributes:
                     if default is inspect.Parameter.empty:
                         raise self.wrong(f"the attribute {attribute!r} of {name} is not said", f"{attribute}=a_name")
-                    given[attribute] = default
+                    attributes[attribute] = default
         number = self.next()
-        return Application(number, name, tuple(self.read(a) for a in call.args), tuple(sorted(given.items())), output)
+        return Application(number, name, tuple(self.read(a) for a in call.args), tuple(sorted(attributes.items())), output)
 
     def no_op(self, name: str) -> PatternError:
         """There is no such op; where a function of the language has this name, what it makes is what the pattern has to say."""
@@ -178,9 +178,9 @@ class _PatternReader:
             meant = f"{', '.join(close)}? Or" if close else "Write"
             return self.wrong(f"there is no op {name!r}",
                               f"{meant} an atomic op, a library composite, or _name for any elementwise op")
-        made = _made_by(function)
+        template = _made_by(function)
         return self.wrong(f"{name!r} is a function that makes other ops, and no op itself",
-                          f"write what it makes: {made}" if made else "write the ops that it makes")
+                          f"write what it makes: {template}" if template else "write the ops that it makes")
 
     def attribute(self, tree: ast.expr) -> Any:
         if isinstance(tree, ast.Name):
@@ -192,17 +192,17 @@ class _PatternReader:
 
 
 def _made_by(function: Callable[..., Any]) -> str:
-    """What a function of the language makes of small tensors, as a pattern; empty where it does not take tensors alone."""
+    """Return what a function of the language makes of small tensors, as a pattern; empty where it does not take tensors alone."""
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.default is inspect.Parameter.empty
              and p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for dtype in (bool_, i32, f32):
         try:
-            made = function(*(leaves.input(n, (2, 3), dtype) for n in names))
+            result = function(*(leaves.input(n, (2, 3), dtype) for n in names))
         except (TensorGraphsError, TypeError, ValueError, AttributeError):
             continue
-        if isinstance(made, Node):
-            return f"{_as_pattern(made)} ({'for booleans' if dtype is bool_ else f'at {dtype.name}'})"
+        if isinstance(result, Node):
+            return f"{_as_pattern(result)} ({'for booleans' if dtype is bool_ else f'at {dtype.name}'})"
     return ""
 
 
@@ -219,7 +219,7 @@ def _as_pattern(node: Node) -> str:
 
 
 def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
-    """Whether each element of the result depends on the operands' elements of the same place alone."""
+    """Return whether each element of the result depends on the operands' elements of the same place alone."""
     if not types or any(t.shape != types[0].shape for t in types):
         return False
     if isinstance(op, AtomicOp):
@@ -277,7 +277,7 @@ def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, 
 
 
 def _may(e: EGraph, pattern: Pattern, number: int) -> bool:
-    """Whether a class has an e-node of the op that a pattern's part asks for; cheap, and asked before anything is bound."""
+    """Return whether a class has an e-node of the op that a pattern's part asks for: cheap, and done before anything is bound."""
     if isinstance(pattern, Application):
         return pattern.name.startswith(ANY_OP) or pattern.name in e.of(number).ops
     return True
@@ -319,14 +319,14 @@ def _match_node(e: EGraph, pattern: Application, node: ENode, bound: Match) -> I
         old = bound.get(pattern.name)
         if old is not None and (old.op is not node.op or old.attrs_key != node.attrs_key):
             return
-        found: Match | None = {**bound, pattern.name: node}
+        match: Match | None = {**bound, pattern.name: node}
     else:
-        found = _attributes(pattern, node, bound) if node.op.name == pattern.name and _is_known(node.op) else None
-    if found is None:
+        match = _attributes(pattern, node, bound) if node.op.name == pattern.name and _is_known(node.op) else None
+    if match is None:
         return
-    found = {**found, pattern.number: node}
+    match = {**match, pattern.number: node}
     for children in orders:
-        yield from _match_all(e, pattern.operands, children, found)
+        yield from _match_all(e, pattern.operands, children, match)
 
 
 def _is_known(op: Op) -> bool:
@@ -342,17 +342,17 @@ def _match_all(e: EGraph, patterns: tuple[Pattern, ...], children: tuple[int, ..
 
 
 def _attributes(pattern: Application, node: ENode, bound: Match) -> Match | None:
-    found = bound
+    match = bound
     for name, wanted in pattern.attributes:
         value = node.attrs[name]
         if isinstance(wanted, AttributeVariable):
-            if wanted.name not in found:
-                found = {**found, wanted.name: value}
+            if wanted.name not in match:
+                match = {**match, wanted.name: value}
                 continue
-            wanted = found[wanted.name]
+            wanted = match[wanted.name]
         if encode_attribute(wanted) != encode_attribute(value):
             return None
-    return found
+    return match
 
 
 def instance(e: EGraph, pattern: Pattern, match: Match) -> int:
@@ -372,8 +372,8 @@ def variables(pattern: Pattern) -> dict[str, str]:
         return {pattern.name: "tensor"}
     if isinstance(pattern, Literal):
         return {}
-    found: dict[str, str] = {pattern.name: "op"} if pattern.name.startswith(ANY_OP) else {}
+    kinds: dict[str, str] = {pattern.name: "op"} if pattern.name.startswith(ANY_OP) else {}
     for operand in pattern.operands:
-        found.update(variables(operand))
-    found.update({v.name: "attribute" for _, v in pattern.attributes if isinstance(v, AttributeVariable)})
-    return found
+        kinds.update(variables(operand))
+    kinds.update({v.name: "attribute" for _, v in pattern.attributes if isinstance(v, AttributeVariable)})
+    return kinds

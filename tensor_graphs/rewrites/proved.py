@@ -45,8 +45,8 @@ MOST_NUMBERS, SMALL = 3, 0.1
 
 
 def offers_of_composites(graph: Graph, rows: RecipeRows | None = None) -> list[Offer]:
-    """The places of library composites in other words that are as accurate, no two with a node in common. rows: where those that
-    were found before are on file."""
+    """Return the places of library composites in other words that are as accurate, no two with a node in common. rows: where
+    earlier results are on file."""
     ends = _ends(graph)
     if not ends:
         return []
@@ -56,8 +56,8 @@ def offers_of_composites(graph: Graph, rows: RecipeRows | None = None) -> list[O
 
 
 def _ends(graph: Graph) -> list[Node]:
-    """Where a place may end, the last first: at a sum, or above a reduction with no product between. So looking at a model in
-    composites costs a glance."""
+    """Yield where a place may end, the last first: at a sum, or above a reduction with no product between. So a search of a model
+    in composites is cheap."""
     above, ends = set[Node](), set[Node]()
     for n in graph.nodes:
         if n.op.facts.product:
@@ -78,7 +78,7 @@ def beside(offers: list[Offer], others: Sequence[Offer]) -> list[Offer]:
 
 def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
     there = telling(graph.nodes)
-    found: list[Offer] = []
+    offers: list[Offer] = []
     calls = {op: (composite, attrs) for op, composite, attrs in _calls(graph)}
     wanted = [w for op in calls if (w := Wanted(op, brief=True)).telling <= there]
     if not wanted:
@@ -93,20 +93,20 @@ def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
             other = Other((call,), (f"{PROVED}{composite.name}",), f"  proved to be {composite.name}", REASSOCIATING)
             offer = Offer(tuple(operands), (node,), frozenset(piece), (other,))
             if _is_no_worse(offer):
-                found.append(offer)
+                offers.append(offer)
                 taken |= piece
                 break
-    return found
+    return offers
 
 
 def _is_no_worse(offer: Offer) -> bool:
-    """Whether the composite is predicted to be as accurate as the words that stand there, and is finite where they are."""
+    """Return whether the composite is predicted to be as accurate as the original piece, and is finite where that is."""
     own, new = offer.alone(offer.outputs), offer.alone(offer.others[0].outputs)
     return own is not None and new is not None and predicted_error(new) <= ROUNDED * predicted_error(own) and keeps_finite(own, new)
 
 
 def _leads_out(graph: Graph, node: Node, piece: set[Node]) -> bool:
-    """Whether something inside of a piece is read outside of it: then it is computed in any case."""
+    """Return whether something inside a piece is read outside it: then it is computed in any case."""
     return any(i in piece and i is not node and is_step(i) for n in graph.nodes if n not in piece for i in n.inputs) or any(
         r in piece and r is not node for r in graph.roots)
 
@@ -124,7 +124,7 @@ def _calls(graph: Graph) -> Iterator[tuple[PartOp, CompositeOp, Mapping[str, Any
 
 @cache
 def _calls_of(op: CompositeOp, dtype: DType, eps: Sequence[float | None], rank: int) -> tuple[tuple[PartOp, CompositeOp, Any], ...]:
-    found = []
+    calls = []
     optional = [n for n in op.operands if n in op.optional]
     for absent in itertools.chain.from_iterable(itertools.combinations(optional, k) for k in range(len(optional) + 1)):
         for types, number in itertools.product(_types(len(op.operands) - len(absent), dtype, rank), eps):
@@ -133,13 +133,13 @@ def _calls_of(op: CompositeOp, dtype: DType, eps: Sequence[float | None], rank: 
             attrs |= {name: -1 for name in ("axis", "axes") if name in attrs}
             attrs |= {"absent": absent} if absent else {}
             try:
-                made = apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs)
-                part = part_of(make_graph(made))
+                call = apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs)
+                part = part_of(make_graph(call))
             except (TensorGraphsError, TypeError, ValueError, IndexError):
                 continue                                            # the op does not take these types
-            if len(part.written.arguments) == len(types) and telling(make_graph(made).nodes) & REDUCTIONS:
-                found.append((part, op, attrs))
-    return tuple(found)
+            if len(part.written.arguments) == len(types) and telling(make_graph(call).nodes) & REDUCTIONS:
+                calls.append((part, op, attrs))
+    return tuple(calls)
 
 
 def _types(count: int, dtype: DType, rank: int) -> Iterator[list[TensorType]]:

@@ -32,16 +32,13 @@ class RuleStep:
 
 
 def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
-    """The steps that make two equal terms equal. Raises RewriteError when they are not.
-
-    What is asked for is a short path, over unions that joined nothing too. A congruence is proved by unions that are older than
-    it, because only of these is it known that they do not rest on it.
-    """
+    """Return the steps that make two equal terms equal, by a short path, over unions that joined nothing too. Raises RewriteError
+    when they are not equal. Only older unions prove a congruence: those do not rest on it."""
     if e.find(left) != e.find(right):
         raise RewriteError("no derivation: the two are not known to be equal")
     steps: list[RuleStep] = []
     done: set[tuple[int, int]] = set()
-    said: set[int] = set()
+    proved: set[int] = set()
     # pairs that are being proved, each with the rest of its path; a list of our own, so that depth is no limit
     stack = [((left, right), _path(e, left, right, len(e.edges)))]
     while stack:
@@ -51,12 +48,12 @@ def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
             stack.pop()
             continue
         edge, backwards = path.popleft()
-        found = e.edges[edge]
-        a, b = (found.right, found.left) if backwards else (found.left, found.right)
-        if found.reason != CONGRUENCE:
-            if edge not in said:
-                said.add(edge)
-                steps.append(RuleStep(found.reason, a, b, backwards))
+        step = e.edges[edge]
+        a, b = (step.right, step.left) if backwards else (step.left, step.right)
+        if step.reason != CONGRUENCE:
+            if edge not in proved:
+                proved.add(edge)
+                steps.append(RuleStep(step.reason, a, b, backwards))
             continue
         for x, y in reversed(_paired(e, a, b)):
             if x != y and (x, y) not in done:
@@ -75,10 +72,8 @@ def _paired(e: EGraph, a: int, b: int) -> list[tuple[int, int]]:
 
 
 def _path(e: EGraph, left: int, right: int, before: int) -> deque[tuple[int, bool]]:
-    """The cheapest way from one term to another over unions older than `before`, each with whether it is walked from right to left.
-
-    A rule costs one step; a congruence what its operands may cost, which is guessed: two steps for each that differs.
-    """
+    """Return the cheapest path between two terms over unions older than `before`, each with whether it is walked from right to
+    left. A rule costs one step, a congruence an estimated two for each operand that differs."""
     came: dict[int, tuple[int, int, bool]] = {}
     costs, queue = {left: 0}, [(0, left)]
     while queue:
@@ -113,10 +108,8 @@ LONG = 24
 
 
 def show_term(e: EGraph, term: int, depth: int = DEPTH, names: Mapping[int, str] | None = None, fills: bool = True) -> str:
-    """A term as text: ops and leaves by name, `…` below the depth (-1: none); `names` stand for their terms.
-
-    fills: a constant that is repeated is written as its number.
-    """
+    """Return a term as text: ops and leaves by name, `…` below the depth (-1: none); `names` stand for their terms. fills: a
+    constant that is repeated is written as its number."""
     if names is not None and term in names:
         return names[term]
     node = e.terms[term]
@@ -139,11 +132,8 @@ def show_term(e: EGraph, term: int, depth: int = DEPTH, names: Mapping[int, str]
 
 
 def show_equation(e: EGraph, before: int, after: int) -> list[str]:
-    """The two sides of a step in full, and what the names in them stand for.
-
-    A long part that both sides share, or that stands twice, has a name; only inside of what is shared are depths left out (`…`),
-    so that sides which differ never read the same.
-    """
+    """Return the two sides of a step in full, and the meaning of the names in them. A long part that both sides share, or that
+    occurs twice, has a name; depths are cut (`…`) only inside shared parts, so sides that differ never read the same."""
     shared = set(_walk(e, [before])) & set(_walk(e, [after]))
     parts = _walk(e, [before, after], shared)
     counts = Counter(c for t in parts if t not in shared for c in e.terms[t].children)

@@ -59,19 +59,16 @@ class RecipeRows:
         """(recipe, workload) -> whether it passed"""
 
     def kept(self, graph: Graph, search: Callable[[], list[Offer]], users: str = "") -> list[Offer]:
-        """What the search finds of this graph, or has found before; of it what is as accurate as what it replaces. A search with
-        notes is not filed, so that the next one notes them too.
-
-        users: the digest of the users' rules that are searched with.
-        """
+        """Return the offers that the search finds in this graph, or found before, and that are as accurate as the original. A
+        search with notes is not filed, so the next one notes them too. users: the digest of the users' rules."""
         key = hashlib.sha256(f"{_code()} {users} {graph_to_json(graph)}".encode()).hexdigest()
-        found = self._read(key, graph)
-        if found is None:
-            known = len(self.notes)
-            found = search()
-            if len(self.notes) == known:
-                self._write(key, graph, found)
-        return [made for offer in found if (made := self._usable(offer)) is not None]
+        offers = self._read(key, graph)
+        if offers is None:
+            notes_before = len(self.notes)
+            offers = search()
+            if len(self.notes) == notes_before:
+                self._write(key, graph, offers)
+        return [usable for offer in offers if (usable := self._usable(offer)) is not None]
 
     def _read(self, key: str, graph: Graph) -> list[Offer] | None:
         """None where the graph was not searched, or a recipe may not be used as it is on file."""
@@ -91,10 +88,10 @@ class RecipeRows:
             log.warning("%s: %s", self.database.location, self.notes[-1])
             return None
 
-    def _write(self, key: str, graph: Graph, found: Sequence[Offer]) -> None:
+    def _write(self, key: str, graph: Graph, offers: Sequence[Offer]) -> None:
         number = {n: i for i, n in enumerate(graph.nodes)}
         places, graphs, recipes = [], [], []
-        for offer in found:
+        for offer in offers:
             part, ways = _signatures(offer)
             mine = [recipe_record(part, way, other) for way, other in zip(ways, offer.others, strict=True)]
             places.append({"operands": [number[o] for o in offer.operands], "outputs": [number[o] for o in offer.outputs],
@@ -119,19 +116,19 @@ class RecipeRows:
         key = way.key, verify_workload(part).key
         if key in self._verdicts:
             return self._verdicts[key]
-        found = compared(offer, other)
-        self._verdicts[key] = found.passed
+        comparison = compared(offer, other)
+        self._verdicts[key] = comparison.passed
         try:
             self.database.ensure_graph(graph_record(part))
             self.database.ensure_graph(graph_record(way))
-            self.database.add_trace(verdict(part, way, other, found))
+            self.database.add_trace(verdict(part, way, other, comparison))
         except DatabaseError as e:
             log.info("the comparison of a recipe is not kept: %s", e)
-        return found.passed
+        return comparison.passed
 
 
 def compared(offer: Offer, other: Other) -> Compared:
-    """One recipe of an offer beside the words that stand there."""
+    """Compare one recipe of an offer with the original."""
     own, new = offer.alone(offer.outputs), offer.alone(other.outputs)
     assert own is not None and new is not None                      # or it would be no offer
     return compare(own, new)
@@ -144,19 +141,19 @@ def recipe_record(part: Signature, way: Signature, other: Other) -> Implementati
                                 numeric_class=cast(NumericClass, other.numeric_class), sources=sources)
 
 
-def verdict(part: Signature, way: Signature, other: Other, found: Compared) -> TraceRecord:
+def verdict(part: Signature, way: Signature, other: Other, comparison: Compared) -> TraceRecord:
     """The comparison of a recipe as a trace: its own error, and beside it that of the words that stand there."""
     return TraceRecord(
         recipe_record(part, way, other), verify_workload(part), oracle_environment(), "verify",
-        "PASSED" if found.passed else "INCORRECT_NUMERICAL", max_relative_error=found.error, tolerance=found.allowed,
-        seed=None if found.error is None else 0, verifier=VERIFIER,
-        conditions={"as_written": found.own, "sizes": dict(found.sizes), "rests_on_rules": found.error is None},
-        log="" if found.passed else f"off by {found.error:.3g}; as it is written {found.own:.3g}")
+        "PASSED" if comparison.passed else "INCORRECT_NUMERICAL", max_relative_error=comparison.error, tolerance=comparison.allowed,
+        seed=None if comparison.error is None else 0, verifier=VERIFIER,
+        conditions={"as_written": comparison.own, "sizes": dict(comparison.sizes), "rests_on_rules": comparison.error is None},
+        log="" if comparison.passed else f"off by {comparison.error:.3g}; as it is written {comparison.own:.3g}")
 
 
 @functools.cache
 def oracle_environment() -> Environment:
-    """What recipes are compared with: the interpreter, which runs on numpy."""
+    """Return the environment that recipes are compared in: the interpreter, which runs on numpy."""
     return fingerprint("oracle", libs={"numpy": np.__version__})
 
 
@@ -164,19 +161,19 @@ def oracle_environment() -> Environment:
 def _code() -> str:
     """A digest of the code that decides what is found."""
     root = Path(__file__).resolve().parent.parent
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(p for room in DECIDES for p in (root / room).rglob("*.py")):
-        made.update(path.read_bytes())
-    return made.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _signature(outputs: Sequence[Node], operands: Sequence[Node]) -> Signature:
-    """Of the piece between operands and outputs as one op."""
+    """Return the piece between operands and outputs as the signature of one op."""
     return signature_of(apply(part_between(outputs, operands), operands, {}))
 
 
 def _signatures(offer: Offer) -> tuple[Signature, list[Signature]]:
-    """Of the part, and of its recipes."""
+    """Return the signatures of the part and of its recipes."""
     return (_signature(offer.outputs, offer.operands), [_signature(other.outputs, offer.operands) for other in offer.others])
 
 
@@ -207,7 +204,7 @@ def _inside(outputs: Sequence[Node], operands: Sequence[Node]) -> frozenset[Node
 
 
 def _other(row: RecipeRow, operands: Sequence[Node]) -> Other:
-    """The recipe of a row, over these operands. Raises ValueError for one whose graph is not what was filed, and what reading a
+    """Return the recipe of a row, over these operands. Raises ValueError where its graph is not what was filed, and what reading a
     graph raises."""
     graph = graph_from_json(row.recipe_json)
     (op,) = {n.op for n in graph.nodes if isinstance(n.op, DefinedOp)}

@@ -24,10 +24,8 @@ from tensor_graphs.rewrites.saturate import USUAL, Budget, Saturated, saturate
 
 @dataclass(frozen=True)
 class Recipe:
-    """One graph. `rules`: those of its derivation, in the order of their first use; none for the graph itself.
-
-    steps: of one e-graph; by_region: how each distinct region that was changed becomes what it is here, as text.
-    """
+    """One graph. `rules`: those of its derivation, in the order of their first use; none for the graph itself. steps: of one
+    e-graph; by_region: how each distinct region that was changed becomes what it is here, as text."""
 
     graph: Graph
     cost: float
@@ -39,11 +37,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recipes:
-    """What was found, the cheapest first, and the e-graph that says why.
-
-    regions: None for a graph that was saturated as a whole. By regions the e-graph holds the given graph alone, and `report` is
-    that of all saturations together.
-    """
+    """The recipes, the cheapest first, with the e-graph that proves them. regions: None for a graph that was saturated as a whole;
+    by regions the e-graph holds the original graph alone, and `report` is that of all saturations together."""
 
     list: tuple[Recipe, ...]
     saturated: Saturated
@@ -56,7 +51,7 @@ class Recipes:
         return self.saturated.report
 
     def derivation(self, index: int) -> str:
-        """How the given graph becomes a recipe, step by step."""
+        """Return how the graph becomes a recipe, step by step."""
         if not 0 <= index < len(self.list):
             raise RewriteError(f"there is no recipe {index}", fix=f"0 to {len(self.list) - 1}")
         if self.list[index].by_region:
@@ -64,23 +59,23 @@ class Recipes:
         return show_steps(self.saturated.egraph, [*self.list[index].steps])
 
     def holds(self, other: Graph) -> bool:
-        """Whether another graph, of the same outputs, was found equal to the given one."""
+        """Return whether another graph, of the same outputs, was found equal to the original one."""
         e = self.saturated.egraph
         outputs, updates = add_graph(e, other)
         return all(e.find(old[name]) == e.find(new[name])
                    for old, new in ((self.outputs, outputs), (self.updates, updates)) for name in old)
 
     def derive_graph(self, other: Graph) -> tuple[RuleStep, ...]:
-        """How the given graph becomes another one. Raises RewriteError when they were not found equal."""
+        """Return how the original graph becomes another one. Raises RewriteError when they were not found equal."""
         return _steps(self.saturated.egraph, self.outputs, self.updates, other)
 
 
 def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int = 10, rules: Sequence[Rewrite] | None = None,
             budget: Budget = USUAL, whole: bool | None = None, assuming: Sequence[str] = ()) -> Recipes:
-    """Up to `count` graphs that mean the same, up to a level. `rules`: by default all that take nothing for granted.
+    """Return up to `count` graphs that mean the same, up to a level. `rules`: by default all without assumptions.
 
-    assuming: the conditions (conditions.CONDITIONS) that hold here; rules that assume no others run as well, also a user's.
-    whole: one e-graph of everything; by default for graphs of up to regions.LARGE paid nodes, and larger ones by regions.
+    assuming: the conditions (conditions.CONDITIONS) that hold here; rules that assume no others run as well, also a user's. whole:
+    one e-graph of everything; by default for graphs of up to regions.LARGE paid nodes, and larger ones by regions.
     """
     from tensor_graphs.rewrites.rules import allowed
 
@@ -90,26 +85,26 @@ def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int =
     e = EGraph()
     outputs, updates = add_graph(e, graph)
     done = saturate(e, chosen, budget, LEVELS[:LEVELS.index(level) + 1])
-    found = []
-    for made in Extractor(done.views[level], outputs, updates).extract(count):
-        steps = _steps(e, outputs, updates, made.graph)
-        found.append(Recipe(made.graph, made.cost, paid_nodes(made.graph), tuple(dict.fromkeys(s.rule for s in steps)), steps))
-    return Recipes(tuple(found), done, outputs, updates)
+    result = []
+    for best in Extractor(done.views[level], outputs, updates).extract(count):
+        steps = _steps(e, outputs, updates, best.graph)
+        result.append(Recipe(best.graph, best.cost, paid_nodes(best.graph), tuple(dict.fromkeys(s.rule for s in steps)), steps))
+    return Recipes(tuple(result), done, outputs, updates)
 
 
 def _by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass, budget: Budget, count: int) -> Recipes:
-    found, solver = solve_by_regions(graph, rules, level, budget, count)
+    graphs, solver = solve_by_regions(graph, rules, level, budget, count)
     rows = []
-    for made in found:
+    for best in graphs:
         used: list[str] = []
         texts = []
-        for kind, index in made.chosen.items():
+        for kind, index in best.chosen.items():
             solved = solver.known[kind]
             steps = solved.steps(index)
             used += [s.rule for s in steps]
             if steps:
                 texts.append(show_steps(solved.egraph, steps))
-        rows.append(Recipe(made.graph, made.cost, paid_nodes(made.graph), tuple(dict.fromkeys(used)), (), tuple(texts)))
+        rows.append(Recipe(best.graph, best.cost, paid_nodes(best.graph), tuple(dict.fromkeys(used)), (), tuple(texts)))
     e = EGraph()
     outputs, updates = add_graph(e, graph)
     return Recipes(tuple(rows), Saturated(e, {}, solver.report.together), outputs, updates, solver.report)

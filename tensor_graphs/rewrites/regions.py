@@ -48,10 +48,8 @@ NEAR = 1
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A piece: its nodes (operands first), what it hands on, and the graph of it with names stripped.
-
-    leaves: for each name in `graph`, the node of the whole graph that it stands for. Regions of one shape share `graph`.
-    """
+    """A piece: its nodes (operands first), its results, and its graph with names stripped, which regions of one shape share.
+    leaves: for each name in `graph`, the node of the whole graph that it stands for."""
 
     nodes: tuple[Node, ...]
     results: tuple[Node, ...]
@@ -81,9 +79,9 @@ class Regions:
 
 @dataclass
 class RegionReport:
-    """What was done. regions, distinct: pieces, and those that were saturated. pairs: neighbours that were looked at joined;
-    joined: those where it was cheaper. e_nodes, classes: of all saturations together; largest: of one of them.
-    saturation, extraction: seconds; seconds: of everything. memory: the process' peak, in MiB."""
+    """The record of one run. regions, distinct: pieces, and those that were saturated. pairs: neighbours that were tried joined;
+    joined: those where it was cheaper. e_nodes, classes: of all saturations together; largest: of one of them. saturation,
+    extraction: seconds; seconds: of everything. memory: the process' peak, in MiB."""
 
     regions: int = 0
     distinct: int = 0
@@ -124,7 +122,7 @@ def regions(graph: Graph) -> Regions:
     streams = [{n for n in order if n.op is leaves.INPUT}]
     if len(streams[0]) > 1:
         streams += [{n} for n in order if n.op is leaves.INPUT]
-    groups, stream = max((_chain(graph, order, s) for s in streams), key=lambda found: len(found[0]))
+    groups, stream = max((_chain(graph, order, s) for s in streams), key=lambda chain: len(chain[0]))
     return _pieces(graph, order, groups, stream)
 
 
@@ -168,16 +166,16 @@ def _chain(graph: Graph, order: Sequence[Node], sources: set[Node]) -> tuple[lis
 
 def _merged(groups: list[list[Node]]) -> list[list[Node]]:
     """Neighbours that are too small alone, together, until they are large enough."""
-    found: list[list[Node]] = []
+    merged: list[list[Node]] = []
     growing = False
     for group in groups:
         small = sum(map(is_paid, group)) < SMALLEST
-        if small and growing and sum(map(is_paid, found[-1])) < 2 * SMALLEST:
-            found[-1] += group
+        if small and growing and sum(map(is_paid, merged[-1])) < 2 * SMALLEST:
+            merged[-1] += group
         else:
-            found.append(list(group))
+            merged.append(list(group))
             growing = small
-    return found
+    return merged
 
 
 def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], stream: set[Node]) -> Regions:
@@ -198,23 +196,23 @@ def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], strea
         if node.op is leaves.ITEM and node.inputs[0] in at:
             at[node] = at[node.inputs[0]]
     homes: list[list[Node]] = [[] for _ in groups]
-    beside: list[Node] = []
+    free: list[Node] = []
     for node in order:
         if node in at:
             homes[at[node]].append(node)
         elif node.op.kind != "leaf" and node not in numbers:
-            beside.append(node)
+            free.append(node)
     wanted, bound = set(graph.roots), _bound(order)
 
     def piece(nodes: Sequence[Node]) -> Region:
         return _region(nodes, _read_elsewhere(order, nodes, numbers, wanted), numbers, bound)
 
-    side = piece(beside) if beside else None
+    side = piece(free) if free else None
     return Regions(tuple(c for c in map(piece, homes) if c.results), side, graph, tuple(order), numbers, bound)
 
 
 def _read_elsewhere(order: Sequence[Node], nodes: Sequence[Node], numbers: Collection[Node], wanted: set[Node]) -> tuple[Node, ...]:
-    """What others read of some nodes: a node with several outputs is read through its items, which are among the nodes."""
+    """Return what others read of some nodes: a node with several outputs is read through its items, which are among the nodes."""
     inside = set(nodes)
     outer = {i for n in order if n not in inside and n not in numbers for i in n.inputs}
     return tuple(n for n in nodes if n.op.kind != "leaf" and len(n.types) == 1 and (n in outer or n in wanted))
@@ -222,20 +220,20 @@ def _read_elsewhere(order: Sequence[Node], nodes: Sequence[Node], numbers: Colle
 
 def _numbers(order: Sequence[Node]) -> frozenset[Node]:
     """Constants and views of them: written again wherever they are read."""
-    found: set[Node] = set()
+    numbers: set[Node] = set()
     for node in order:
-        if node.op is leaves.CONSTANT or (node.op.facts.view and all(i in found for i in node.inputs)):
-            found.add(node)
-    return frozenset(found)
+        if node.op is leaves.CONSTANT or (node.op.facts.view and all(i in numbers for i in node.inputs)):
+            numbers.add(node)
+    return frozenset(numbers)
 
 
 def _bound(order: Sequence[Node]) -> frozenset[Node]:
-    """What parameters and constants alone decide."""
-    e, found = EGraph(), set[Node]()
+    """Return the nodes that parameters and constants alone decide."""
+    e, nodes = EGraph(), set[Node]()
     for node in order:
         if len(node.types) == 1 and all(is_static(s) for s in node.shape) and e.of(e.add(node)).bound:
-            found.add(node)
-    return frozenset(found)
+            nodes.add(node)
+    return frozenset(nodes)
 
 
 def _region(nodes: Sequence[Node], results: Sequence[Node], numbers: Collection[Node], bound: Collection[Node]) -> Region:
@@ -280,11 +278,11 @@ class Solved:
         return self.graphs[0].cost
 
     def steps(self, index: int) -> list[RuleStep]:
-        """How the region becomes one of its graphs."""
-        made, _ = add_graph(self.egraph, self.graphs[index].graph)
+        """Return how the region becomes one of its graphs."""
+        outputs, _ = add_graph(self.egraph, self.graphs[index].graph)
         steps: dict[RuleStep, None] = {}
         for name, term in self.outputs.items():
-            steps.update(dict.fromkeys(derive(self.egraph, term, made[name])))
+            steps.update(dict.fromkeys(derive(self.egraph, term, outputs[name])))
         return list(steps)
 
 
@@ -306,52 +304,52 @@ class Solver:
         outputs, updates = add_graph(e, graph)
         done = saturate(e, self.rules, replace(self.budget, seconds=left), LEVELS[:LEVELS.index(self.level) + 1], self.after_round)
         started = time.perf_counter()
-        found = Extractor(done.views[self.level], outputs, updates).extract(self.count)
+        extracted = Extractor(done.views[self.level], outputs, updates).extract(self.count)
         r.extraction += time.perf_counter() - started
         r.add(done.report)
-        self.known[graph] = Solved(tuple(found), e, outputs)
+        self.known[graph] = Solved(tuple(extracted), e, outputs)
         return self.known[graph]
 
-    def cover(self, found: Regions) -> list[Region]:
+    def cover(self, cut: Regions) -> list[Region]:
         """The pieces and joined pairs that cover the graph at the least cost."""
-        r, chain = self.report, found.chain
-        r.regions, r.distinct = len(found.all), found.distinct
+        r, chain = self.report, cut.chain
+        r.regions, r.distinct = len(cut.all), cut.distinct
         costs = [self.solve(c.graph).cost for c in chain]
         best: list[tuple[float, list[Region]]] = [(0.0, [])]
         looked: set[Graph] = set()
         for i, region in enumerate(chain):
             cost, used = best[-1]
             options = [(cost + costs[i], [*used, region])]
-            joined = self._joined(found, chain[i - 1], region, looked) if i else None
+            joined = self._joined(cut, chain[i - 1], region, looked) if i else None
             if joined is not None:
                 options.append((best[i - 1][0] + self.solve(joined.graph).cost, [*best[i - 1][1], joined]))
             best.append(min(options, key=lambda o: o[0]))
-        if found.beside:
-            self.solve(found.beside.graph)
+        if cut.beside:
+            self.solve(cut.beside.graph)
         r.joined = sum(region not in chain for region in best[-1][1])
         r.seconds = time.perf_counter() - self.started
         r.memory = peak_memory()
-        return [*([found.beside] if found.beside else []), *best[-1][1]]
+        return [*([cut.beside] if cut.beside else []), *best[-1][1]]
 
-    def _joined(self, found: Regions, a: Region, b: Region, looked: set[Graph]) -> Region | None:
+    def _joined(self, cut: Regions, a: Region, b: Region, looked: set[Graph]) -> Region | None:
         """Two neighbours as one, where that is cheaper near their border."""
         near = _near_border(a, b)
         if near is None:
             return None
         above, below = set(a.nodes), set(b.nodes)
-        together = _part(found, near)
-        parts = [_part(found, [n for n in near if n in side]) for side in (above, below)]
+        together = _part(cut, near)
+        parts = [_part(cut, [n for n in near if n in side]) for side in (above, below)]
         if together.graph not in looked:
             looked.add(together.graph)
             self.report.pairs += 1
         apart = sum(self.solve(p.graph).cost for p in parts if p.results)
         if self.solve(together.graph).cost > apart - WORTH:
             return None
-        return _part(found, [*a.nodes, *b.nodes])
+        return _part(cut, [*a.nodes, *b.nodes])
 
 
-def _part(found: Regions, nodes: Sequence[Node]) -> Region:
-    return _region(nodes, _read_elsewhere(found.order, nodes, found.numbers, set(found.whole.roots)), found.numbers, found.bound)
+def _part(cut: Regions, nodes: Sequence[Node]) -> Region:
+    return _region(nodes, _read_elsewhere(cut.order, nodes, cut.numbers, set(cut.whole.roots)), cut.numbers, cut.bound)
 
 
 def _near_border(a: Region, b: Region) -> list[Node] | None:
@@ -377,14 +375,14 @@ def _near_border(a: Region, b: Region) -> list[Node] | None:
 def stitch(graph: Graph, pieces: Sequence[tuple[Region, Graph]]) -> Graph:
     """The whole graph of a graph for each region (those that are read before their readers), with its names put back."""
     new: dict[Node, Node] = {}
-    for region, made in pieces:
+    for region, graph_of_region in pieces:
         def put(node: Node, inputs: tuple[Node, ...], region: Region = region) -> Node | None:
             if node.op not in leaves.NAMED_LEAVES:
                 return None
             there = region.leaves[str(node.attrs["name"])]
             return new.get(there, there)
 
-        for result, value in zip(region.results, rebuild(list(made.outputs.values()), put), strict=True):
+        for result, value in zip(region.results, rebuild(list(graph_of_region.outputs.values()), put), strict=True):
             new[result] = value
     states = {name: leaves.state(name, node.shape, node.dtype) for name, node in graph.states.items()}
     return make_graph({name: new.get(node, node) for name, node in graph.outputs.items()},
@@ -411,22 +409,22 @@ def solve_by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass
     for kind, times in kinds.items():
         solved = solver.known[kind]
         choices += [(base + times * (solved.graphs[i].cost - solved.cost), kind, i) for i in range(1, len(solved.graphs))]
-    found = []
+    results = []
     for cost, other, index in sorted(choices, key=lambda c: c[0])[:count]:
         chosen = {k: index if k == other else 0 for k in kinds}
-        made = stitch(graph, [(p, solver.known[p.graph].graphs[chosen[p.graph]].graph) for p in pieces])
-        found.append(Stitched(made, cost, chosen))
+        stitched = stitch(graph, [(p, solver.known[p.graph].graphs[chosen[p.graph]].graph) for p in pieces])
+        results.append(Stitched(stitched, cost, chosen))
     solver.report.seconds, solver.report.memory = time.perf_counter() - solver.started, peak_memory()
-    return found, solver
+    return results, solver
 
 
 def simplify_by_regions(graph: Graph, budget: Budget = USUAL) -> tuple[Graph, RegionReport]:
-    """As `simplify`, region by region: the same bits. The very same graph where nothing was gained."""
+    """Simplify each region (see `simplify`): the same bits, or the very same graph where nothing was gained."""
     from tensor_graphs.rewrites.rules import SIMPLIFYING
 
-    (made,), solver = solve_by_regions(graph, SIMPLIFYING, BITWISE, budget)
-    before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(made.graph), len(made.graph.nodes))
-    return (made.graph if after < before else graph), solver.report
+    (result,), solver = solve_by_regions(graph, SIMPLIFYING, BITWISE, budget)
+    before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(result.graph), len(result.graph.nodes))
+    return (result.graph if after < before else graph), solver.report
 
 
 def peak_memory() -> float:

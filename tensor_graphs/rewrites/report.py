@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass
 class RuleReport:
-    """matches: places found for the first time; applied: those that said something new; rejected: those where the rule's condition
-    did not hold; starved: places left because a budget was used up."""
+    """matches: places matched for the first time; applied: those with a new result; rejected: those where the rule's condition did
+    not hold; starved: places left because a budget was used up."""
 
     matches: int = 0
     applied: int = 0
@@ -34,7 +34,7 @@ class Report:
         return self.rules.setdefault(rule, RuleReport())
 
     def add(self, other: Report) -> None:
-        """What another run did, too: sums, the most rounds, and saturated only where both were."""
+        """Add another run: sums, the most rounds, and saturated only where both were."""
         for name, row in other.rules.items():
             mine = self.of(name)
             for field_name, value in vars(row).items():
@@ -66,7 +66,7 @@ class Report:
         return "\n".join([*lines, self.summary()])
 
     def summary(self) -> str:
-        """How large it got, how long it took, whether more would be found, and why it stopped if it did."""
+        """Return how large it got, how long it took, whether more would be found, and why it stopped if it did."""
         state = ", ".join(f"{level}: {'saturated' if done else 'not saturated'} after {self.rounds[level]} rounds"
                           for level, done in self.saturated.items())
         stopped = f"; stopped: {self.stopped}" if self.stopped else ""

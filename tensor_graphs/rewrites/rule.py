@@ -50,10 +50,8 @@ LEVELS: tuple[NumericClass, ...] = (BITWISE, REASSOCIATING)
 """bitwise: the same bits, evaluated as written. reassociating: the same real number for finite values, rounded differently."""
 
 class Index(dict[str, list[tuple[int, ENode]]]):
-    """E-nodes by the name of their op, each with its class.
-
-    distance: for each class, how many ops below it something changed; None where everything is to be looked at.
-    """
+    """E-nodes by the name of their op, each with its class. distance: for each class, how many ops below it something changed; None
+    to look everywhere."""
 
     distance: Mapping[int, int] | None = None
 
@@ -67,10 +65,8 @@ Equalities = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place where a rule may be applied. `key` is the same for the same place; `apply` gives None when it does not hold.
-
-    term: the youngest of the e-nodes that were matched; how far rewriting went before it decides whether it goes on.
-    """
+    """A place where a rule may be applied. `key` is the same for the same place; `apply` returns None where the rule does not hold.
+    term: the youngest of the matched e-nodes; how far rewriting went before it decides whether it goes on."""
 
     key: tuple[Any, ...]
     term: int
@@ -78,7 +74,7 @@ class Candidate:
 
 
 class Rewrite(Protocol):
-    """What saturation runs: a Rule, or one of those that no pattern says (expansion, recognition, folding)."""
+    """The interface that saturation runs: a Rule, or one that no pattern expresses (expansion, recognition, folding)."""
 
     @property
     def name(self) -> str: ...
@@ -98,14 +94,12 @@ class Rewrite(Protocol):
 class Rule:
     """See the module's docstring.
 
-    assuming: named conditions on values that are taken for granted (no overflow, …); such a rule runs only where they are allowed.
-    expanding: it makes graphs larger, and gets a small budget. shapes: what admission draws for the variables, as in
-    "x[n, k] w[m, k] c:bool i:i32"; by default all have one random shape and one dtype. dtypes: what variables may be, if shapes
-    does not say otherwise, as kinds ("float", "int", "uint", "bool") and names ("u8", "bf16"): admission draws them, and the rule
-    is found at no others.
-    option: the name of a group that runs only where it is asked for ("split"). parameters: variables that have to be parameters,
-    each another one, in the order of their classes (so that a join of several is found once). roots: kinds of dtypes that the
-    whole pattern may have; by default any. Options are put in order by `make_rule`, which says what is wrong with them.
+    assuming: named conditions on values (no overflow, …); such a rule runs only where they are allowed. expanding: it makes graphs
+    larger, and gets a small budget. shapes: what admission draws for the variables, as in "x[n, k] w[m, k] c:bool i:i32"; by
+    default all have one random shape and one dtype. dtypes: of variables that shapes gives none, as kinds ("float", "int", "uint",
+    "bool") and names ("u8", "bf16"): admission draws them, and the rule matches no others. option: the name of a group that runs
+    only on request ("split"). parameters: variables that have to be parameters, each another one, in the order of their classes (so
+    that a join of several is found once). roots: kinds of dtypes of the whole pattern; by default any.
     """
 
     name: str
@@ -152,7 +146,7 @@ class Rule:
         return all(any(n.op.name == "parameter" for n in e.classes[h].nodes) for h in homes)
 
     def _are_of_dtypes(self, e: EGraph, match: Match) -> bool:
-        """Whether the rule was admitted at the dtypes of a match."""
+        """Return whether the rule was admitted at the dtypes of a match."""
         return all(is_among(e.classes[e.find(match[name])].type.dtype, words) for name, words in self._bounded if name in match)
 
     @cached_property
@@ -164,14 +158,14 @@ class Rule:
 
     @cached_property
     def said(self) -> dict[str, Said]:
-        """What `shapes` says, by variable. Raises PatternError."""
+        """Return `shapes` by variable. Raises PatternError."""
         return _read_shapes(self.shapes, self.name, [n for n, kind in self.variables.items() if kind == "tensor"])
 
     def _apply(self, e: EGraph, match: Match) -> Equalities | None:
-        made = self.replace({name: self._argument(e, match, name, kind) for name, kind in self.variables.items()})
-        if made is None:
+        replacement = self.replace({name: self._argument(e, match, name, kind) for name, kind in self.variables.items()})
+        if replacement is None:
             return None
-        right = [e.add(node) for node in made]
+        right = [e.add(node) for node in replacement]
         left = [instance(e, p, match) for p in self.patterns]
         return list(zip(left, right, strict=True))
 
@@ -190,13 +184,13 @@ class Rule:
 
     @cached_property
     def variables(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        kinds: dict[str, str] = {}
         for p in self.patterns:
-            found.update(variables(p))
-        return found
+            kinds.update(variables(p))
+        return kinds
 
     def replace(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
-        """What the rule puts for the patterns, given values for its variables; None where it does not hold."""
+        """Return the replacement of the patterns, given values for the variables; None where the rule does not hold."""
         try:
             return self.replaced(values)
         except RewriteError:
@@ -207,12 +201,12 @@ class Rule:
     def replaced(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
         """The same, but that errors of the language are raised. Raises PatternError for what is no tensor."""
         named = {name.lstrip(ANY_OP): value for name, value in values.items()}
-        made = self.replacement(**{p: named[p] for p in self._asked if p in named})
-        if made is None:
+        result = self.replacement(**{p: named[p] for p in self._asked if p in named})
+        if result is None:
             return None
-        nodes = (made,) if isinstance(made, Node) else tuple(made) if isinstance(made, (tuple, list)) else None
+        nodes = (result,) if isinstance(result, Node) else tuple(result) if isinstance(result, (tuple, list)) else None
         if nodes is None or not all(isinstance(n, Node) for n in nodes):
-            raise PatternError(f"the rule {self.name} returned {made!r}, of type {type(made).__name__}, which is no tensor",
+            raise PatternError(f"the rule {self.name} returned {result!r}, of type {type(result).__name__}, which is no tensor",
                                fix="return a tensor made of the function's arguments (tg.constant for a number), or None where "
                                    "the rule does not hold")
         if len(nodes) != len(self.patterns):
@@ -223,7 +217,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Said:
-    """What `shapes` says of one variable: its dims (names, or numbers as text), and the dtypes it may have."""
+    """The entry of one variable in `shapes`: its dims (names, or numbers as text), and the dtypes it may have."""
 
     dims: tuple[str, ...] | None
     dtypes: tuple[str, ...]
@@ -232,24 +226,24 @@ class Said:
 _SAID = re.compile(r"\s*([A-Za-z]\w*)(?:\[([\w\s,]*)\])?(?::(\w+))?(?=\s|$)")
 
 
-def _read_shapes(text: Any, rule: str, known: Sequence[str]) -> dict[str, Said]:
+def _read_shapes(text: Any, rule: str, tensors: Sequence[str]) -> dict[str, Said]:
     fix = 'shapes="x[n, k] w[m, k] c:bool": each variable with the names of its dims, or with its dtype'
     if not isinstance(text, str):
         raise PatternError(f"the shapes of the rule {rule} are {text!r}", fix=fix)
-    found: dict[str, Said] = {}
+    entries: dict[str, Said] = {}
     at = 0
     while text[at:].strip():
         read = _SAID.match(text, at)
         if read is None:
             raise PatternError(f"the shapes of the rule {rule} cannot be read at {text[at:].strip()!r}", fix=fix)
         name, dims, word = read.groups()
-        if name not in known:
+        if name not in tensors:
             raise PatternError(f"the shapes of the rule {rule} name {name!r}, which is no tensor of its pattern",
-                               fix=f"it has {', '.join(known)}")
-        found[name] = Said(None if not dims else tuple(d.strip() for d in dims.split(",")),
+                               fix=f"it has {', '.join(tensors)}")
+        entries[name] = Said(None if not dims else tuple(d.strip() for d in dims.split(",")),
                            dtype_words(word, f"the shapes of the rule {rule}") if word else ())
         at = read.end()
-    return found
+    return entries
 
 
 OPTIONS = ("assuming", "expanding", "option", "parameters", "roots", "shapes", "dtypes")
@@ -279,11 +273,11 @@ def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacemen
     for t in texts:
         patterns.append(parse_pattern(t, 1000 * len(patterns)))
     rule = Rule(name, numeric_class, tuple(patterns), replacement, text="; ".join(texts), **_options(name, options))
-    known = {v.lstrip(ANY_OP) for v in rule.variables}
+    names = {v.lstrip(ANY_OP) for v in rule.variables}
     for parameter in inspect.signature(replacement).parameters.values():
-        if parameter.name not in known and parameter.default is inspect.Parameter.empty:
+        if parameter.name not in names and parameter.default is inspect.Parameter.empty:
             raise PatternError(f"the rule {rule.name} asks for {parameter.name!r}, which its pattern {rule.text!r} does not bind",
-                               fix=f"it binds {', '.join(sorted(known))}; what else the function takes needs a default")
+                               fix=f"it binds {', '.join(sorted(names))}; what else the function takes needs a default")
     tensors = [n for n, kind in rule.variables.items() if kind == "tensor"]
     for parameter_name in rule.parameters:
         if parameter_name not in tensors:
@@ -293,28 +287,28 @@ def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacemen
     return rule
 
 
-def _options(rule: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _options(rule: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a rule, in the form in which Rule has them. Raises PatternError for what is none."""
-    made = dict(given)
-    for name in made:
+    checked_options = dict(options)
+    for name in checked_options:
         if name not in OPTIONS:
             close = close_to(name, OPTIONS, 1)
             raise PatternError(f"the rule {rule} has the option {name!r}, which there is not",
                                fix=f"{f'{close[0]}? ' if close else ''}Options are name, {', '.join(OPTIONS)}")
-    if "assuming" in made:
-        made["assuming"] = checked(made["assuming"], rule)
+    if "assuming" in checked_options:
+        checked_options["assuming"] = checked(checked_options["assuming"], rule)
     for name in ("dtypes", "roots"):
-        if name in made and (made[name] or name == "dtypes"):
-            made[name] = dtype_words(made[name], f"the option {name} of the rule {rule}")
-    if "parameters" in made:
-        one = made["parameters"]
-        made["parameters"] = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else None
-        if made["parameters"] is None:
+        if name in checked_options and (checked_options[name] or name == "dtypes"):
+            checked_options[name] = dtype_words(checked_options[name], f"the option {name} of the rule {rule}")
+    if "parameters" in checked_options:
+        one = checked_options["parameters"]
+        checked_options["parameters"] = (one,) if isinstance(one, str) else tuple(one) if isinstance(one, (tuple, list)) else None
+        if checked_options["parameters"] is None:
             raise PatternError(f"the parameters of the rule {rule} are {one!r}", fix='names of its variables: parameters=("w",)')
     for name, type_ in (("expanding", bool), ("option", str)):
-        if name in made and not isinstance(made[name], type_):
-            raise PatternError(f"the option {name} of the rule {rule} is {made[name]!r}", fix=f"a {type_.__name__}")
-    return made
+        if name in checked_options and not isinstance(checked_options[name], type_):
+            raise PatternError(f"the option {name} of the rule {rule} is {checked_options[name]!r}", fix=f"a {type_.__name__}")
+    return checked_options
 
 
 @dataclass
@@ -328,11 +322,15 @@ class RuleTable:
         """Put a function with its pattern into the table, as a rule. It is held to its class by the tests, not at import."""
         def register(replacement: Callable[..., Any]) -> Rule:
             name = options.pop("name", "") or f"{self.topic}/{replacement.__name__.replace('_', '-')}"
-            made = make_rule(text, numeric_class, replacement, name=name, **options)
-            self.rows.append(made)
-            return made
+            self.rows.append(make_rule(text, numeric_class, replacement, name=name, **options))
+            return self.rows[-1]
 
         return register
+
+    def row(self, name: str, text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any],
+            **options: Any) -> None:
+        """Add a rule whose replacement is one expression. name: without the topic."""
+        self.rows.append(make_rule(text, numeric_class, replacement, name=f"{self.topic}/{name}", **options))
 
     def __iter__(self) -> Iterator[Rule]:
         return iter(self.rows)

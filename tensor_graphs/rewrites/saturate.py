@@ -23,10 +23,9 @@ log = logging.getLogger(__name__)
 class Budget:
     """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
 
-    depth, expanding_depth: how many rules may have led to what is matched. A place that is too deep is not counted as
-    starved: the run is saturated up to a depth. More than four terms for each e-node allowed are never made, but for those
-    of one replacement: this bounds memory. seconds: of the whole run; a run that
-    stops for it depends on the machine's speed, one that stops for another reason does not.
+    depth, expanding_depth: how many rules may have led to a match. A place that is too deep is not starved: the run is saturated up
+    to a depth. There are never more than four terms for each e-node allowed, except those of one replacement: this bounds memory.
+    seconds: of the whole run; only a run that stops for it depends on the machine's speed.
     """
 
     matches: int = 2000
@@ -55,37 +54,35 @@ PATTERN_DEPTH = 6
 
 
 def index_of(e: EGraph, among: Mapping[int, int] | None = None) -> Index:
-    found = Index()
-    found.distance = among
+    index = Index()
+    index.distance = among
     for number, eclass in e.classes.items():
         if among is None or number in among:
             for node in eclass.nodes:
-                found.setdefault(node.op.name, []).append((number, node))
-    return found
+                index.setdefault(node.op.name, []).append((number, node))
+    return index
 
 
 def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, int]:
     """The classes that were touched since a round began, and those up to `depth` ops above them, each with how far above."""
-    found = {number: 0 for number, eclass in e.classes.items() if eclass.touched >= round}
-    front, distance = list(found), 0
+    reached = {number: 0 for number, eclass in e.classes.items() if eclass.touched >= round}
+    front, distance = list(reached), 0
     while front and (depth is None or distance < depth):
         distance += 1
         above: dict[int, int] = {}
         for number in front:
             for parent in e.classes[number].parents:
                 home = e.find(parent)
-                if home not in found:
-                    found[home] = above[home] = distance
+                if home not in reached:
+                    reached[home] = above[home] = distance
         front = list(above)
-    return found
+    return reached
 
 
 def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels: Sequence[NumericClass] = LEVELS,
              after_round: Callable[[EGraph], None] = lambda e: None) -> Saturated:
-    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph.
-
-    Rules that assume something are among `rules` only if their assumptions are allowed; the caller chooses.
-    """
+    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph. The caller
+    selects rules whose assumptions are allowed."""
     started, report = time.perf_counter(), Report()
     views: dict[NumericClass, View] = {}
     done: set[tuple[object, ...]] = set()
@@ -149,9 +146,9 @@ def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, do
     new = (c for c in r.candidates(e, index) if c.key not in done and e.generations[c.term] < depth)
     if len(e.terms) > 4 * budget.nodes or time.perf_counter() - started > budget.seconds:
         limit = quota = 0
-    found = list(itertools.islice(new, limit + 1))
-    left = len(found) > limit
-    for candidate in found[:limit]:
+    places = list(itertools.islice(new, limit + 1))
+    left = len(places) > limit
+    for candidate in places[:limit]:
         if quota <= 0 or len(e.terms) > 4 * budget.nodes:
             left = True
             break

@@ -1,5 +1,4 @@
-"""subgraphs: the small parts of a graph that end in a node: one output, few operands, few steps, nothing that leaves and comes
-back."""
+"""subgraphs: the small parts of a graph that end in a node: one output, few operands and steps, no path that leaves and returns."""
 
 from __future__ import annotations
 
@@ -17,17 +16,17 @@ MOST_CUTS, MOST_DECISIONS = 160, 4000
 
 
 def inside(node: Node, operands: Collection[Node]) -> set[Node]:
-    """What is computed from the operands on the way to a node, the node included; no leaves."""
+    """Return what is computed from the operands on the way to a node, the node included; no leaves."""
     return {n for n in between([node], operands) if n.op.kind != "leaf"}
 
 
 def fed(nodes: Iterable[Node]) -> set[Node]:
-    """Of nodes, operands before users: those that depend on a leaf with a name. What does not is part of whoever reads it."""
-    found: set[Node] = set()
+    """Return the nodes (operands come before users) that depend on a leaf with a name. What does not is part of its reader."""
+    result: set[Node] = set()
     for n in nodes:
-        if n.op in leaves.NAMED_LEAVES or any(i in found for i in n.inputs):
-            found.add(n)
-    return found
+        if n.op in leaves.NAMED_LEAVES or any(i in result for i in n.inputs):
+            result.add(n)
+    return result
 
 
 class Cuts:
@@ -44,11 +43,11 @@ class Cuts:
 
     def of(self, node: Node, most_steps: int, most_operands: int,
            may_be: Callable[[Node], bool] = lambda node: True) -> Iterator[tuple[Node, ...]]:
-        """Sets of operands over which a node is a part of few steps, and from which no way leads out of the part and back; those of
-        the fewest steps first. may_be: which nodes may be operands.
+        """Yield sets of operands over which a node is a part of few steps, with no path that leaves the part and returns; the
+        fewest steps first. may_be: which nodes may be operands.
 
-        What may be an operand is decided from the top down: it is one, or it is in the part with its own operands below it. What an
-        operand is made of cannot be in the part.
+        Each candidate operand is decided from the top down: it is an operand, or it is in the part with its own operands below it.
+        What an operand is made of cannot be in the part.
         """
         first = frozenset(i for i in node.inputs if i in self.fed)
         order = itertools.count()

@@ -34,8 +34,8 @@ NAMELESS = "<lambda>"
 
 
 def require_free(name: str, place: Place, code: str) -> None:
-    """Raise RewriteError where another rule has this name. It is none where it is the same function, or a later state of it: a cell
-    that is run again, a module that is reloaded."""
+    """Raise RewriteError where another rule has this name. The same function, or a later state of it (a cell that is run again, a
+    module that is reloaded), is not another."""
     for u in _admitted:
         if u.rule.name == name != NAMELESS and not (place.follows(u.place) or (u.code, u.place) == (code, place)):
             raise RewriteError(f"a rule named {name!r} is declared already, at {u.place}", fix="another name for one of them")
@@ -53,5 +53,5 @@ def user_rules() -> tuple[Rule, ...]:
 
 def digest() -> str:
     """A digest of these rules, their functions included; "" where there are none."""
-    said = [(u.code, [repr(getattr(u.rule, f.name)) for f in fields(u.rule) if f.name != "replacement"]) for u in _admitted]
-    return hashlib.sha256(repr(said).encode()).hexdigest() if said else ""
+    rules = [(u.code, [repr(getattr(u.rule, f.name)) for f in fields(u.rule) if f.name != "replacement"]) for u in _admitted]
+    return hashlib.sha256(repr(rules).encode()).hexdigest() if rules else ""

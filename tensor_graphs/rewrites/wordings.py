@@ -1,11 +1,9 @@
 """wordings: two wordings of one graph as one graph, which holds the ways of both.
 
-    result = both(PassResult(fused), PassResult(with_parts), graph)
-
-A place for which a user registered a kernel, or where a user's rule holds, is a part, and the steps in it are no longer joined
-with their neighbours. So a graph is worded once without what users added and once with it. Where the two wordings differ, a part
-stands whose definition is the first one and whose recipe is the second one. Which one runs is chosen by price: a kernel or a rule
-adds ways and removes none. Where the second wording only puts a part around steps of the first, that part itself stands there.
+A place for which a user registered a kernel, or where a user's rule holds, is a part, and the steps in it are no longer joined with
+their neighbours. So a graph is worded once without what users added and once with it. Where the two differ, a part stands whose
+definition is the first wording and whose recipe is the second. Which one runs is chosen by cost: a kernel or a rule adds ways and
+removes none. Where the second wording only puts a part around steps of the first, that part itself stands there.
 """
 
 from __future__ import annotations
@@ -28,18 +26,16 @@ from tensor_graphs.rewrites.user_rules import user_rules
 
 
 def both(one: PassResult, other: PassResult, graph: Graph) -> PassResult:
-    """The first wording of a graph with the second one's ways. Numeric class: bitwise; what runs there is chosen later.
-
-    graph: as it was, before either; its nodes are what the two have in common.
-    """
+    """Return the first wording of a graph with the second one's ways. Numeric class: bitwise; what runs there is chosen later.
+    graph: as before both; its nodes are what the two have in common."""
     if one.graph is other.graph:
         return one
     return one.then(formed(one.graph, list(_Difference(one, other, graph).offers()), {}, one.graph.roots))
 
 
 class _Difference:
-    """Where two wordings differ. twin: for each value (and each node that both say alike) of the first that the second has too, its
-    node there; back: the other way round. A difference ends where a value has a twin."""
+    """The differences of two wordings. twin: for each value (and each node that both have alike) of the first that the second has
+    too, its node there; back: the inverse. A difference ends where a value has a twin."""
 
     def __init__(self, one: PassResult, other: PassResult, graph: Graph) -> None:
         self.one, self.other = one.graph, other.graph
@@ -51,9 +47,9 @@ class _Difference:
             if a in here and b in there:
                 self._pair(a, b)
         self.alike: set[Node] = set()                               # of the first: what both say in one way, of the same operands
-        said = {self._said(b, b.inputs): b for b in self.other.nodes}
+        keys = {self._said(b, b.inputs): b for b in self.other.nodes}
         for a in self.one.nodes:
-            same = said.get(self._said(a, [self.twin.get(i, i) for i in a.inputs]))
+            same = keys.get(self._said(a, [self.twin.get(i, i) for i in a.inputs]))
             if same is not None and self._pair(a, same):
                 self.alike.add(a)
         self.place = {n: i for i, n in enumerate(self.one.nodes)}
@@ -76,21 +72,21 @@ class _Difference:
             read = dict.fromkeys([*(i for n in own for i in n.inputs if i in self.live and i not in own),
                                   *(self.back[i] for n in new for i in n.inputs if i in self.live and i not in new)])
             operands = sorted(read, key=self.place.__getitem__)
-            said = over([self.twin[o] for o in outputs], [self.twin[o] for o in operands], operands)
+            wording = over([self.twin[o] for o in outputs], [self.twin[o] for o in operands], operands)
             names = tuple(dict.fromkeys(name for n in new if isinstance(n.op, PartOp) for name in _added(n.op)))
-            if not names or other_dims(outputs, operands) != other_dims(said, operands):
+            if not names or other_dims(outputs, operands) != other_dims(wording, operands):
                 continue                                            # the wordings of a part mention the same dims
-            stands = all(map(_is_said_by, said, outputs))
+            stands = all(map(_is_said_by, wording, outputs))
             yield Offer(tuple(operands), tuple(outputs), frozenset(own),
-                        (Other(said, names, f"users added {', '.join(names)}", BITWISE),), stands)
+                        (Other(wording, names, f"users added {', '.join(names)}", BITWISE),), stands)
 
     def is_read(self, n: Node, readers: Mapping[Node, Sequence[Node]], piece: Collection[Node]) -> bool:
-        """Whether a value leaves a piece."""
+        """Return whether a value leaves a piece."""
         return n in self.roots or any(r not in piece for r in readers.get(n, ()))
 
     def _pieces(self) -> Iterator[tuple[dict[Node, None], dict[Node, None]]]:
-        """The connected differences: nodes of the first wording, and those of the second. Each is closed: no way leads out of
-        it and back, in either wording."""
+        """Yield the connected differences: nodes of the first wording, and those of the second. Each is closed: no path leads out
+        of it and back, in either wording."""
         home: dict[Node, Node] = {}
 
         def find(n: Node) -> Node:
@@ -132,18 +128,18 @@ def _without_somebodys(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _rules(op: PartOp) -> list[str]:
-    """The users' rules and the proofs by which a part is said otherwise."""
+    """Return the users' rules and the proofs by which a part has other wordings."""
     names = {r.name for r in user_rules()}
     return [name for recipe in op.recipes for name in recipe.rules if name in names or name.startswith(PROVED)]
 
 
 def _added(op: PartOp) -> list[str]:
-    """What users added in a part: rules, or the piece for which a kernel is registered."""
+    """Return what users added in a part: rules, or the piece for which a kernel is registered."""
     return [*_rules(op), *([op.name] if op.somebodys else [])]
 
 
 def _is_said_by(new: Node, own: Node) -> bool:
-    """Whether a node is another one, but for such pieces in the words of parts."""
+    """Return whether a node is another one, apart from such pieces in the words of parts."""
     todo, seen = [(new, own)], set[tuple[Node, Node]]()
     while todo:
         pair = a, b = todo.pop()
@@ -167,5 +163,5 @@ def _is_said_by(new: Node, own: Node) -> bool:
 
 def _words(op: PartOp, operands: Sequence[Node]) -> list[list[Node]]:
     """All that a part may run, on its operands."""
-    return [_without_somebodys(over(each.written.outputs, each.written.arguments, operands))
-            for each in (op, *(r.op for r in op.recipes))]
+    return [_without_somebodys(over(part.written.outputs, part.written.arguments, operands))
+            for part in (op, *(r.op for r in op.recipes))]

@@ -1,12 +1,10 @@
 """fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
 
-    result = fuse(graph)                # result.note: "36 add_rms_norm_mul_1a2b3c"
-
-Element-wise steps, reductions, norms and all that codegen can say as loops are joined along the values that they hand on, as long
-as that saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for
-few rows (codegen/skinny_product.py), are joined with what comes before and after them; the parts found first are steps there. At
-last rows that are written into states are joined with what makes them, and steps that one step reads with each other. A part's
-definition has the words that stood there, so what it is computed by, one kernel or several, is chosen by price like all else.
+Element-wise steps, reductions, norms and everything that codegen can write as loops are joined along their values, as long as that
+saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for few rows
+(codegen/skinny_product.py), are joined with what comes before and after them; the earlier parts are steps there. At last rows that
+are written into states are joined with what computes them, and steps that one step reads with each other. A part's definition is
+the original piece, so what computes it, one kernel or several, is chosen by cost.
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class _Cluster:
 
 @dataclass(frozen=True)
 class _Cut:
-    """What could be one part. key: of the part."""
+    """A piece that could be one part. key: of the part."""
 
     key: str
     few_rows: bool
@@ -73,9 +71,9 @@ class _Cut:
 
 @lru_cache(maxsize=4096)
 def _loops(cut: _Cut) -> StageProgram | None:
-    """Its loops, found once: layers repeat, and a graph is looked through several times; None where there are none."""
-    made = loops_of(cut.written, False, cut.few_rows)
-    return made if isinstance(made, StageProgram) else None
+    """Return its loops, or None; cached, as layers repeat and a graph is searched several times."""
+    program = loops_of(cut.written, False, cut.few_rows)
+    return program if isinstance(program, StageProgram) else None
 
 
 class _Clusters:
@@ -100,9 +98,9 @@ class _Clusters:
         for node in self.graph.nodes:
             if self.may_join(node):
                 steps = self.step(node)
-                made = self.program(steps)
-                if made is not None:
-                    self.of |= dict.fromkeys(steps, _Cluster(steps, _work(made), len(made.nests)))
+                program = self.program(steps)
+                if program is not None:
+                    self.of |= dict.fromkeys(steps, _Cluster(steps, _work(program), len(program.nests)))
                     self.last = max(self.last, *map(self.place.__getitem__, steps))
             self.join(node)
         out = []
@@ -118,7 +116,7 @@ class _Clusters:
                 and not node.op.facts.product and not isinstance(node.op, PartOp))
 
     def step(self, node: Node) -> set[Node]:
-        """What joins as one."""
+        """Return the nodes that join as one."""
         return {node}
 
     def pays(self, cluster: _Cluster) -> bool:
@@ -137,15 +135,15 @@ class _Clusters:
         steps = a.steps | b.steps
         if a is b or len(steps) > MOST_STEPS or self.leads_around(a, b):
             return
-        made = self.program(steps)
-        if made is not None and self.saves(a, b, made) and _work(made) <= TWICE * (a.work + b.work):
-            both = _Cluster(steps, _work(made), len(made.nests))
+        program = self.program(steps)
+        if program is not None and self.saves(a, b, program) and _work(program) <= TWICE * (a.work + b.work):
+            both = _Cluster(steps, _work(program), len(program.nests))
             for n in steps:
                 self.of[n] = both
 
     def sources(self, node: Node) -> list[Node]:
         """Steps in clusters whose values a node reads, through views; the nearest last step first."""
-        found: dict[Node, None] = {}
+        sources: dict[Node, None] = {}
         todo, seen = list(node.inputs), set[Node]()
         while todo:
             n = todo.pop()
@@ -153,14 +151,14 @@ class _Clusters:
                 continue
             seen.add(n)
             if n in self.of:
-                found[n] = None
+                sources[n] = None
             elif not is_step(n) and n.op.kind != "leaf" and n.op not in (leaves.ITEM, leaves.COPY_TO):
                 todo += n.inputs
-        return sorted(found, key=lambda n: -self.place[n])
+        return sorted(sources, key=lambda n: -self.place[n])
 
     def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
-        """Whether something outside is made of the two and goes into them; a cluster on the way is left by any of its values. A
-        view of theirs between them is said again inside."""
+        """Return whether a path leads from the two out and back into them; a path through a cluster may leave it by any of its
+        values. A view of theirs between them is repeated inside."""
         both = a.steps | b.steps
         todo: list[Node] = []
         inner = list(both)
@@ -182,15 +180,15 @@ class _Clusters:
         return False
 
     def inside(self, steps: set[Node]) -> set[Node]:
-        """The steps, and what is said again rather than read: views, and numbers that follow from sizes alone."""
-        found = set(steps)
+        """Return the steps, and what is repeated rather than read: views, and numbers that follow from sizes alone."""
+        inner = set(steps)
         todo = [i for s in steps for i in s.inputs]
         while todo:
             n = todo.pop()
-            if n not in found and self.is_said_again(n):
-                found.add(n)
+            if n not in inner and self.is_said_again(n):
+                inner.add(n)
                 todo += n.inputs
-        return found
+        return inner
 
     def is_said_again(self, node: Node) -> bool:
         if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO):
@@ -203,14 +201,14 @@ class _Clusters:
                 and all(i.op.kind == "leaf" or self.is_said_again(i) for i in node.inputs))
 
     def border(self, steps: set[Node]) -> tuple[list[Node], list[Node]]:
-        """What a cluster reads, and what others read of it, in the graph's order."""
+        """Return what a cluster reads, and what others read of it, in the graph's order."""
         inner = self.inside(steps)
         operands = {i for n in inner for i in n.inputs if i not in inner and i.op is not leaves.CONSTANT}
         outputs = {n for n in steps if n in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[n])}
         return sorted(operands, key=self.place.__getitem__), sorted(outputs, key=self.place.__getitem__)
 
     def leaves_by(self, reader: Node, inner: set[Node], steps: set[Node]) -> bool:
-        """Whether a reader of a step is outside, or a view that somebody outside reads."""
+        """Return whether a reader of a step is outside, or a view that is read outside."""
         if reader in steps:
             return False
         if reader not in inner:
@@ -229,15 +227,17 @@ class _Clusters:
             return None
         if part.dims and not updates:
             return None
-        made = _loops(_Cut(part.key, self.few_rows, part.written))
-        return made if made is not None and self.in_place(made, updates, operands, outputs) else None
+        program = _loops(_Cut(part.key, self.few_rows, part.written))
+        return program if program is not None and self.in_place(program, updates, operands, outputs) else None
 
-    def in_place(self, made: StageProgram, updates: Mapping[int, str], operands: Sequence[Node], outputs: Sequence[Node]) -> bool:
-        """Whether each state that a part makes anew of its old value is written over it, rows of it as nothing but these rows."""
+    def in_place(self, program: StageProgram, updates: Mapping[int, str], operands: Sequence[Node],
+                 outputs: Sequence[Node]) -> bool:
+        """Return whether each state that a part updates from its old value is written over it, and rows as nothing but these
+        rows."""
         for output, name in updates.items():
             rows = _writes_rows(outputs[output])
             old = [(output, i) for i, o in enumerate(operands) if o.op is leaves.STATE and o.attrs["name"] == name]
-            if (rows and output not in dict(made.updated)) or any(pair not in made.shared for pair in old):
+            if (rows and output not in dict(program.updated)) or any(pair not in program.shared for pair in old):
                 return False
         return True
 
@@ -266,14 +266,14 @@ class _AroundProducts(_Clusters):
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
         """Only streams; also with what is made for a product, which waits for that in any case."""
-        products = [any(map(_multiplies, each.steps)) for each in (a, b)]
+        products = [any(map(_multiplies, cluster.steps)) for cluster in (a, b)]
         streams = any(s.product for nest in both.nests for s in nest.stages)
         return streams and (products == [False, True] or super().saves(a, b, both))
 
 
 class _Siblings(_AroundProducts):
-    """Rows of a state with what makes them, and steps that one step reads and that read nothing of each other, in a graph that has
-    its other parts: one call rather than several that a row or two do not fill. Products stay apart."""
+    """Rows of a state with what computes them, and steps that one step reads and that read nothing of each other, in a graph that
+    has its other parts: one call rather than several that a row or two do not fill. Products stay apart."""
 
     few_rows = False
 
@@ -303,7 +303,7 @@ class _Siblings(_AroundProducts):
 
 
 def _is_wider(node: Node) -> bool:
-    """Whether a value has at least twice the bytes of what it is made of, which is cheap."""
+    """Return whether a value has at least twice the bytes of its sources, and is cheap to compute from them."""
     sources, seen, todo = set[Node](), {node}, [node]
     while todo:
         n = todo.pop()
@@ -318,7 +318,8 @@ def _is_wider(node: Node) -> bool:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether computing it takes less than reading it, for each element that reads it: one turn, of nothing dear, no division."""
+    """Return whether computing it takes less than reading it, for each element that reads it: one turn, nothing expensive, no
+    division."""
     op = node.op
     if op.kind == "atomic":
         return op.name not in DEAR and op.name not in REDUCTIONS and op.name not in DIVISIONS
@@ -340,12 +341,12 @@ def _multiplies(node: Node) -> bool:
 
 
 def _writes_rows(node: Node) -> bool:
-    """Whether a value is another one with some rows written."""
+    """Return whether a value is another one with some rows written."""
     while node.op is leaves.ITEM or isinstance(node.op, PartOp):
-        made = node.inputs[0] if node.op is leaves.ITEM else node
-        if not isinstance(made.op, PartOp):
+        call = node.inputs[0] if node.op is leaves.ITEM else node
+        if not isinstance(call.op, PartOp):
             return False
-        node = made.op.written.outputs[node.attrs.get("index", 0)]
+        node = call.op.written.outputs[node.attrs.get("index", 0)]
     return node.op.facts.writes is not None
 
 

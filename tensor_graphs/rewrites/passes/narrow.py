@@ -41,7 +41,7 @@ def narrow(graph: Graph) -> PassResult:
 
 
 def narrowed_values(graph: Graph, nodes: Sequence[Node]) -> list[Node | None]:
-    """What computes each node's value in `narrow(graph)`; None for one that is not of the graph."""
+    """Return what computes each node's value in `narrow(graph)`; None for a node that is not in the graph."""
     values = _values(written_out(graph))
     return [values.get(node) for node in expanded_by_library(nodes)]
 
@@ -53,15 +53,15 @@ def _values(graph: Graph) -> dict[Node, Node]:
         inputs = [values[i] for i in node.inputs]
         with written_at(node.location):
             if node.op is linear and node not in last and node.dtype.itemsize > bf16.itemsize and _is_narrow(node.inputs[1]):
-                made = apply(node.op, [atomic.cast(inputs[0], bf16), *inputs[1:]], node.attrs)
-                values[node] = atomic.cast(made, node.dtype)
+                product = apply(node.op, [atomic.cast(inputs[0], bf16), *inputs[1:]], node.attrs)
+                values[node] = atomic.cast(product, node.dtype)
             else:
                 values[node] = node if inputs == list(node.inputs) else apply(node.op, inputs, node.attrs)
     return values
 
 
 def _is_narrow(weight: Node) -> bool:
-    """Whether it is a parameter of bf16, or a view of one."""
+    """Return whether it is a parameter of bf16, or a view of one."""
     while weight.op.facts.view:
         weight = weight.inputs[0]
     return weight.op is leaves.PARAMETER and weight.dtype == bf16

@@ -1,14 +1,10 @@
-"""recognise: a graph written in atomic ops, said in composites, since those are what kernels compute.
+"""recognise: a graph written in atomic ops, in composites, since those are what kernels compute.
 
-    result = recognise(graph)
-    result.graph, result.note               # "36 rms_norm, 18 attention, …"
-
-Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those
-whose operands commute are one class, and the definition of every library composite, written out as well, is looked for at
-every class. Views and casts are skipped while looking (sizes, axes and elided views differ from case to case); what was found
-guesses operands and attributes, and counts only if the definition *at the types that are really there* is in the graph, node by
-node. Then the outputs are covered from above, by the composite that spares the most steps each time. A graph that gets no
-fewer steps (extract.paid_nodes) stays the very graph that it was.
+Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those whose
+operands commute are one class, and the definition of every library composite, written out as well, is looked for at every class.
+The search skips views and casts (sizes, axes and elided views differ from case to case); a match suggests operands and attributes,
+and counts only if the definition *at the actual types* is in the graph, node by node. Then the outputs are covered from above, by
+the composite that spares the most steps each time.
 """
 
 from __future__ import annotations
@@ -40,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def _is_skipped(op: Op) -> bool:
-    """Whether it stands between other ops, and is not compared while a definition is looked for."""
+    """Return whether it stands between other ops, and is not compared in the search for a definition."""
     return op is CAST or (op.facts.view and op is not leaves.ITEM)
 
 
@@ -73,10 +69,8 @@ GUESSED = ("axis", "axes", "keepdims", "dtype", "head_dim", "size", "k")
 
 @dataclass(frozen=True, eq=False)
 class FormPart:
-    """A paid op of a definition. operands: the views above each operand, from the top, and what is below them.
-
-    What is below: another part, the number of an argument, or a constant (a Node).
-    """
+    """A paid op of a definition. operands: the views above each operand, from the top, and what is below them: another part, the
+    number of an argument, or a constant (a Node)."""
 
     op: Op
     operands: tuple[tuple[tuple[str, ...], FormPart | int | Node], ...]
@@ -84,10 +78,8 @@ class FormPart:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """One output of a composite, written out. fixed: constants that are the same whatever the types and numbers.
-
-    read: attribute -> constants that hold it; solved: attribute -> constants that follow from it.
-    """
+    """One output of a composite, written out. fixed: constants that are the same whatever the types and numbers. read: attribute ->
+    constants that hold it; solved: attribute -> constants that follow from it."""
 
     op: CompositeOp
     attrs: Mapping[str, Any]
@@ -102,14 +94,14 @@ class Form:
     @cached_property
     def kinds(self) -> tuple[int, ...]:
         """The kinds of ops at 1, 2, … DEPTH steps from the top or nearer, as bits: where one is missing, nothing is to be found."""
-        found, level = [], [self.top]
+        kinds, level = [], [self.top]
         seen = _bit(self.top.op)
         for _ in range(DEPTH):
             below = [b for part in level for _, b in part.operands if not isinstance(b, int)]
             seen = reduce(or_, (_bit(b.op) for b in below), seen)
-            found.append(seen)
+            kinds.append(seen)
             level = list(dict.fromkeys(b for b in below if isinstance(b, FormPart)))
-        return tuple(found)
+        return tuple(kinds)
 
 
 DEPTH = 6
@@ -133,7 +125,7 @@ def _below(node: Node) -> tuple[list[Node], Node]:
 
 
 def _types(count: int) -> Iterator[list[TensorType]]:
-    """Operand types that a definition of so many operands may accept."""
+    """Yield operand types that a definition of this number of operands may accept."""
     def t(*shape: int, dtype: Any = f32) -> TensorType:
         return TensorType(shape, dtype)
 
@@ -175,23 +167,24 @@ def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
 
 
 def forms(atoms: Collection[str]) -> Mapping[str, tuple[Form, ...]]:
-    """What is looked for in a graph of these atomic ops, by the op at the top: every library composite that it may say, for each
+    """Return the forms to look for in a graph of these atomic ops, by the op at the top: every possible library composite, for each
     choice of what changes its definition."""
     return _forms(frozenset(name for name, op in LIBRARY.items() if not op.opaque and set(op.facts.contains) <= set(atoms)))
 
 
 @cache
 def _forms(composites: frozenset[str]) -> Mapping[str, tuple[Form, ...]]:
-    found: dict[str, list[Form]] = {}
-    for top, made in ((top, made) for name, op in LIBRARY.items() if name in composites for top, made in forms_of(op).items()):
-        found.setdefault(top, []).extend(made)
-    return {name: tuple(rows) for name, rows in found.items()}
+    result: dict[str, list[Form]] = {}
+    for op in (op for name, op in LIBRARY.items() if name in composites):
+        for top, of_top in forms_of(op).items():
+            result.setdefault(top, []).extend(of_top)
+    return {name: tuple(rows) for name, rows in result.items()}
 
 
 @cache
 def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
-    """Those of one composite: half of what all take goes into attention."""
-    found: dict[str, list[Form]] = {}
+    """Return the forms of one composite; attention takes half the time of all."""
+    result: dict[str, list[Form]] = {}
     if not op.opaque:
         seen: set[str] = set()
         optional = [n for n in op.operands if n in op.optional]
@@ -208,8 +201,8 @@ def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
                         mark = f"{form.output}{attrs}{_shown(form.top, {})}"
                         if mark not in seen:
                             seen.add(mark)
-                            found.setdefault(form.top.op.name, []).append(form)
-    return {name: tuple(rows) for name, rows in found.items()}
+                            result.setdefault(form.top.op.name, []).append(form)
+    return {name: tuple(rows) for name, rows in result.items()}
 
 
 def _shown(part: FormPart, numbers: dict[FormPart, int]) -> str:
@@ -310,16 +303,16 @@ class Classes:
     def _add(self, n: Node) -> None:
         inputs = tuple(self.of[i] for i in n.inputs)
         key = _key(n, inputs)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self.node)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.node)
             self.node.append(n)
             self.inputs.append(inputs)
             self.bound.append(_is_bound(n, [self.bound[i] for i in inputs]))
             self.fed.append(n.op in leaves.NAMED_LEAVES or any(self.fed[i] for i in inputs))
             below, own = [self._kinds[self.below(i)[-1]] for i in inputs], _bit(n.op)
             self._kinds.append((own, *(reduce(or_, (kinds[k] for kinds in below), own) for k in range(DEPTH))))
-        self.of[n] = found
+        self.of[n] = number
 
     def may_hold(self, number: int, form: Form) -> bool:
         """False where a kind of op that a definition has near its top is missing as near below a class."""
@@ -328,16 +321,16 @@ class Classes:
 
     def image(self, order: Sequence[Node], operands: Sequence[int]) -> dict[Node, int] | None:
         """The classes of a definition's nodes on these operands; None when one of them is not in the graph."""
-        found: dict[Node, int] = {}
+        numbers: dict[Node, int] = {}
         for n in order:
             if n.op is leaves.ARGUMENT:
-                found[n] = operands[n.attrs["index"]]
+                numbers[n] = operands[n.attrs["index"]]
                 continue
-            known = self._known.get(_key(n, tuple(found[i] for i in n.inputs)))
-            if known is None:
+            number = self._known.get(_key(n, tuple(numbers[i] for i in n.inputs)))
+            if number is None:
                 return None
-            found[n] = known
-        return found
+            numbers[n] = number
+        return numbers
 
     def below(self, number: int) -> list[int]:
         """A class with the views and casts below it; the last is neither."""
@@ -355,7 +348,7 @@ def _key(n: Node, inputs: tuple[int, ...]) -> _Key:
 
 
 def _is_bound(n: Node, inputs: Sequence[bool]) -> bool:
-    """Whether a value is known once parameters are (egraph.EClass.bound)."""
+    """Return whether a value is known once parameters are (egraph.EClass.bound)."""
     if n.op.kind == "leaf":
         return n.op.name in ("parameter", "constant") and not isinstance(n.attrs.get("value"), Expr)
     return all(inputs) and all(is_static(s) for t in n.types for s in t.shape) and not has_dims(n.attrs)
@@ -428,9 +421,9 @@ def _match_operands(c: Classes, part: FormPart, order: tuple[int, ...], at: int,
         states: Iterator[_Bound] = iter([{**bound, below: (*bound.get(below, ()), (views, chain))}])
     elif isinstance(below, Node):
         end = chain[-1]
-        known = bound.get(below)
+        old = bound.get(below)
         value = c.node[end].attrs["value"]
-        if (known is not None and known != end) or (below in bound["fixed"] and not _same_number(value, below.attrs["value"])):
+        if (old is not None and old != end) or (below in bound["fixed"] and not _same_number(value, below.attrs["value"])):
             return
         states = iter([{**bound, below: end}])
     else:
@@ -493,7 +486,7 @@ def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]
             continue
         candidates = [_operands(c, bound[i]) for i in range(form.arguments)]
         guesses = [_guesses(c, form, name, top) for name in form.guessed]
-        tries, found = 0, False
+        tries, matched = 0, False
         for operands in _by_depth(candidates):
             types = [c.node[i].type for i in operands]
             for values in itertools.product(*guesses):
@@ -512,12 +505,12 @@ def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]
                 order = _order(outputs[max(form.output, 0)])
                 image = c.image(order, operands)
                 if image is not None:
-                    found = True
+                    matched = True
                     inside = frozenset(image[n] for n in order if n.op is not leaves.ARGUMENT)
                     yield image[order[-1]], Occurrence(form.op, tuple(sorted(attrs.items())), operands, form.output, inside)
                     if "dtype" not in form.guessed:                 # the same value, said otherwise; one in f32 may stand above f64
                         break
-            if tries >= MOST_TRIES or (found and tries > 4):
+            if tries >= MOST_TRIES or (matched and tries > 4):
                 break
 
 
@@ -557,8 +550,8 @@ def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
         low, high = (float(v) for v in MARKED[name])
 
         def numbers(v: float, name: str = name) -> list[Any] | None:
-            made = _define(form.op, types, {**attrs, **out, name: v})
-            return None if made is None else [n.attrs["value"] for n in walk(made) if n.op is leaves.CONSTANT]
+            outputs = _define(form.op, types, {**attrs, **out, name: v})
+            return None if outputs is None else [n.attrs["value"] for n in walk(outputs) if n.op is leaves.CONSTANT]
 
         one, two = numbers(low), numbers(high)
         if one is None or two is None or len(one) != len(two) or not targets:
@@ -576,8 +569,8 @@ def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
 def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> float | None:
     """A number v > 0, as short as it can be written, at which constant number `place` is what is wanted."""
     def at(v: float) -> float:
-        found = numbers(v)
-        return math.nan if found is None or len(found) <= place else float(found[place])
+        value = numbers(v)
+        return math.nan if value is None or len(value) <= place else float(value[place])
 
     a, b = math.log(low), math.log(high)
     fa, fb = at(low) - wanted, at(high) - wanted
@@ -601,7 +594,7 @@ def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> f
 
 
 class _Cover:
-    """What computes each class that is needed."""
+    """The choice of what computes each class that is needed."""
 
     def __init__(self, c: Classes, places: Mapping[int, Sequence[Occurrence]], roots: Sequence[int],
                  banned: frozenset[tuple[int, Occurrence]]) -> None:
@@ -631,8 +624,8 @@ class _Cover:
 
 
 def may_hold_more(graph: Graph) -> bool:
-    """False where no composite can be made of two steps or more, seen at a glance: of adjacent steps one is atomic, or both are
-    part of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
+    """Return False where plainly no composite can be made of two steps or more: of adjacent steps one is atomic, or both are part
+    of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
     return next(open_steps(graph), None) is not None
 
 
@@ -654,21 +647,21 @@ def open_steps(graph: Graph) -> Iterator[Node]:
                 yield n
 
 
-def _is_open(n: Node, beside: Node) -> bool:
-    """Whether a step may be a part of a larger composite that another step beside it is a part of."""
+def _is_open(n: Node, other: Node) -> bool:
+    """Return whether a step may be a part of a larger composite together with another step next to it."""
     if n.op.kind == "atomic" or n.op.facts.mentioned:
         return True
     smaller = n.attrs.get("absent") or any(
         v in (0.0, 1.0) and v == n.op.signature.parameters[name].default  # type: ignore[attr-defined]
         for name, v in n.attrs.items() if name in MARKED)
-    return bool(smaller) and beside.op.kind == "atomic"
+    return bool(smaller) and other.op.kind == "atomic"
 
 
 def recognise(graph: Graph) -> PassResult:
-    """The graph with composites in place of what their definitions say. Numeric class: bitwise, as written.
+    """Return the graph with composites in place of their definitions. Numeric class: bitwise, as written.
 
     Before: well typed.  After: well typed; the same names, types and leaves; never more steps than before, and the very same graph
-    when there are no fewer.
+    when there are no fewer. The note counts the new composites: "36 rms_norm, 18 attention".
     """
     before = steps(graph)
     if not may_hold_more(graph):
@@ -687,11 +680,11 @@ def recognise(graph: Graph) -> PassResult:
             inside = _between(c, home[n], operands)
             places.setdefault(home[n], []).append(Occurrence(source.op, tuple(sorted(source.attrs.items())), operands,
                                                              n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
-    known = forms({node.op.name for node in c.node})
+    candidates = forms({node.op.name for node in c.node})
     for number, node in enumerate(c.node):
         if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
             continue
-        for form in known.get(node.op.name, ()):
+        for form in candidates.get(node.op.name, ()):
             for where, place in _places(c, form, number) if c.may_hold(number, form) else ():
                 if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
@@ -716,13 +709,13 @@ def recognise(graph: Graph) -> PassResult:
         return PassResult(graph)
     written = {home[n]: n.location for n in reversed(nodes)}
     values = _built(c, cover, roots, written)
-    made = graph.with_roots([values[r] for r in roots])
+    covered = graph.with_roots([values[r] for r in roots])
     images = {n: values[home[n]] for n in nodes if home[n] in values and values[home[n]] is not n}
-    new = Counter(n.op.name for n in made.nodes if n.op.kind == "composite")
+    new = Counter(n.op.name for n in covered.nodes if n.op.kind == "composite")
     new -= Counter(n.op.name for n in graph.nodes if n.op.kind == "composite")
     log.info("recognised %s: %d steps become %d", dict(new), before, cover.steps)
     counts = sorted(new.items(), key=lambda item: (-item[1], item[0]))
-    return PassResult(made, images, note=", ".join(f"{count} {name}" for name, count in counts))
+    return PassResult(covered, images, note=", ".join(f"{count} {name}" for name, count in counts))
 
 
 def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]:
@@ -737,23 +730,23 @@ def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]
 
 def _built(c: Classes, cover: _Cover, roots: Sequence[int], written: Mapping[int, Location | None]) -> dict[int, Node]:
     """The node of each class that the roots need. written: where the graph says a class."""
-    made: dict[int, Node] = {}
+    nodes: dict[int, Node] = {}
     stack = list(reversed(roots))
     while stack:
         number = stack[-1]
         place = cover.chosen[number]
         inputs = c.inputs[number] if place is None else place.operands
-        missing = [i for i in inputs if i not in made]
-        if number in made or missing:
-            stack.extend(missing) if number not in made else stack.pop()
+        missing = [i for i in inputs if i not in nodes]
+        if number in nodes or missing:
+            stack.extend(missing) if number not in nodes else stack.pop()
             continue
-        node, operands = c.node[number], [made[i] for i in inputs]
+        node, operands = c.node[number], [nodes[i] for i in inputs]
         with written_at(written.get(number) or node.location):
             if place is None:
                 same = all(a is b for a, b in zip(operands, node.inputs, strict=True))
-                made[number] = node if same else apply(node.op, operands, node.attrs)
+                nodes[number] = node if same else apply(node.op, operands, node.attrs)
             else:
                 call = apply(place.op, operands, dict(place.attrs))
-                made[number] = call if place.output < 0 else leaves.item(call, place.output)
+                nodes[number] = call if place.output < 0 else leaves.item(call, place.output)
         stack.pop()
-    return made
+    return nodes

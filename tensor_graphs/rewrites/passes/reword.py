@@ -36,18 +36,16 @@ def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Se
     return stating(graph, offers(graph, rules, budget, None if rules else rows), images)
 
 
-def stating(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> PassResult:
-    """The graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later.
-
-    images: what other parts (rewrites/parts.py) have become of its nodes: these are kept, as definitions and around.
-    """
+def stating(graph: Graph, pieces: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> PassResult:
+    """Return the graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later. images: node -> node
+    with other parts (rewrites/parts.py): these are kept, as definitions and around."""
     there = images or {}
     roots = [there.get(r, r) for r in graph.roots]
-    while found:
+    while pieces:
         try:
-            return formed(graph, found, there, roots)
+            return formed(graph, pieces, there, roots)
         except _Circle as e:                                        # two parts, each with an operand of the other
-            found = [o for o in found if o is not e.offer]
+            pieces = [o for o in pieces if o is not e.offer]
     return PassResult(graph.with_roots(roots), there)
 
 
@@ -57,15 +55,15 @@ class _Circle(Exception):
         self.offer = offer
 
 
-def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> PassResult:
+def formed(graph: Graph, pieces: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> PassResult:
     """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
-    home = {images.get(o, o): offer for offer in found for o in offer.outputs}
+    home = {images.get(o, o): offer for offer in pieces for o in offer.outputs}
     order = walk(roots)
     bound, live = known_when_bound(order), fed(order)
-    made: dict[Node, Node] = {}
+    nodes: dict[Node, Node] = {}
     parts: dict[Offer, tuple[Node, ...]] = {}
     counts: Counter[PartOp] = Counter()
-    known: dict[str, PartOp] = {}
+    ops: dict[str, PartOp] = {}
     pending: dict[Offer, tuple[PartOp | None, list[Node]]] = {}
     """the part (None: the offer's nodes stand in its place) and its operands, of offers whose operands are being put"""
 
@@ -73,51 +71,51 @@ def formed(graph: Graph, found: Sequence[Offer], images: Mapping[Node, Node], ro
         stack = [node]
         while stack:
             n = stack[-1]
-            if n in made:
+            if n in nodes:
                 stack.pop()
                 continue
             offer = home.get(n)
             if offer is None:
-                missing = [i for i in n.inputs if i not in made]
+                missing = [i for i in n.inputs if i not in nodes]
                 if missing:
                     stack += missing
                     continue
-                inputs = [made[i] for i in n.inputs]
+                inputs = [nodes[i] for i in n.inputs]
                 with written_at(n.location):
-                    made[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
+                    nodes[n] = n if all(a is b for a, b in zip(inputs, n.inputs, strict=True)) else apply(n.op, inputs, n.attrs)
                 continue
             if offer not in parts:
                 begun = offer in pending
                 if not begun:
                     pending[offer] = form(offer)
                 op, operands = pending[offer]
-                missing = [i for i in operands if i not in made]
+                missing = [i for i in operands if i not in nodes]
                 if missing:
                     if begun:                                       # one of them is made of it
                         raise _Circle(offer)
                     stack += reversed(missing)
                     continue
                 del pending[offer]
-                parts[offer] = apply_part(offer, op, [made[i] for i in operands])
+                parts[offer] = apply_part(offer, op, [nodes[i] for i in operands])
             for o, part in zip(offer.outputs, parts[offer], strict=True):
-                made[images.get(o, o)] = part
-        return made[node]
+                nodes[images.get(o, o)] = part
+        return nodes[node]
 
     def form(offer: Offer) -> tuple[PartOp | None, list[Node]]:
         if offer.stands:
             return None, list(offer.operands)
         inside = {images.get(n, n) for n in offer.inside}
         outputs = [images.get(o, o) for o in offer.outputs]
-        given = {images.get(o, o): o for o in offer.operands}
-        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in live} | set(given)
-        ordered = in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, given)
+        operand_of = {images.get(o, o): o for o in offer.operands}
+        operands = {i for n in offer.inside for i in images.get(n, n).inputs if i not in inside and i in live} | set(operand_of)
+        ordered = in_order_of_use([outputs, *(other.outputs for other in offer.others)], operands, operand_of)
         recipes = []
         for other in offer.others:
-            written = part_between(other.outputs, [given.get(o, o) for o in ordered])
+            written = part_between(other.outputs, [operand_of.get(o, o) for o in ordered])
             recipes.append(PartRecipe(written, other.rules, other.derivation, other.numeric_class))
         op = part_between(outputs, ordered, recipes=recipes, bound=[i for i, o in enumerate(ordered) if o in bound], alone=True)
         key = "|".join([op.key, *(r.name for r in recipes), str(sorted(op.bound))])
-        return known.setdefault(key, op), ordered
+        return ops.setdefault(key, op), ordered
 
     def apply_part(offer: Offer, op: PartOp | None, operands: Sequence[Node]) -> tuple[Node, ...]:
         if op is None:

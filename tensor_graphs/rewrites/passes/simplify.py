@@ -35,9 +35,9 @@ def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | No
     choice = extractor.best()
     home = {n: view.find(term) for n, term in terms.items()}
     nodes = extractor.nodes(choice, {home[n]: n.location for n in reversed(home) if n.location is not None})
-    made = extractor.graph(choice, nodes)
-    before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(made), len(made.nodes))
+    smaller = extractor.graph(choice, nodes)
+    before, after = (paid_nodes(graph), len(graph.nodes)), (paid_nodes(smaller), len(smaller.nodes))
     if after >= before:
         return PassResult(graph)
     images = {n: nodes[c] for n, c in home.items() if c in nodes and nodes[c] is not n}
-    return PassResult(made, images, note=f"simplified: {before[1]} nodes became {after[1]}")
+    return PassResult(smaller, images, note=f"simplified: {before[1]} nodes became {after[1]}")

@@ -1,17 +1,15 @@
 """unroll: a loop whose number of turns is known and small may also run as these turns, one after another.
 
-    result = unroll(graph, lambda loop: True)       # result.note: "1 scan_4f0c11: recipe scan/turns 5d1e…"
+This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py) whose definition is
+the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe; which of the two runs is
+chosen by cost. Each turn takes its slices and the step; the turns' results are stacked at the end.
 
-This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py). The part's
-definition is the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe: which of
-the two runs is chosen by price. Each turn takes its slices and the step; what the turns return is stacked at the end.
+The step is prepared once, as a graph of its own, so all turns hold the same parts, and n turns ask the same questions as one;
+nothing is fused across two turns. The sum over the turns is not judged as a whole: each kernel is compared by itself, as in a graph
+that writes its turns out by hand.
 
-The step is prepared once, as a graph of its own. So all turns hold the same parts, and n turns ask the same questions as one;
-nothing is fused across two turns. What is added up over the turns is not judged as a whole: each kernel is compared by itself, as
-in a graph that writes its turns out by hand.
-
-Loops that carry the same values over the same operands are first made one loop: the gradient of a scan repeats the scan, to know
-what each turn began with.
+Loops that carry the same values over the same operands are first joined: the gradient of a scan repeats the scan, to know what each
+turn began with.
 """
 
 from __future__ import annotations
@@ -43,27 +41,25 @@ RULE = "scan/turns"
 
 
 def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Graph], Graph] = lambda step: step) -> PassResult:
-    """The graph with a part in place of each wanted loop that `why_whole` does not refuse: its number of turns is known, and they
-    are MOST_NODES nodes at most; of many, as many of the first as come to MOST_IN_ALL. Numeric class: bitwise (each turn has the
-    step's own ops, in the loop's order); what runs is chosen later.
+    """Return the graph with a part in place of each wanted loop that `why_whole` does not refuse, in order, up to MOST_IN_ALL
+    nodes. Numeric class: bitwise (each turn has the step's own ops, in the loop's order); what runs is chosen later.
 
-    Before: well typed.  After: well typed, same outputs; the very graph where no loop is wanted.
-    prepared: the step as it should run. The step comes as a graph: its parameters are the operands that are the same in each turn
-    and known when the whole graph is bound, its inputs are all others.
+    Before: well typed.  After: well typed, same outputs; the very graph where no loop is wanted. prepared: prepare a step, which
+    comes as a graph: its parameters are the operands that are the same in each turn and known when the whole graph is bound.
     """
     loops, total = list[Node](), 0
     for n in (n for n in graph.nodes if n.op is SCAN):
-        given = [i.type for i in n.inputs]
-        if why_whole(given, n.attrs) is None and wanted(n):
-            total += d.evaluate(length(given, n.attrs), {}) * _nodes(n.attrs)
+        operands = [i.type for i in n.inputs]
+        if why_whole(operands, n.attrs) is None and wanted(n):
+            total += d.evaluate(length(operands, n.attrs), {}) * _nodes(n.attrs)
             loops += [n] if total <= MOST_IN_ALL else []
     if not loops:
         return PassResult(graph)
-    known = known_when_bound(graph.nodes)
+    bound_nodes = known_when_bound(graph.nodes)
     parts: dict[Any, PartOp] = {}
     places: dict[Node, tuple[PartOp, Mapping[int, int]]] = {}
     for loop, body, place in _joined(graph, loops):
-        attrs, bound = {**loop.attrs, "step": body}, [i for i, x in enumerate(loop.inputs) if x in known]
+        attrs, bound = {**loop.attrs, "step": body}, [i for i, x in enumerate(loop.inputs) if x in bound_nodes]
         types = tuple(i.type for i in loop.inputs)
         key = types, tuple(bound), body, loop.attrs["carries"], loop.attrs["slices"], loop.attrs["reverse"]
         if key not in parts:
@@ -73,15 +69,15 @@ def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Gra
     def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         if node in places:
             part, place = places[node]
-            made = apply(part, inputs, part.attrs)
-            return leaves.item(made, place[0]) if len(node.types) == 1 else made
+            new = apply(part, inputs, part.attrs)
+            return leaves.item(new, place[0]) if len(node.types) == 1 else new
         if node.op is leaves.ITEM and node.inputs[0] in places:
             return leaves.item(inputs[0], places[node.inputs[0]][1][node.attrs["index"]])
         return None
 
-    made = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
-    images = {n: m for n, m in made.items() if n is not m and len(n.types) == 1}
-    whole = graph.with_roots([made[r] for r in graph.roots])
+    new = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
+    images = {n: m for n, m in new.items() if n is not m and len(n.types) == 1}
+    whole = graph.with_roots([new[r] for r in graph.roots])
     counts = Counter(part for n in whole.nodes for part in parts.values() if n.op is part)
     return PassResult(whole, images, note=count_parts(counts))
 
@@ -97,16 +93,14 @@ def why_whole(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> str | No
 
 
 def _nodes(attrs: Mapping[str, Any]) -> int:
-    """Of one turn."""
+    """Return the number of nodes of one turn."""
     step = attrs["step"]
     return len(between(step.outputs, step.arguments)) + 2 * attrs["slices"] + len(step.outputs) - attrs["carries"]
 
 
 def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, dict[int, int]]]:
-    """For each loop the step of the one loop that replaces it, and which of that step's outputs its own outputs are.
-
-    One loop replaces all that carry the same values over the same operands. It returns what something reads of any of them.
-    """
+    """Yield for each loop the step of the one loop that replaces all loops with the same carries over the same operands, and which
+    of that step's outputs its own outputs are. Outputs that nothing reads are left out."""
     read = {(n.inputs[0], n.attrs["index"]) for n in graph.nodes if n.op is leaves.ITEM}
     read |= {(n, 0) for n in loops if len(n.types) == 1}
     groups: dict[Any, list[Node]] = {}
@@ -115,11 +109,11 @@ def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, d
         same = n.inputs, count, n.attrs["slices"], turns.reverse, turns.step.arguments, turns.step.outputs[:count]
         groups.setdefault(same, []).append(n)
     for (_, count, _, _, arguments, carries), group in groups.items():
-        given = {n: {k: o for k, o in enumerate(n.attrs["step"].outputs) if k >= count and (n, k) in read} for n in group}
-        others = list(dict.fromkeys(o for each in given.values() for o in each.values()))
+        read_outputs = {n: {k: o for k, o in enumerate(n.attrs["step"].outputs) if k >= count and (n, k) in read} for n in group}
+        others = list(dict.fromkeys(o for numbered in read_outputs.values() for o in numbered.values()))
         body = Body(arguments, (*carries, *others))
         for n in group:
-            yield n, body, {**{k: k for k in range(count)}, **{k: count + others.index(o) for k, o in given[n].items()}}
+            yield n, body, {**{k: k for k in range(count)}, **{k: count + others.index(o) for k, o in read_outputs[n].items()}}
 
 
 def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collection[int],
@@ -137,10 +131,10 @@ def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collecti
 
 
 def _step(body: Body, bound: Collection[int], changing: int, prepared: Callable[[Graph], Graph]) -> Definition:
-    """The step, prepared, over its own arguments. bound: the operands that are known when the whole graph is bound. changing: so
-    many of the first are carries and slices, which change from turn to turn."""
-    given = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
+    """Return the step, prepared, over its own arguments. bound: operands that are known when the whole graph is bound. changing:
+    the number of carries and slices, which come first."""
+    operands = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
              for i, t in enumerate(body.types)]
-    made = prepared(make_graph(over(body.outputs, body.arguments, given)))
-    outputs = over(list(made.outputs.values()), given, body.arguments)
+    graph = prepared(make_graph(over(body.outputs, body.arguments, operands)))
+    outputs = over(list(graph.outputs.values()), operands, body.arguments)
     return Definition(body.arguments, outputs, definition_digest(outputs))

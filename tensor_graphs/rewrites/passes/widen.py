@@ -33,7 +33,7 @@ SHIFTED = (atomic.ATOMIC["cast"], atomic.ATOMIC["pad"], atomic.ATOMIC["iota"])
 
 
 def _moves(op: Op) -> bool:
-    """Whether an op reads a value in its own dtype and loses nothing: a weight is not widened before it."""
+    """Return whether an op reads a value in its own dtype and loses nothing: a weight is not widened before it."""
     return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None)
 
 
@@ -68,37 +68,38 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResu
 
 
 def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last_step: bool = False) -> list[Node | None]:
-    """What computes each node's value in `widen(graph, to, last_step=…)`; None for one that is not of the graph, or has several
+    """Return what computes each node's value in `widen(graph, to, last_step=…)`; None for a node of another graph, or with several
     outputs."""
     widening = _Widening(graph, to, last_step)
     widening.graph()
     return widening.values_of(nodes)
 
 
-def widened_around(graph: Graph, kept: Collection[Signature], to: DType = f64) -> PassResult:
-    """`widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the dtypes
-    that were written. Numeric class: reassociating.
+def widened_around(graph: Graph, as_written: Collection[Signature], to: DType = f64) -> PassResult:
+    """Return `widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the
+    dtypes that were written. Numeric class: reassociating.
 
-    Such a node rounds its operands where they are made of wider values, and once what it gives: its definition is in wider values.
+    Such a node rounds its operands where they are computed from wider values, and its result once: its definition is in wider
+    values.
     """
-    return _Widening(graph, to, True, kept).result()
+    return _Widening(graph, to, True, as_written).result()
 
 
 def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
-    """The op of a composite that is not the library's with a definition in wider values, for the same operands. It is noted to be
+    """Return the op of a composite that is not the library's with a definition in wider values, for the same operands, noted to be
     the same function (`known_same`), so what computes the one computes the other. bound: what parameters alone decide."""
     assert isinstance(node.op, CompositeOp)
     types = [i.type for i in node.inputs]
     old = node.op.define(types, node.attrs)
-    given = [(leaves.parameter if i in bound else leaves.input)(f"x{n}", i.shape, i.dtype) for n, i in enumerate(node.inputs)]
-    outputs = over(old.outputs, old.arguments, given)
+    operands = [(leaves.parameter if i in bound else leaves.input)(f"x{n}", i.shape, i.dtype) for n, i in enumerate(node.inputs)]
+    outputs = over(old.outputs, old.arguments, operands)
     wide = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).graph.outputs.values())
     if isinstance(node.op, PartOp):
-        made: CompositeOp = part_between(wide, given)
+        op: CompositeOp = part_between(wide, operands)
     else:
-        made = DefinedOp(node.op.name, old.arguments, over(wide, given, old.arguments), printed=bool(node.attrs))
-    note_same(old, made.define(types, node.attrs))
-    return made
+        op = DefinedOp(node.op.name, old.arguments, over(wide, operands, old.arguments), printed=bool(node.attrs))
+    note_same(old, op.define(types, node.attrs))
+    return op
 
 
 def _wide_step(step: Body, to: DType) -> Body:
@@ -106,9 +107,9 @@ def _wide_step(step: Body, to: DType) -> Body:
     wide = [leaves.input(f"x{n}", a.shape, to if _narrower(a.dtype, to) else a.dtype) for n, a in enumerate(step.arguments)]
     narrow = [_to(x, a.dtype) for x, a in zip(wide, step.arguments, strict=True)]
     outputs = [_to(y, to) if _narrower(y.dtype, to) else y for y in over(step.outputs, step.arguments, narrow)]
-    made = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).graph.outputs.values())
+    results = list(widen(make_graph({f"y{n}": y for n, y in enumerate(outputs)}), to).graph.outputs.values())
     arguments = [leaves.argument(n, x.type) for n, x in enumerate(wide)]
-    return Body(arguments, over(made, wide, arguments))
+    return Body(arguments, over(results, wide, arguments))
 
 
 def _narrower(dtype: DType, than: DType) -> bool:
@@ -133,21 +134,18 @@ def _is_library(op: Any) -> bool:
 
 
 class _Widening:
-    """One graph being widened. `values`: for each node, its outputs in the new graph.
+    """One graph being widened. `values`: for each node, its outputs in the new graph. A float's new value is of the dtype `wide`,
+    or of a narrower one in which it is exact: a parameter, what was only moved since, and what depends on its dtype."""
 
-    The new value of a float is of the dtype that `wide` says, or of a narrower one when it is exact in that: a parameter, what was
-    only moved since, and what depends on its dtype.
-    """
-
-    def __init__(self, graph: Graph, to: DType, last_step: bool, kept: Collection[Signature] = ()) -> None:
-        self.old, self.to, self.kept = graph, to, kept
-        expanded = written_out(graph, kept)
+    def __init__(self, graph: Graph, to: DType, last_step: bool, whole: Collection[Signature] = ()) -> None:
+        self.old, self.to, self.kept = graph, to, whole
+        expanded = written_out(graph, whole)
         self.roots = expanded.roots
         self.outputs, self.updates = expanded.outputs, expanded.updates
         self.last = last_steps(expanded) if last_step else frozenset()
         self.values: dict[Node, tuple[Node, ...]] = {}
         self.exact: dict[tuple[Node, DType], Node | None] = {}
-        self.bound = known_when_bound(walk(self.roots)) if kept else set()
+        self.bound = known_when_bound(walk(self.roots)) if whole else set()
 
     def graph(self) -> Graph:
         for node in walk(self.roots):
@@ -166,17 +164,17 @@ class _Widening:
         return PassResult(graph, images, REASSOCIATING)
 
     def values_of(self, nodes: Sequence[Node]) -> list[Node | None]:
-        """Of nodes of the old graph; None for one that is not of it, or has several outputs."""
-        found = [self.values.get(n, ()) for n in expanded_by_library(nodes, self.kept)]
-        return [values[0] if len(values) == 1 else None for values in found]
+        """Return the values of nodes of the old graph; None for a node of another graph, or with several outputs."""
+        outputs = [self.values.get(n, ()) for n in expanded_by_library(nodes, self.kept)]
+        return [values[0] if len(values) == 1 else None for values in outputs]
 
     def wide(self, dtype: DType) -> DType:
-        """What a value of this dtype becomes."""
+        """Return the dtype in which a value of this dtype is computed."""
         return self.to if _narrower(dtype, self.to) else dtype
 
     def value(self, node: Node) -> Node:
-        (found,) = self.values[node]
-        return found
+        (value,) = self.values[node]
+        return value
 
     def outputs_of(self, node: Node) -> tuple[Node, ...]:
         op = node.op
@@ -224,12 +222,12 @@ class _Widening:
         inputs = [i if i.dtype != x.dtype else self.exactly(i, dtype, deep + 1) for i in x.inputs]
         there = [i for i in inputs if i is not None]
         try:
-            made = apply(x.op, there, x.attrs) if len(there) == len(inputs) else None
+            moved = apply(x.op, there, x.attrs) if len(there) == len(inputs) else None
         except LanguageError:
             return None
-        if made is None or made.types != (TensorType(x.shape, dtype),):
+        if moved is None or moved.types != (TensorType(x.shape, dtype),):
             return None
-        return made if unit_roundoff(made) == 0 and (isinstance(x.op, CompositeOp) or is_exact(made)) else None
+        return moved if unit_roundoff(moved) == 0 and (isinstance(x.op, CompositeOp) or is_exact(moved)) else None
 
     def copied(self, node: Node, x: Node) -> Node:
         """The value on another device: the narrower one is copied, and made wide there."""
@@ -247,11 +245,11 @@ class _Widening:
     def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
         """The op on these operands, when it takes them and gives what is wanted: the old types, wide."""
         try:
-            made = apply(node.op, inputs, attrs)
+            call = apply(node.op, inputs, attrs)
         except LanguageError:
             return None
         wanted = tuple(TensorType(t.shape, self.wide(t.dtype)) for t in node.types)
-        return _items(made) if made.types == wanted else None
+        return _items(call) if call.types == wanted else None
 
     def as_written(self, node: Node, inputs: Sequence[Node], op: Op) -> tuple[Node, ...]:
         """The op in the dtypes that were written."""
@@ -261,8 +259,8 @@ class _Widening:
 def _constant(node: Node, dtype: DType) -> dict[str, Any]:
     """The attributes in which a constant differs from the same of another dtype."""
     value = node.attrs.get("value")
-    made = {"value": ArrayValue.of(value.array().astype(dtype.numpy), dtype)} if isinstance(value, ArrayValue) else {}
-    return {"dtype": dtype, **made}
+    attrs = {"value": ArrayValue.of(value.array().astype(dtype.numpy), dtype)} if isinstance(value, ArrayValue) else {}
+    return {"dtype": dtype, **attrs}
 
 
 def _items(node: Node) -> tuple[Node, ...]:
@@ -275,14 +273,14 @@ def written_out(graph: Graph, kept: Collection[Signature] = ()) -> Graph:
 
 
 def expanded_by_library(nodes: Sequence[Node], kept: Collection[Signature] = ()) -> Sequence[Node]:
-    """The nodes with the definitions of all composites that are not the library's, but for some: of a part with a recipe in which
-    such stand, that recipe."""
+    """Return the nodes with all composites that are not the library's written out, except `kept`: a part with a recipe that holds
+    such becomes that recipe."""
     return expand_all(nodes, lambda n: _is_library(n.op) or (bool(kept) and signature_of(n) in kept),
                       written_for_kernels if kept else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:
-    """What stands in place of a composite, where pieces for which kernels are registered are looked for."""
+    """Return what replaces a composite where pieces with registered kernels are looked for."""
     recipe = node.op.of_kernels if isinstance(node.op, PartOp) else None
     return defined(node) if recipe is None else recipe.op.define([i.type for i in node.inputs], node.attrs)
 
@@ -292,15 +290,15 @@ def last_steps(graph: Graph) -> frozenset[Node]:
     roots, outputs, updates = graph.roots, set(graph.outputs.values()), set(graph.updates.values())
     readers = consumers(roots)
     ends: set[Node] = set()                                           # what only views lead from, to outputs
-    found: set[Node] = set()
+    steps: set[Node] = set()
     for node in reversed(walk(roots)):
         users = readers[node]
         if node in updates or not (users or node in outputs) or not all(u in ends and u.op.facts.view for u in users):
             continue
         ends.add(node)
         if _is_library(node.op) and any(_is_matrix_of_parameters(i) for i in node.inputs) and _contracts(node):
-            found.add(node)
-    return frozenset(found)
+            steps.add(node)
+    return frozenset(steps)
 
 
 def _is_matrix_of_parameters(node: Node) -> bool:
@@ -311,10 +309,8 @@ def _is_matrix_of_parameters(node: Node) -> bool:
 
 
 def _contracts(node: Node) -> bool:
-    """Whether an op sums products of its operands, and beside that only adds, chooses and moves.
-
-    A rounded operand then moves the result by no more than its share in it: nothing is divided by, nothing grows exponentially.
-    """
+    """Return whether an op sums products of its operands, and apart from that only adds, chooses and moves. A rounded operand then
+    moves the result by no more than its share in it: no division, no exponential growth."""
     assert isinstance(node.op, CompositeOp)
     if node.op.loop:                                                # what it sums is multiplied again in the next turn
         return False

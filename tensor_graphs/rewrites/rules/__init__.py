@@ -1,10 +1,6 @@
-"""rules: what else says the same, as data; one file per topic.
+"""rules: equations as data; one file per topic, each with a RuleTable (and REFUSED, tempting rules that are wrong).
 
-In: nothing.  Out: `ALL`, every rule that takes nothing for granted; `allowed`, those that do as well.
-algebra.py: factors, sums and association. identities.py: what leaves a value as it is. elementwise.py and moves.py: views past
-elementwise ops, and past each other. products.py: dot and linear. joins.py: products of one input as one (QKV, gate and up).
-softmax.py, statistics.py (mean, variance), attention.py: those composites in other forms.
-Each file has a RuleTable (and REFUSED, tempting rules that are wrong). tests/rewrites/test_admission.py holds each to its class.
+tests/rewrites/test_admission.py holds each rule to its class.
 """
 
 from __future__ import annotations
@@ -46,5 +42,5 @@ OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.opti
 
 def allowed(assuming: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
     """All rules whose assumptions are among those given, with those of the groups that are asked for; users' rules last."""
-    known = (*ALL, *(r for r in RULES if r.assuming or r.option), *user_rules())
-    return tuple(r for r in known if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))
+    every = (*ALL, *(r for r in RULES if r.assuming or r.option), *user_rules())
+    return tuple(r for r in every if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))

@@ -15,85 +15,31 @@ TABLE = RuleTable("algebra")
 FLOATS, INTEGERS, NUMBERS = ("float",), ("int", "uint"), ("float", "int", "uint")
 
 
-def _ring(pattern: str, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A rule that holds in every commutative ring, in both classes."""
-    def register(f: Callable[..., Any]) -> Callable[..., Any]:
-        name = f.__name__.replace("_", "-")
-
-        # the same function twice: which of them may run where is for the dtype to say
-        TABLE.rule(pattern, BITWISE, name=f"algebra/{name}-integer", dtypes=INTEGERS, roots=INTEGERS, **options)(f)
-        TABLE.rule(pattern, REASSOCIATING, name=f"algebra/{name}", dtypes=FLOATS, roots=FLOATS, **options)(f)
-        return f
-
-    return register
+def _ring(name: str, pattern: str, replacement: Callable[..., Any], **options: Any) -> None:
+    """Add a rule that holds in every commutative ring, in both classes: the dtype decides which of the two may run."""
+    TABLE.row(f"{name}-integer", pattern, BITWISE, replacement, dtypes=INTEGERS, roots=INTEGERS, **options)
+    TABLE.row(name, pattern, REASSOCIATING, replacement, dtypes=FLOATS, roots=FLOATS, **options)
 
 
-@_ring("add(mul(x, z), mul(y, z))")
-def factor(x: Node, y: Node, z: Node) -> Node:
-    return atomic.mul(atomic.add(x, y), z)
-
-
-@_ring("sub(mul(x, z), mul(y, z))")
-def factor_sub(x: Node, y: Node, z: Node) -> Node:
-    made: Node = sub(x, y)
-    return atomic.mul(made, z)
-
-
-@_ring("mul(add(x, y), z)", expanding=True)
-def distribute(x: Node, y: Node, z: Node) -> Node:
-    return atomic.add(atomic.mul(x, z), atomic.mul(y, z))
-
-
-@_ring("add(add(x, y), z)", expanding=True)
-def associate_add(x: Node, y: Node, z: Node) -> Node:
-    return atomic.add(x, atomic.add(y, z))
-
-
-@_ring("mul(mul(x, expand(y, shape=s)), expand(z, shape=s))", shapes="x[n, m] y[n, 1] z[n, 1]")
-def associate_repeated(x: Node, y: Node, z: Node, s: Any) -> Node | None:
-    """Factors that are repeated meet, and are multiplied before they are: this way only, so that it comes to an end."""
-    return atomic.mul(x, atomic.mul(atomic.expand(y, s), atomic.expand(z, s)))
-
-
-@TABLE.rule("max(max(x, y), z)", BITWISE, dtypes=NUMBERS, expanding=True)
-def associate_max(x: Node, y: Node, z: Node) -> Node:
-    return atomic.max(x, atomic.max(y, z))
-
-
-@TABLE.rule("sub(add(x, y), y)", BITWISE, dtypes=INTEGERS)
-def add_and_take_integer(x: Node) -> Node | None:
-    return x if x.dtype.is_integer else None
-
-
-@TABLE.rule("sub(add(x, y), y)", REASSOCIATING, dtypes=FLOATS)
-def add_and_take(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("add(sub(x, y), y)", REASSOCIATING, dtypes=FLOATS)
-def take_and_add(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("mul(x, reciprocal(y))", BITWISE, dtypes=FLOATS)
-def divide(x: Node, y: Node) -> Node:
-    return arithmetic.div(x, y)
-
-
-@TABLE.rule("div(mul(x, y), z)", REASSOCIATING, dtypes=FLOATS, expanding=True)
-def divide_factor(x: Node, y: Node, z: Node) -> Node:
-    return atomic.mul(x, arithmetic.div(y, z))
-
-
-@TABLE.rule("add(div(x, z), div(y, z))", REASSOCIATING, dtypes=FLOATS)
-def factor_division(x: Node, y: Node, z: Node) -> Node:
-    return arithmetic.div(atomic.add(x, y), z)
-
-
-@TABLE.rule("mul(neg(x), y)", BITWISE, dtypes=NUMBERS, expanding=True)
-def neg_out_of_mul(x: Node, y: Node) -> Node:
-    made: Node = arithmetic.neg(atomic.mul(x, y))
-    return made
+_ring("factor", "add(mul(x, z), mul(y, z))", lambda x, y, z: atomic.mul(atomic.add(x, y), z))
+_ring("factor-sub", "sub(mul(x, z), mul(y, z))", lambda x, y, z: atomic.mul(sub(x, y), z))
+_ring("distribute", "mul(add(x, y), z)", lambda x, y, z: atomic.add(atomic.mul(x, z), atomic.mul(y, z)), expanding=True)
+_ring("associate-add", "add(add(x, y), z)", lambda x, y, z: atomic.add(x, atomic.add(y, z)), expanding=True)
+# Factors that are repeated meet, and are multiplied before they are: this way only, so that it comes to an end.
+_ring("associate-repeated", "mul(mul(x, expand(y, shape=s)), expand(z, shape=s))",
+      lambda x, y, z, s: atomic.mul(x, atomic.mul(atomic.expand(y, s), atomic.expand(z, s))), shapes="x[n, m] y[n, 1] z[n, 1]")
+TABLE.row("associate-max", "max(max(x, y), z)", BITWISE,
+          lambda x, y, z: atomic.max(x, atomic.max(y, z)), dtypes=NUMBERS, expanding=True)
+TABLE.row("add-and-take-integer", "sub(add(x, y), y)", BITWISE, lambda x: x if x.dtype.is_integer else None, dtypes=INTEGERS)
+TABLE.row("add-and-take", "sub(add(x, y), y)", REASSOCIATING, lambda x: x, dtypes=FLOATS)
+TABLE.row("take-and-add", "add(sub(x, y), y)", REASSOCIATING, lambda x: x, dtypes=FLOATS)
+TABLE.row("divide", "mul(x, reciprocal(y))", BITWISE, lambda x, y: arithmetic.div(x, y), dtypes=FLOATS)
+TABLE.row("divide-factor", "div(mul(x, y), z)", REASSOCIATING,
+          lambda x, y, z: atomic.mul(x, arithmetic.div(y, z)), dtypes=FLOATS, expanding=True)
+TABLE.row("factor-division", "add(div(x, z), div(y, z))", REASSOCIATING,
+          lambda x, y, z: arithmetic.div(atomic.add(x, y), z), dtypes=FLOATS)
+TABLE.row("neg-out-of-mul", "mul(neg(x), y)", BITWISE,
+          lambda x, y: arithmetic.neg(atomic.mul(x, y)), dtypes=NUMBERS, expanding=True)
 
 
 def _without(x: Node, axes: tuple[int, ...]) -> list[Any]:
@@ -109,78 +55,34 @@ def factor_out_of_sum(x: Node, c: Node, a: tuple[int, ...]) -> Node | None:
     return atomic.mul(total, atomic.expand(atomic.reshape(c, _without(c, a)), total.shape))
 
 
-@TABLE.rule("sum(add(x, y), axes=a)", REASSOCIATING, dtypes=FLOATS, expanding=True)
-def sum_of_add(x: Node, y: Node, a: tuple[int, ...]) -> Node:
-    return atomic.add(atomic.sum(x, a), atomic.sum(y, a))
-
-
-@TABLE.rule("mul(exp(x), exp(y))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
-def exp_product(x: Node, y: Node) -> Node:
-    made: Node = exp(atomic.add(x, y))
-    return made
-
-
-@TABLE.rule("exp(sub(x, max(y, z)))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",), expanding=True, option="split")
-def exp_rescaled(x: Node, y: Node, z: Node) -> Node:
-    """Shifted by y first, then rescaled from y to the larger one: what makes softmax online."""
-    made: Node = exp(arithmetic.sub(x, y)) * exp(arithmetic.sub(y, atomic.max(y, z)))
-    return made
-
-
-@TABLE.rule("log(exp(x))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
-def log_exp(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("log(mul(exp(x), y))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
-def log_product(x: Node, y: Node) -> Node | None:
-    made: Node = log(y)
-    return atomic.add(x, made)
-
-
-@TABLE.rule("mul(x, sigmoid(x))", REASSOCIATING, dtypes=FLOATS)
-def silu_by_sigmoid(x: Node) -> Node:
-    made: Node = silu(x)
-    return made
-
-
-@TABLE.rule("reciprocal(add(exp(neg(x)), 1))", REASSOCIATING, dtypes=FLOATS)
-def sigmoid_written_out(x: Node) -> Node:
-    made: Node = sigmoid(x)
-    return made
-
-
-@TABLE.rule("div(x, add(exp(neg(x)), 1))", REASSOCIATING, dtypes=FLOATS)
-def silu_written_out(x: Node) -> Node:
-    made: Node = silu(x)
-    return made
-
-
-@TABLE.rule("mul(add(tanh(mul(x, 0.5)), 1), 0.5)", REASSOCIATING, dtypes=FLOATS)
-def sigmoid_by_tanh(x: Node) -> Node:
-    made: Node = sigmoid(x)
-    return made
-
-
-@TABLE.rule("sub(mul(sigmoid(mul(x, 2)), 2), 1)", REASSOCIATING, dtypes=FLOATS)
-def tanh_by_sigmoid(x: Node) -> Node:
-    made: Node = tanh(x)
-    return made
+TABLE.row("sum-of-add", "sum(add(x, y), axes=a)", REASSOCIATING,
+          lambda x, y, a: atomic.add(atomic.sum(x, a), atomic.sum(y, a)), dtypes=FLOATS, expanding=True)
+TABLE.row("exp-product", "mul(exp(x), exp(y))", REASSOCIATING,
+          lambda x, y: exp(atomic.add(x, y)), dtypes=FLOATS, assuming=("no overflow",))
+# Shifted by y first, then rescaled from y to the larger one: what makes softmax online.
+TABLE.row("exp-rescaled", "exp(sub(x, max(y, z)))", REASSOCIATING,
+          lambda x, y, z: exp(arithmetic.sub(x, y)) * exp(arithmetic.sub(y, atomic.max(y, z))),
+          dtypes=FLOATS, assuming=("no overflow",), expanding=True, option="split")
+TABLE.row("log-exp", "log(exp(x))", REASSOCIATING, lambda x: x, dtypes=FLOATS, assuming=("no overflow",))
+TABLE.row("log-product", "log(mul(exp(x), y))", REASSOCIATING,
+          lambda x, y: atomic.add(x, log(y)), dtypes=FLOATS, assuming=("no overflow",))
+TABLE.row("silu-by-sigmoid", "mul(x, sigmoid(x))", REASSOCIATING, lambda x: silu(x), dtypes=FLOATS)
+TABLE.row("sigmoid-written-out", "reciprocal(add(exp(neg(x)), 1))", REASSOCIATING, lambda x: sigmoid(x), dtypes=FLOATS)
+TABLE.row("silu-written-out", "div(x, add(exp(neg(x)), 1))", REASSOCIATING, lambda x: silu(x), dtypes=FLOATS)
+TABLE.row("sigmoid-by-tanh", "mul(add(tanh(mul(x, 0.5)), 1), 0.5)", REASSOCIATING, lambda x: sigmoid(x), dtypes=FLOATS)
+TABLE.row("tanh-by-sigmoid", "sub(mul(sigmoid(mul(x, 2)), 2), 1)", REASSOCIATING, lambda x: tanh(x), dtypes=FLOATS)
 
 
 def _gelus() -> None:
-    """x · Φ(x) as textbooks say it: erfc keeps the tail that 1 + erf cancels."""
+    """Add the rules of x · Φ(x) as textbooks write it: erfc keeps the tail that 1 + erf cancels."""
     argument = "mul(add(x, {cube}), 0.7978845608028654)"
     words = {"erf": ("erf(mul(x, 0.7071067811865476))", "none"), "erf-over": ("erf(div(x, 1.4142135623730951))", "none"),
              "tanh": (f"tanh({argument.format(cube='mul(mul(mul(x, 0.044715), x), x)')})", "tanh"),
              "tanh-cube": (f"tanh({argument.format(cube='mul(integer_power(x, exponent=3), 0.044715)')})", "tanh")}
     places = {"": "mul(mul(x, 0.5), add({phi}, 1))", "-inside": "mul(x, mul(add({phi}, 1), 0.5))"}
     for (how, (phi, approximate)), (where, around) in itertools.product(words.items(), places.items()):
-        def made(x: Node, approximate: str = approximate) -> Node:
-            found: Node = gelu(x, approximate=approximate)
-            return found
-
-        TABLE.rule(around.format(phi=phi), REASSOCIATING, name=f"algebra/gelu-by-{how}{where}", dtypes=FLOATS)(made)
+        TABLE.row(f"gelu-by-{how}{where}", around.format(phi=phi), REASSOCIATING,
+                  lambda x, approximate=approximate: gelu(x, approximate=approximate), dtypes=FLOATS)
 
 
 _gelus()

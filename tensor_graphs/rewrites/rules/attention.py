@@ -1,10 +1,9 @@
 """attention: scores, their softmax and its product with values are one op, whose kernels keep no row of scores; and keys in halves.
 
-What is written as softmax(q·kᵀ · c, hidden where nothing is to be seen) · v becomes `attention`: its kernels go over the keys once,
-with a maximum, a sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online
-normalizer calculation for softmax, 2018). That two such states can be joined, in any order, is what `split_keys` says: keys in two
-halves, each attended to alone, merged by their log-sum-exps (flash decoding). What numbers and positions say as operands, and
-attributes can say as well, is in rewrites/attention_masks.py.
+softmax(q·kᵀ · c, hidden where nothing is to be seen) · v becomes `attention`: its kernels go over the keys once, with a maximum, a
+sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online normalizer
+calculation for softmax, 2018). `split_keys` joins two such states: keys in two halves, each attended to alone, merged by their
+log-sum-exps (flash decoding). Operands that attributes can express are in rewrites/attention_masks.py.
 """
 
 from __future__ import annotations
@@ -66,15 +65,14 @@ def attended(q: Node, k: Node, v: Node, axis: int, seen: Node | None = None) -> 
         return None
     turned = atomic.permute(k, (*range(k.rank - 2), k.rank - 1, k.rank - 2))
     operands = [_by_position(q, lead), _by_position(turned, groups), _by_position(v, groups)]
-    made: Node = attention(*operands, *([] if seen is None else [seen]), scale=1.0)
+    result = attention(*operands, *([] if seen is None else [seen]), scale=1.0)
     shape = (*lead, q.shape[-2], v.shape[-1])
-    return atomic.reshape(made if d.product(lead) == 1 else atomic.permute(made, (1, 0, 2)), shape)
+    return atomic.reshape(result if d.product(lead) == 1 else atomic.permute(result, (1, 0, 2)), shape)
 
 
-@TABLE.rule("dot(softmax(dot(q, k), axis=a), v)", REASSOCIATING, dtypes=FLOATS, shapes="q[h, n, d] k[h, d, s] v[h, s, e]")
-def online(q: Node, k: Node, v: Node, a: int) -> Node | None:
-    """Weights that are never all there; what is hidden is read by attending.HiddenScores."""
-    return attended(q, k, v, a)
+# Weights that are never all there; what is hidden is read by attending.HiddenScores.
+TABLE.row("online", "dot(softmax(dot(q, k), axis=a), v)", REASSOCIATING,
+          lambda q, k, v, a: attended(q, k, v, a), dtypes=FLOATS, shapes="q[h, n, d] k[h, d, s] v[h, s, e]")
 
 
 @TABLE.rule("mul(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
@@ -86,19 +84,18 @@ def scale_into_dot(x: Node, y: Node, c: Node) -> Node | None:
 
 @TABLE.rule("div(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
 def divisor_into_dot(x: Node, y: Node, c: Node) -> Node | None:
-    """Of weights that are divided by their sum after they met the values, too."""
+    """Divide the weights by their sum before they meet the values."""
     by = _of_rows(x, y, c)
     return None if by is None else dot(x / by, y)
 
 
-@TABLE.rule("mul(x, expand(reciprocal(c), shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
-def divided_by_repeated(x: Node, c: Node) -> Node:
-    """Each row times the reciprocal of its sum is what a softmax divides by."""
-    return x / atomic.expand(c, x.shape)
+# Each row times the reciprocal of its sum is what a softmax divides by.
+TABLE.row("divided-by-repeated", "mul(x, expand(reciprocal(c), shape=s))", REASSOCIATING,
+          lambda x, c: x / atomic.expand(c, x.shape), dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
 
 
 def _of_rows(x: Node, y: Node, c: Node) -> Node | None:
-    """What is the same for a row of a product, repeated along x."""
+    """Return a value per row of a product, repeated along x; None where it does not fit."""
     fits = 2 <= y.rank <= x.rank == c.rank and c.shape[-1] == 1
     return atomic.expand(c, x.shape) if fits else None
 

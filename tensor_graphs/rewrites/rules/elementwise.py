@@ -18,39 +18,23 @@ TABLE = RuleTable("elementwise")
 F = Callable[..., Node]
 
 
-@TABLE.rule("_f(reshape(x, shape=s))", BITWISE)
-def reshape_out(f: F, x: Node, s: Any) -> Node:
-    return atomic.reshape(f(x), s)
-
-
-@TABLE.rule("_f(permute(x, axes=a))", BITWISE)
-def permute_out(f: F, x: Node, a: Any) -> Node:
-    return atomic.permute(f(x), a)
-
-
-@TABLE.rule("_f(expand(x, shape=s))", BITWISE)
-def expand_out(f: F, x: Node, s: Any) -> Node:
-    return atomic.expand(f(x), s)
-
-
-@TABLE.rule("_f(reshape(x, shape=s), reshape(y, shape=s))", BITWISE)
-def reshape_out_of_two(f: F, x: Node, y: Node, s: Any) -> Node | None:
-    return atomic.reshape(f(x, y), s) if x.shape == y.shape else None
-
-
-@TABLE.rule("_f(permute(x, axes=a), permute(y, axes=a))", BITWISE)
-def permute_out_of_two(f: F, x: Node, y: Node, a: Any) -> Node:
-    return atomic.permute(f(x, y), a)
+TABLE.row("reshape-out", "_f(reshape(x, shape=s))", BITWISE, lambda f, x, s: atomic.reshape(f(x), s))
+TABLE.row("permute-out", "_f(permute(x, axes=a))", BITWISE, lambda f, x, a: atomic.permute(f(x), a))
+TABLE.row("expand-out", "_f(expand(x, shape=s))", BITWISE, lambda f, x, s: atomic.expand(f(x), s))
+TABLE.row("reshape-out-of-two", "_f(reshape(x, shape=s), reshape(y, shape=s))", BITWISE,
+          lambda f, x, y, s: atomic.reshape(f(x, y), s) if x.shape == y.shape else None)
+TABLE.row("permute-out-of-two", "_f(permute(x, axes=a), permute(y, axes=a))", BITWISE,
+          lambda f, x, y, a: atomic.permute(f(x, y), a))
 
 
 def _common(x: Node, y: Node) -> list[Dim] | None:
     """The shape that both stretch to; None when axes other than those of size 1 differ."""
-    found: list[Dim] = []
+    shape: list[Dim] = []
     for a, b in zip(x.shape, y.shape, strict=True):
         if a != b and a != 1 and b != 1:
             return None
-        found.append(b if a == 1 else a)
-    return found
+        shape.append(b if a == 1 else a)
+    return shape
 
 
 @TABLE.rule("_f(expand(x, shape=s), expand(y, shape=s))", BITWISE)
@@ -89,32 +73,15 @@ def _undoes(a: Any, b: Any) -> bool:
     return [a[i] for i in b] == list(range(len(a)))
 
 
-@TABLE.rule("permute(_f(permute(x, axes=a), y), axes=b)", BITWISE, shapes="x[n, m] y[m, n]")
-def permute_to_the_other(f: F, x: Node, y: Node, a: Any, b: Any) -> Node | None:
-    """x is permuted there and back: it stays, and y is permuted instead."""
-    return f(x, atomic.permute(y, b)) if _undoes(a, b) else None
-
-
-@TABLE.rule("permute(_f(y, permute(x, axes=a)), axes=b)", BITWISE, shapes="x[n, m] y[m, n]")
-def permute_to_the_first(f: F, x: Node, y: Node, a: Any, b: Any) -> Node | None:
-    return f(atomic.permute(y, b), x) if _undoes(a, b) else None
-
-
-@TABLE.rule("slice(_f(x), bounds=b)", BITWISE, expanding=True)
-def slice_into(f: F, x: Node, b: Any) -> Node:
-    return f(atomic.slice(x, b))
-
-
-@TABLE.rule("slice(_f(x, y), bounds=b)", BITWISE, expanding=True)
-def slice_into_two(f: F, x: Node, y: Node, b: Any) -> Node:
-    return f(atomic.slice(x, b), atomic.slice(y, b))
-
-
-@TABLE.rule("reshape(max(x, y), shape=s)", BITWISE, expanding=True, option="split")
-def reshape_into_max(x: Node, y: Node, s: Any) -> Node:
-    return atomic.max(atomic.reshape(x, s), atomic.reshape(y, s))
-
-
-@TABLE.rule("expand(max(x, y), shape=s)", BITWISE, expanding=True, option="split")
-def expand_into_max(x: Node, y: Node, s: Any) -> Node:
-    return atomic.max(atomic.expand(x, s), atomic.expand(y, s))
+# x is permuted there and back: it stays, and y is permuted instead.
+TABLE.row("permute-to-the-other", "permute(_f(permute(x, axes=a), y), axes=b)", BITWISE,
+          lambda f, x, y, a, b: f(x, atomic.permute(y, b)) if _undoes(a, b) else None, shapes="x[n, m] y[m, n]")
+TABLE.row("permute-to-the-first", "permute(_f(y, permute(x, axes=a)), axes=b)", BITWISE,
+          lambda f, x, y, a, b: f(atomic.permute(y, b), x) if _undoes(a, b) else None, shapes="x[n, m] y[m, n]")
+TABLE.row("slice-into", "slice(_f(x), bounds=b)", BITWISE, lambda f, x, b: f(atomic.slice(x, b)), expanding=True)
+TABLE.row("slice-into-two", "slice(_f(x, y), bounds=b)", BITWISE,
+          lambda f, x, y, b: f(atomic.slice(x, b), atomic.slice(y, b)), expanding=True)
+TABLE.row("reshape-into-max", "reshape(max(x, y), shape=s)", BITWISE,
+          lambda x, y, s: atomic.max(atomic.reshape(x, s), atomic.reshape(y, s)), expanding=True, option="split")
+TABLE.row("expand-into-max", "expand(max(x, y), shape=s)", BITWISE,
+          lambda x, y, s: atomic.max(atomic.expand(x, s), atomic.expand(y, s)), expanding=True, option="split")

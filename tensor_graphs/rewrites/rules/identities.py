@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tensor_graphs.language import atomic
+from tensor_graphs.language import atomic, composites
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_
 from tensor_graphs.language.node import Node
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Refused, RuleTable
@@ -18,54 +16,20 @@ def _zero(x: Node) -> Node:
     return atomic.fill(0, x.shape, x.dtype)
 
 
-@TABLE.rule("add(x, -0.0)", BITWISE, dtypes=FLOATS)
-def add_minus_zero(x: Node) -> Node:
-    """−0 is the neutral element of addition; +0 turns −0 into +0."""
-    return x
-
-
-@TABLE.rule("add(x, 0)", BITWISE, dtypes=INTEGERS)
-def add_zero_integer(x: Node) -> Node | None:
-    return x if x.dtype.is_integer else None
-
-
-@TABLE.rule("add(x, 0.0)", REASSOCIATING, dtypes=FLOATS)
-def add_zero(x: Node) -> Node:
-    """The same number; of −0 the sign is lost, so not bitwise."""
-    return x
-
-
-@TABLE.rule("sub(x, 0)", BITWISE, dtypes=NUMBERS)
-def sub_zero(x: Node) -> Node:
-    """x + 0 · −1 = x + −0."""
-    return x
-
-
-@TABLE.rule("mul(x, 1)", BITWISE, dtypes=NUMBERS)
-def mul_one(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("div(x, 1)", BITWISE, dtypes=FLOATS)
-def div_one(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("mul(x, 0)", BITWISE, dtypes=INTEGERS)
-def mul_zero(x: Node) -> Node | None:
-    """Integers only: 0 · ∞ is NaN, 0 · −1 is −0."""
-    return _zero(x) if x.dtype.is_integer else None
-
-
-@TABLE.rule("sub(x, x)", BITWISE, dtypes=INTEGERS)
-def sub_self(x: Node) -> Node | None:
-    """Integers only: ∞ − ∞ is NaN."""
-    return _zero(x) if x.dtype.is_integer else None
-
-
-@TABLE.rule("idiv(x, 1)", BITWISE, dtypes=INTEGERS)
-def idiv_one(x: Node) -> Node:
-    return x
+# −0 is the neutral element of addition; +0 turns −0 into +0.
+TABLE.row("add-minus-zero", "add(x, -0.0)", BITWISE, lambda x: x, dtypes=FLOATS)
+TABLE.row("add-zero-integer", "add(x, 0)", BITWISE, lambda x: x if x.dtype.is_integer else None, dtypes=INTEGERS)
+# The same number; of −0 the sign is lost, so not bitwise.
+TABLE.row("add-zero", "add(x, 0.0)", REASSOCIATING, lambda x: x, dtypes=FLOATS)
+# x + 0 · −1 = x + −0.
+TABLE.row("sub-zero", "sub(x, 0)", BITWISE, lambda x: x, dtypes=NUMBERS)
+TABLE.row("mul-one", "mul(x, 1)", BITWISE, lambda x: x, dtypes=NUMBERS)
+TABLE.row("div-one", "div(x, 1)", BITWISE, lambda x: x, dtypes=FLOATS)
+# Integers only: 0 · ∞ is NaN, 0 · −1 is −0.
+TABLE.row("mul-zero", "mul(x, 0)", BITWISE, lambda x: _zero(x) if x.dtype.is_integer else None, dtypes=INTEGERS)
+# Integers only: ∞ − ∞ is NaN.
+TABLE.row("sub-self", "sub(x, x)", BITWISE, lambda x: _zero(x) if x.dtype.is_integer else None, dtypes=INTEGERS)
+TABLE.row("idiv-one", "idiv(x, 1)", BITWISE, lambda x: x, dtypes=INTEGERS)
 
 
 @TABLE.rule("integer_power(x, exponent=k)", BITWISE, dtypes=NUMBERS)
@@ -73,101 +37,34 @@ def power_small(x: Node, k: int) -> Node | None:
     return {0: lambda: atomic.fill(1, x.shape, x.dtype), 1: lambda: x, 2: lambda: atomic.mul(x, x)}.get(k, lambda: None)()
 
 
-@TABLE.rule("neg(neg(x))", BITWISE, dtypes=NUMBERS)
-def neg_neg(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("reciprocal(reciprocal(x))", REASSOCIATING, assuming=("no division by 0",), dtypes=FLOATS)
-def reciprocal_twice(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("max(x, x)", BITWISE, dtypes=NUMBERS)
-def max_self(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("min(x, x)", BITWISE, dtypes=NUMBERS)
-def min_self(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("max(max(x, y), y)", BITWISE, dtypes=NUMBERS)
-def max_absorbs(x: Node, y: Node) -> Node:
-    return atomic.max(x, y)
-
-
-@TABLE.rule("bit_and(x, x)", BITWISE, dtypes=("int", "uint", "bool"))
-def and_self(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("bit_and(x, True)", BITWISE, dtypes=("bool",))
-def and_true(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("bit_and(x, False)", BITWISE, dtypes=("bool",))
-def and_false(x: Node) -> Node:
-    return atomic.fill(False, x.shape, x.dtype)
-
-
-@TABLE.rule("bit_and(x, 0)", BITWISE, dtypes=INTEGERS)
-def and_zero(x: Node) -> Node:
-    return _zero(x)
-
-
-@TABLE.rule("xor(x, x)", BITWISE, dtypes=("int", "uint", "bool"))
-def xor_self(x: Node) -> Node:
-    return atomic.fill(False if x.dtype.kind == "bool" else 0, x.shape, x.dtype)
-
-
-@TABLE.rule("xor(xor(x, y), y)", BITWISE, dtypes=("int", "uint", "bool"))
-def xor_twice(x: Node) -> Node:
-    """Not of not among them."""
-    return x
-
-
-@TABLE.rule("xor(x, False)", BITWISE, dtypes=("bool",))
-def xor_false(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("xor(x, 0)", BITWISE, dtypes=INTEGERS)
-def xor_zero(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("bit_or(x, x)", BITWISE, dtypes=("int", "uint", "bool"))
-def or_self(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("bit_or(x, 0)", BITWISE, dtypes=INTEGERS)
-def or_zero(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("max(x, -1e999)", BITWISE, dtypes=UNBOUNDED)
-def max_of_minus_infinity(x: Node) -> Node:
-    """NaN stays NaN, and −0 is larger than −∞."""
-    return x
-
-
-@TABLE.rule("min(x, 1e999)", BITWISE, dtypes=UNBOUNDED)
-def min_of_infinity(x: Node) -> Node:
-    return x
+TABLE.row("neg-neg", "neg(neg(x))", BITWISE, lambda x: x, dtypes=NUMBERS)
+TABLE.row("reciprocal-twice", "reciprocal(reciprocal(x))", REASSOCIATING,
+          lambda x: x, assuming=("no division by 0",), dtypes=FLOATS)
+TABLE.row("max-self", "max(x, x)", BITWISE, lambda x: x, dtypes=NUMBERS)
+TABLE.row("min-self", "min(x, x)", BITWISE, lambda x: x, dtypes=NUMBERS)
+TABLE.row("max-absorbs", "max(max(x, y), y)", BITWISE, lambda x, y: atomic.max(x, y), dtypes=NUMBERS)
+TABLE.row("and-self", "bit_and(x, x)", BITWISE, lambda x: x, dtypes=("int", "uint", "bool"))
+TABLE.row("and-true", "bit_and(x, True)", BITWISE, lambda x: x, dtypes=("bool",))
+TABLE.row("and-false", "bit_and(x, False)", BITWISE, lambda x: atomic.fill(False, x.shape, x.dtype), dtypes=("bool",))
+TABLE.row("and-zero", "bit_and(x, 0)", BITWISE, lambda x: _zero(x), dtypes=INTEGERS)
+TABLE.row("xor-self", "xor(x, x)", BITWISE,
+          lambda x: atomic.fill(False if x.dtype.kind == "bool" else 0, x.shape, x.dtype), dtypes=("int", "uint", "bool"))
+# Not of not is one of them.
+TABLE.row("xor-twice", "xor(xor(x, y), y)", BITWISE, lambda x: x, dtypes=("int", "uint", "bool"))
+TABLE.row("xor-false", "xor(x, False)", BITWISE, lambda x: x, dtypes=("bool",))
+TABLE.row("xor-zero", "xor(x, 0)", BITWISE, lambda x: x, dtypes=INTEGERS)
+TABLE.row("or-self", "bit_or(x, x)", BITWISE, lambda x: x, dtypes=("int", "uint", "bool"))
+TABLE.row("or-zero", "bit_or(x, 0)", BITWISE, lambda x: x, dtypes=INTEGERS)
+# NaN stays NaN, and −0 is larger than −∞.
+TABLE.row("max-of-minus-infinity", "max(x, -1e999)", BITWISE, lambda x: x, dtypes=UNBOUNDED)
+TABLE.row("min-of-infinity", "min(x, 1e999)", BITWISE, lambda x: x, dtypes=UNBOUNDED)
 
 
 def _neutral_numbers(t: DType) -> None:
-    """The numbers of an integer dtype that change nothing: all bits, the lowest, the highest."""
-    def keep(x: Node) -> Node:
-        return x
-
+    """Add the rules of an integer dtype's neutral numbers: all bits, the lowest, the highest."""
     for name, pattern in (("and-all-bits", f"bit_and(x, {t.max if t.kind == 'uint' else -1})"),
                           ("max-of-lowest", f"max(x, {t.min})"), ("min-of-highest", f"min(x, {t.max})")):
-        TABLE.rule(pattern, BITWISE, name=f"identity/{name}-{t.name}", dtypes=(t.name,))(keep)
+        TABLE.row(f"{name}-{t.name}", pattern, BITWISE, lambda x: x, dtypes=(t.name,))
 
 
 for _dtype in DTYPES.values():
@@ -175,95 +72,28 @@ for _dtype in DTYPES.values():
         _neutral_numbers(_dtype)
 
 
-@TABLE.rule("where(c, x, x)", BITWISE, shapes="c:bool")
-def where_same(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("where(True, x, y)", BITWISE)
-def where_true(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("where(False, x, y)", BITWISE)
-def where_false(y: Node) -> Node:
-    return y
-
-
-@TABLE.rule("where(xor(c, True), x, y)", BITWISE, shapes="c:bool")
-def where_not(c: Node, x: Node, y: Node) -> Node:
-    return atomic.where(c, y, x)
-
-
-@TABLE.rule("where(c, where(c, x, z), y)", BITWISE, shapes="c:bool")
-def where_again(c: Node, x: Node, y: Node) -> Node:
-    return atomic.where(c, x, y)
-
-
-@TABLE.rule("where(c, y, where(c, z, x))", BITWISE, shapes="c:bool")
-def where_again_else(c: Node, x: Node, y: Node) -> Node:
-    return atomic.where(c, y, x)
-
-
-@TABLE.rule("floor(floor(x))", BITWISE, dtypes=FLOATS)
-def floor_twice(x: Node) -> Node:
-    return atomic.floor(x)
-
-
-@TABLE.rule("relu(relu(x))", BITWISE, dtypes=FLOATS)
-def relu_twice(x: Node) -> Node:
-    from tensor_graphs.language.composites import relu
-
-    return relu(x)
-
-
-@TABLE.rule("abs(abs(x))", BITWISE, dtypes=NUMBERS)
-def abs_twice(x: Node) -> Node:
-    from tensor_graphs.language.composites import abs
-
-    return abs(x)
-
-
-@TABLE.rule("abs(neg(x))", BITWISE, dtypes=("float", "int"))
-def abs_neg(x: Node) -> Node | None:
-    from tensor_graphs.language.composites import abs
-
-    return None if x.dtype.kind == "uint" else abs(x)
-
-
-@TABLE.rule("square(neg(x))", BITWISE, dtypes=NUMBERS)
-def square_neg(x: Node) -> Node:
-    from tensor_graphs.language.composites import square
-
-    return square(x)
-
-
-@TABLE.rule("add(x, neg(y))", BITWISE, dtypes=NUMBERS)
-def add_neg(x: Node, y: Node) -> Node:
-    """The definition of sub says so too; here it is a step of its own."""
-    from tensor_graphs.language.composites import sub
-
-    return sub(x, y)
-
-
-@TABLE.rule("sub(x, neg(y))", BITWISE, dtypes=NUMBERS)
-def sub_neg(x: Node, y: Node) -> Node:
-    return atomic.add(x, y)
-
-
-@TABLE.rule("mul(neg(x), neg(y))", BITWISE, dtypes=NUMBERS)
-def neg_times_neg(x: Node, y: Node) -> Node:
-    return atomic.mul(x, y)
-
-
-@TABLE.rule("cast(cast(x, dtype=a), dtype=b)", BITWISE)
-def cast_twice(x: Node, a: Any, b: Any) -> Node | None:
-    """A cast that loses nothing may be passed by."""
-    return atomic.cast(x, b) if _passes(x.dtype, a, b) else None
+TABLE.row("where-same", "where(c, x, x)", BITWISE, lambda x: x, shapes="c:bool")
+TABLE.row("where-true", "where(True, x, y)", BITWISE, lambda x: x)
+TABLE.row("where-false", "where(False, x, y)", BITWISE, lambda y: y)
+TABLE.row("where-not", "where(xor(c, True), x, y)", BITWISE, lambda c, x, y: atomic.where(c, y, x), shapes="c:bool")
+TABLE.row("where-again", "where(c, where(c, x, z), y)", BITWISE, lambda c, x, y: atomic.where(c, x, y), shapes="c:bool")
+TABLE.row("where-again-else", "where(c, y, where(c, z, x))", BITWISE, lambda c, x, y: atomic.where(c, y, x), shapes="c:bool")
+TABLE.row("floor-twice", "floor(floor(x))", BITWISE, lambda x: atomic.floor(x), dtypes=FLOATS)
+TABLE.row("relu-twice", "relu(relu(x))", BITWISE, lambda x: composites.relu(x), dtypes=FLOATS)
+TABLE.row("abs-twice", "abs(abs(x))", BITWISE, lambda x: composites.abs(x), dtypes=NUMBERS)
+TABLE.row("abs-neg", "abs(neg(x))", BITWISE, lambda x: composites.abs(x), dtypes=("float", "int"))
+TABLE.row("square-neg", "square(neg(x))", BITWISE, lambda x: composites.square(x), dtypes=NUMBERS)
+# The definition of sub is the same equation; here it is a step of its own.
+TABLE.row("add-neg", "add(x, neg(y))", BITWISE, lambda x, y: composites.sub(x, y), dtypes=NUMBERS)
+TABLE.row("sub-neg", "sub(x, neg(y))", BITWISE, lambda x, y: atomic.add(x, y), dtypes=NUMBERS)
+TABLE.row("neg-times-neg", "mul(neg(x), neg(y))", BITWISE, lambda x, y: atomic.mul(x, y), dtypes=NUMBERS)
+# A cast that loses nothing may be passed by.
+TABLE.row("cast-twice", "cast(cast(x, dtype=a), dtype=b)", BITWISE,
+          lambda x, a, b: atomic.cast(x, b) if _passes(x.dtype, a, b) else None)
 
 
 def _passes(t: DType, a: DType, b: DType) -> bool:
-    """Whether a value of t, cast to `a` and then to b, is what it is cast to b at once."""
+    """Return whether casting a value of t to `a` and then to b gives what casting it to b gives."""
     if a == t:
         return True
     if t.kind == "float":                                           # a wider float; what is no float rounds or saturates otherwise

@@ -22,13 +22,10 @@ def _parts(joined: Node, *widths: Dim) -> tuple[Node, ...]:
     return tuple(out)
 
 
-@TABLE.rule(("linear(x, a)", "linear(x, b)"), REASSOCIATING, parameters=("a", "b"), dtypes=("float",),
-            shapes="x[n, k] a[m, k] b[p, k]")
-def two(x: Node, a: Node, b: Node) -> tuple[Node, ...] | None:
-    """linear(x, a) and linear(x, b) as slices of linear(x, concat(a, b))."""
-    if a.dtype != b.dtype:
-        return None
-    return _parts(linear(x, concat(a, b, axis=0)), a.shape[0], b.shape[0])
+# linear(x, a) and linear(x, b) as slices of linear(x, concat(a, b)).
+TABLE.row("two", ("linear(x, a)", "linear(x, b)"), REASSOCIATING,
+          lambda x, a, b: None if a.dtype != b.dtype else _parts(linear(x, concat(a, b, axis=0)), a.shape[0], b.shape[0]),
+          parameters=("a", "b"), dtypes=("float",), shapes="x[n, k] a[m, k] b[p, k]")
 
 
 @TABLE.rule(("linear(x, a)", "linear(x, b)", "linear(x, c)"), REASSOCIATING, parameters=("a", "b", "c"), dtypes=("float",),
@@ -53,10 +50,10 @@ def _of_one_kind(*weights: Node) -> bool:
     return all(w.rank == 2 and w.dtype == weights[0].dtype for w in weights)
 
 
-@TABLE.rule(("dot(x, a)", "dot(x, b)"), REASSOCIATING, parameters=("a", "b"), dtypes=("float",), shapes="x[n, k] a[k, m] b[k, p]")
-def two_dots(x: Node, a: Node, b: Node) -> tuple[Node, ...] | None:
-    """Weights stored as [in, out] stand side by side."""
-    return _parts(dot(x, concat(a, b, axis=1)), a.shape[1], b.shape[1]) if _of_one_kind(a, b) else None
+# Weights stored as [in, out] stand side by side.
+TABLE.row("two-dots", ("dot(x, a)", "dot(x, b)"), REASSOCIATING,
+          lambda x, a, b: _parts(dot(x, concat(a, b, axis=1)), a.shape[1], b.shape[1]) if _of_one_kind(a, b) else None,
+          parameters=("a", "b"), dtypes=("float",), shapes="x[n, k] a[k, m] b[k, p]")
 
 
 @TABLE.rule(("dot(x, a)", "dot(x, b)", "dot(x, c)"), REASSOCIATING, parameters=("a", "b", "c"), dtypes=("float",),

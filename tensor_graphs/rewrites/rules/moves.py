@@ -13,14 +13,9 @@ TABLE = RuleTable("move")
 Axes = tuple[int, ...]
 
 
-@TABLE.rule("reshape(x, shape=s)", BITWISE)
-def reshape_to_itself(x: Node, s: Any) -> Node | None:
-    return x if all(map(atomic.same_dim, x.shape, s)) and len(s) == x.rank else None
-
-
-@TABLE.rule("reshape(reshape(x, shape=a), shape=b)", BITWISE)
-def reshape_twice(x: Node, b: Any) -> Node:
-    return atomic.reshape(x, b)
+TABLE.row("reshape-to-itself", "reshape(x, shape=s)", BITWISE,
+          lambda x, s: x if all(map(atomic.same_dim, x.shape, s)) and len(s) == x.rank else None)
+TABLE.row("reshape-twice", "reshape(reshape(x, shape=a), shape=b)", BITWISE, lambda x, b: atomic.reshape(x, b))
 
 
 @TABLE.rule("permute(x, axes=a)", BITWISE)
@@ -30,19 +25,9 @@ def permute_to_itself(x: Node, a: Axes) -> Node | None:
     return atomic.reshape(x, [x.shape[i] for i in a]) if long == sorted(long) else None
 
 
-@TABLE.rule("permute(permute(x, axes=a), axes=b)", BITWISE)
-def permute_twice(x: Node, a: Axes, b: Axes) -> Node:
-    return atomic.permute(x, [a[i] for i in b])
-
-
-@TABLE.rule("expand(x, shape=s)", BITWISE)
-def expand_to_itself(x: Node, s: Any) -> Node | None:
-    return x if all(map(atomic.same_dim, x.shape, s)) else None
-
-
-@TABLE.rule("expand(expand(x, shape=a), shape=b)", BITWISE)
-def expand_twice(x: Node, b: Any) -> Node:
-    return atomic.expand(x, b)
+TABLE.row("permute-twice", "permute(permute(x, axes=a), axes=b)", BITWISE, lambda x, a, b: atomic.permute(x, [a[i] for i in b]))
+TABLE.row("expand-to-itself", "expand(x, shape=s)", BITWISE, lambda x, s: x if all(map(atomic.same_dim, x.shape, s)) else None)
+TABLE.row("expand-twice", "expand(expand(x, shape=a), shape=b)", BITWISE, lambda x, b: atomic.expand(x, b))
 
 
 @TABLE.rule("slice(x, bounds=b)", BITWISE)
@@ -67,22 +52,20 @@ def slice_twice(x: Node, a: Any, b: Any) -> Node | None:
     return atomic.slice(x, bounds)
 
 
-@TABLE.rule("slice(permute(x, axes=a), bounds=b)", BITWISE)
-def slice_of_permute(x: Node, a: Axes, b: Any) -> Node:
-    return atomic.permute(atomic.slice(x, [b[a.index(i)] for i in range(x.rank)]), a)
+TABLE.row("slice-of-permute", "slice(permute(x, axes=a), bounds=b)", BITWISE,
+          lambda x, a, b: atomic.permute(atomic.slice(x, [b[a.index(i)] for i in range(x.rank)]), a))
 
 
 @TABLE.rule("slice(expand(x, shape=s), bounds=b)", BITWISE)
 def slice_of_expand(x: Node, s: Any, b: Any) -> Node:
     """Along a repeated axis a slice only says how often it is repeated."""
     repeated = [x.shape[i] == 1 and s[i] != 1 for i in range(x.rank)]
-    kept = atomic.slice(x, [(0, 1, 1) if r else b[i] for i, r in enumerate(repeated)])
-    return atomic.expand(kept, [atomic.slice_size(*b[i]) for i in range(x.rank)])
+    once = atomic.slice(x, [(0, 1, 1) if r else b[i] for i, r in enumerate(repeated)])
+    return atomic.expand(once, [atomic.slice_size(*b[i]) for i in range(x.rank)])
 
 
-@TABLE.rule("permute(expand(x, shape=s), axes=a)", BITWISE)
-def permute_of_expand(x: Node, s: Any, a: Axes) -> Node:
-    return atomic.expand(atomic.permute(x, a), [s[i] for i in a])
+TABLE.row("permute-of-expand", "permute(expand(x, shape=s), axes=a)", BITWISE,
+          lambda x, s, a: atomic.expand(atomic.permute(x, a), [s[i] for i in a]))
 
 
 @TABLE.rule("reshape(expand(x, shape=s), shape=t)", BITWISE, shapes="x[1, n, m]")
@@ -137,30 +120,13 @@ def concat_of_slices(x: Node, a: Any, b: Any, k: int) -> Node | None:
     return atomic.slice(x, [(a[k][0], b[k][1], 1) if i == k else bound for i, bound in enumerate(a)])
 
 
-@TABLE.rule("concat(x, axis=k)", BITWISE)
-def concat_of_one(x: Node) -> Node:
-    return x
-
-
-@TABLE.rule("bitcast(bitcast(x, dtype=a), dtype=b)", BITWISE)
-def bitcast_twice(x: Node, a: Any, b: Any) -> Node | None:
-    """Integers only: a NaN's payload is not ours to keep."""
-    return atomic.bitcast(x, b) if x.dtype.is_integer and a.is_integer and b.is_integer else None
-
-
-@TABLE.rule("cast(reshape(x, shape=s), dtype=t)", BITWISE)
-def reshape_of_cast(x: Node, s: Any, t: Any) -> Node:
-    return atomic.reshape(atomic.cast(x, t), s)
-
-
-@TABLE.rule("cast(permute(x, axes=a), dtype=t)", BITWISE)
-def permute_of_cast(x: Node, a: Axes, t: Any) -> Node:
-    return atomic.permute(atomic.cast(x, t), a)
-
-
-@TABLE.rule("cast(expand(x, shape=s), dtype=t)", BITWISE)
-def expand_of_cast(x: Node, s: Any, t: Any) -> Node:
-    return atomic.expand(atomic.cast(x, t), s)
+TABLE.row("concat-of-one", "concat(x, axis=k)", BITWISE, lambda x: x)
+# Integers only: a NaN's payload is not ours to keep.
+TABLE.row("bitcast-twice", "bitcast(bitcast(x, dtype=a), dtype=b)", BITWISE,
+          lambda x, a, b: atomic.bitcast(x, b) if x.dtype.is_integer and a.is_integer and b.is_integer else None)
+TABLE.row("reshape-of-cast", "cast(reshape(x, shape=s), dtype=t)", BITWISE, lambda x, s, t: atomic.reshape(atomic.cast(x, t), s))
+TABLE.row("permute-of-cast", "cast(permute(x, axes=a), dtype=t)", BITWISE, lambda x, a, t: atomic.permute(atomic.cast(x, t), a))
+TABLE.row("expand-of-cast", "cast(expand(x, shape=s), dtype=t)", BITWISE, lambda x, s, t: atomic.expand(atomic.cast(x, t), s))
 
 
 @TABLE.rule("reduce_max(x, axes=a)", BITWISE)
@@ -191,35 +157,20 @@ def _twice(x: Node, a: Axes, b: Axes) -> Axes:
     return tuple(sorted((*a, *(left[i] for i in b))))
 
 
-@TABLE.rule("reduce_max(reduce_max(x, axes=a), axes=b)", BITWISE)
-def max_twice(x: Node, a: Axes, b: Axes) -> Node:
-    return atomic.reduce_max(x, _twice(x, a, b))
-
-
-@TABLE.rule("sum(sum(x, axes=a), axes=b)", BITWISE, dtypes=("int", "uint"))
-def sum_twice_integer(x: Node, a: Axes, b: Axes) -> Node | None:
-    return atomic.sum(x, _twice(x, a, b)) if x.dtype.is_integer else None
-
-
-@TABLE.rule("sum(sum(x, axes=a), axes=b)", REASSOCIATING, dtypes=("float",))
-def sum_twice(x: Node, a: Axes, b: Axes) -> Node:
-    return atomic.sum(x, _twice(x, a, b))
-
-
-@TABLE.rule("reduce_max(permute(x, axes=p), axes=a)", BITWISE)
-def max_of_permute(x: Node, p: Axes, a: Axes) -> Node:
-    return _reduced_permute(atomic.reduce_max, x, p, a)
-
-
-@TABLE.rule("sum(permute(x, axes=p), axes=a)", REASSOCIATING)
-def sum_of_permute(x: Node, p: Axes, a: Axes) -> Node:
-    return _reduced_permute(atomic.sum, x, p, a)
+TABLE.row("max-twice", "reduce_max(reduce_max(x, axes=a), axes=b)", BITWISE, lambda x, a, b: atomic.reduce_max(x, _twice(x, a, b)))
+TABLE.row("sum-twice-integer", "sum(sum(x, axes=a), axes=b)", BITWISE,
+          lambda x, a, b: atomic.sum(x, _twice(x, a, b)) if x.dtype.is_integer else None, dtypes=("int", "uint"))
+TABLE.row("sum-twice", "sum(sum(x, axes=a), axes=b)", REASSOCIATING,
+          lambda x, a, b: atomic.sum(x, _twice(x, a, b)), dtypes=("float",))
+TABLE.row("max-of-permute", "reduce_max(permute(x, axes=p), axes=a)", BITWISE,
+          lambda x, p, a: _reduced_permute(atomic.reduce_max, x, p, a))
+TABLE.row("sum-of-permute", "sum(permute(x, axes=p), axes=a)", REASSOCIATING, lambda x, p, a: _reduced_permute(atomic.sum, x, p, a))
 
 
 def _reduced_permute(reduce: Any, x: Node, p: Axes, a: Axes) -> Node:
     gone = tuple(sorted(p[i] for i in a))
-    kept = [i for i in range(x.rank) if i not in gone]
-    order = [kept.index(p[i]) for i in range(x.rank) if i not in a]
+    remaining = [i for i in range(x.rank) if i not in gone]
+    order = [remaining.index(p[i]) for i in range(x.rank) if i not in a]
     return atomic.permute(reduce(x, gone), order)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composites import dot, linear, rms_norm, scaled_linear
 from tensor_graphs.language.composites.indexing import concat
-from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_to
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
@@ -17,18 +16,11 @@ FLOATS = ("float",)
 EIGHT_BITS = ("f8e4m3", "f8e5m2")
 
 
-@TABLE.rule("dot(x, permute(w, axes=(1, 0)))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k]")
-def dot_as_linear(x: Node, w: Node) -> Node:
-    made: Node = linear(x, w)
-    return made
-
-
-@TABLE.rule("linear(x, w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k]", expanding=True)
-def linear_as_dot(x: Node, w: Node) -> Node | None:
-    if x.rank != 2 or w.dtype != x.dtype:
-        return None
-    made: Node = dot(x, atomic.permute(w, (1, 0)))
-    return made
+TABLE.row("dot-as-linear", "dot(x, permute(w, axes=(1, 0)))", REASSOCIATING,
+          lambda x, w: linear(x, w), dtypes=FLOATS, shapes="x[n, k] w[m, k]")
+TABLE.row("linear-as-dot", "linear(x, w)", REASSOCIATING,
+          lambda x, w: None if x.rank != 2 or w.dtype != x.dtype else dot(x, atomic.permute(w, (1, 0))),
+          dtypes=FLOATS, shapes="x[n, k] w[m, k]", expanding=True)
 
 
 @TABLE.rule("add(linear(x, w), expand(reshape(b, shape=s), shape=t))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k] b[m]")
@@ -36,63 +28,43 @@ def bias_into_linear(x: Node, w: Node, b: Node, s: Any) -> Node | None:
     """One number per column, and not per row."""
     if b.rank != 1 or not atomic.same_dim(b.shape[0], w.shape[0]) or not atomic.same_dim(s[-1], b.shape[0]):
         return None
-    made: Node = linear(x, w, b)
-    return made
+    return linear(x, w, b)
 
 
 @TABLE.rule("linear(x, w, b)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k] b[m]", expanding=True)
 def bias_out_of_linear(x: Node, w: Node, b: Node) -> Node:
-    made: Node = linear(x, w)
-    return made + atomic.cast(b, made.dtype)
+    product = linear(x, w)
+    return product + atomic.cast(b, product.dtype)
 
 
-@TABLE.rule("linear(cast(x, dtype=t), w)", REASSOCIATING, dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k]")
-def linear_of_eight_bits(x: Node, w: Node, t: DType) -> Node:
-    """What is widened for a product alone, multiplied as it is."""
-    made: Node = scaled_linear(x, w, dtype=t)
-    return made
+# What is widened for a product alone, multiplied as it is.
+TABLE.row("linear-of-eight-bits", "linear(cast(x, dtype=t), w)", REASSOCIATING,
+          lambda x, w, t: scaled_linear(x, w, dtype=t), dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k]")
+TABLE.row("linear-of-eight-bits-with-bias", "linear(cast(x, dtype=t), w, b)", REASSOCIATING,
+          lambda x, w, b, t: scaled_linear(x, w, bias=b, dtype=t),
+          dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")
+TABLE.row("transpose-of-dot", "permute(dot(x, y), axes=(1, 0))", REASSOCIATING,
+          lambda x, y: None if x.rank != 2 or y.rank != 2 else dot(atomic.permute(y, (1, 0)), atomic.permute(x, (1, 0))),
+          dtypes=FLOATS, shapes="x[n, k] y[k, m]")
 
 
-@TABLE.rule("linear(cast(x, dtype=t), w, b)", REASSOCIATING, dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")
-def linear_of_eight_bits_with_bias(x: Node, w: Node, b: Node, t: DType) -> Node:
-    made: Node = scaled_linear(x, w, bias=b, dtype=t)
-    return made
-
-
-@TABLE.rule("permute(dot(x, y), axes=(1, 0))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m]")
-def transpose_of_dot(x: Node, y: Node) -> Node | None:
-    if x.rank != 2 or y.rank != 2:
-        return None
-    made: Node = dot(atomic.permute(y, (1, 0)), atomic.permute(x, (1, 0)))
-    return made
+def _times_repeated(x: Node, c: Node) -> Node:
+    return atomic.mul(x, atomic.expand(c, x.shape))
 
 
 def _per_row(c: Node) -> bool:
     return c.rank > 0 and c.shape[-1] == 1
 
 
-@TABLE.rule("dot(mul(x, expand(c, shape=s)), y)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[n, 1] y[k, m]")
-def scale_of_rows_out_of_dot(x: Node, c: Node, y: Node) -> Node | None:
-    if not _per_row(c) or x.rank != 2 or y.rank != 2:
-        return None
-    made: Node = dot(x, y)
-    return atomic.mul(made, atomic.expand(c, made.shape))
-
-
-@TABLE.rule("dot(x, mul(y, expand(c, shape=s)))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, m] y[k, m]")
-def scale_of_columns_out_of_dot(x: Node, c: Node, y: Node) -> Node | None:
-    if c.rank != 2 or c.shape[0] != 1 or x.rank != 2:
-        return None
-    made: Node = dot(x, y)
-    return atomic.mul(made, atomic.expand(c, made.shape))
-
-
-@TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[n, 1] w[m, k]")
-def scale_out_of_linear(x: Node, c: Node, w: Node) -> Node | None:
-    if not _per_row(c):
-        return None
-    made: Node = linear(x, w)
-    return atomic.mul(made, atomic.expand(c, made.shape))
+TABLE.row("scale-of-rows-out-of-dot", "dot(mul(x, expand(c, shape=s)), y)", REASSOCIATING,
+          lambda x, c, y: None if not _per_row(c) or x.rank != 2 or y.rank != 2 else _times_repeated(dot(x, y), c),
+          dtypes=FLOATS, shapes="x[n, k] c[n, 1] y[k, m]")
+TABLE.row("scale-of-columns-out-of-dot", "dot(x, mul(y, expand(c, shape=s)))", REASSOCIATING,
+          lambda x, c, y: None if c.rank != 2 or c.shape[0] != 1 or x.rank != 2 else _times_repeated(dot(x, y), c),
+          dtypes=FLOATS, shapes="x[n, k] c[1, m] y[k, m]")
+TABLE.row("scale-out-of-linear", "linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING,
+          lambda x, c, w: None if not _per_row(c) else _times_repeated(linear(x, w), c),
+          dtypes=FLOATS, shapes="x[n, k] c[n, 1] w[m, k]")
 
 
 @TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, k] w[m, k]")
@@ -101,40 +73,24 @@ def scale_into_weight(x: Node, c: Node, w: Node) -> Node | None:
     if any(s != 1 for s in c.shape[:-1]) or c.rank == 0:
         return None
     factor = broadcast_to(atomic.reshape(c, c.shape[-1:]), w.shape)
-    made: Node = linear(x, atomic.mul(atomic.cast(w, x.dtype), factor))
-    return made
+    return linear(x, atomic.mul(atomic.cast(w, x.dtype), factor))
 
 
 @TABLE.rule("linear(rms_norm(x, g, eps=e, offset=o), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] g[k] w[m, k]")
 def norm_scale_into_weight(x: Node, g: Node, w: Node, e: float, o: float) -> Node:
     """The scale of a norm, folded into the weight that follows; the product is of x's dtype, so that nothing narrower rounds it."""
     scaled = atomic.mul(atomic.cast(w, x.dtype), broadcast_to(atomic.cast(g, x.dtype) + o, w.shape))
-    made: Node = linear(rms_norm(x, eps=e), scaled)
-    return made
+    return linear(rms_norm(x, eps=e), scaled)
 
 
-@TABLE.rule("dot(dot(x, y), z)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] z[m, p]", expanding=True)
-def associate_dot(x: Node, y: Node, z: Node) -> Node | None:
-    if not x.rank == y.rank == z.rank == 2:
-        return None
-    made: Node = dot(x, dot(y, z))
-    return made
-
-
-@TABLE.rule("dot(x, dot(y, z))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] z[m, p]", expanding=True)
-def associate_dot_left(x: Node, y: Node, z: Node) -> Node | None:
-    if not x.rank == y.rank == z.rank == 2:
-        return None
-    made: Node = dot(dot(x, y), z)
-    return made
-
-
-@TABLE.rule("add(dot(x, z), dot(y, z))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[n, k] z[k, m]")
-def factor_dot(x: Node, y: Node, z: Node) -> Node | None:
-    if x.shape != y.shape:
-        return None
-    made: Node = dot(atomic.add(x, y), z)
-    return made
+TABLE.row("associate-dot", "dot(dot(x, y), z)", REASSOCIATING,
+          lambda x, y, z: None if not x.rank == y.rank == z.rank == 2 else dot(x, dot(y, z)),
+          dtypes=FLOATS, shapes="x[n, k] y[k, m] z[m, p]", expanding=True)
+TABLE.row("associate-dot-left", "dot(x, dot(y, z))", REASSOCIATING,
+          lambda x, y, z: None if not x.rank == y.rank == z.rank == 2 else dot(dot(x, y), z),
+          dtypes=FLOATS, shapes="x[n, k] y[k, m] z[m, p]", expanding=True)
+TABLE.row("factor-dot", "add(dot(x, z), dot(y, z))", REASSOCIATING,
+          lambda x, y, z: None if x.shape != y.shape else dot(atomic.add(x, y), z), dtypes=FLOATS, shapes="x[n, k] y[n, k] z[k, m]")
 
 
 @TABLE.rule("rope(x, c, s)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, h, 4] c[n, 2] s[n, 2]", expanding=True)

@@ -20,7 +20,7 @@ FLOATS = ("float",)
 
 
 def _kept(s: Any, axis: int) -> bool:
-    """Whether a shape is what is left of a reduction along `axis` that keeps it with size 1."""
+    """Return whether a shape is that of a reduction along `axis` that keeps it with size 1."""
     return 0 <= axis < len(s) and bool(s[axis] == 1)
 
 
@@ -30,59 +30,27 @@ def naive(x: Node, a: tuple[int, ...], s: Any) -> Node | None:
     """e^x / Σ e^x, which overflows, as softmax, which does not."""
     if len(a) != 1 or tuple(s) != tuple(1 if i in a else n for i, n in enumerate(x.shape)):
         return None
-    made: Node = softmax(x, axis=a[0])
-    return made
+    return softmax(x, axis=a[0])
 
 
 def _along(axis: int, x: Node) -> int:
     return axis % x.rank
 
 
-@TABLE.rule("softmax(sub(x, expand(c, shape=s)), axis=k)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
-def shifted(x: Node, c: Node, k: int) -> Node | None:
-    """What is the same along the axis does not matter."""
-    if c.shape[_along(k, x)] != 1:
-        return None
-    made: Node = softmax(x, axis=k)
-    return made
-
-
-@TABLE.rule("softmax(add(x, expand(c, shape=s)), axis=k)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
-def shifted_up(x: Node, c: Node, k: int) -> Node | None:
-    if c.shape[_along(k, x)] != 1:
-        return None
-    made: Node = softmax(x, axis=k)
-    return made
-
-
-@TABLE.rule("log(softmax(x, axis=k))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
-def log_of_softmax(x: Node, k: int) -> Node:
-    made: Node = log_softmax(x, axis=k)
-    return made
-
-
-@TABLE.rule("exp(log_softmax(x, axis=k))", REASSOCIATING, dtypes=FLOATS)
-def exp_of_log_softmax(x: Node, k: int) -> Node:
-    made: Node = softmax(x, axis=k)
-    return made
-
-
-@TABLE.rule("log_softmax(x, axis=k)", REASSOCIATING, dtypes=FLOATS, expanding=True)
-def log_softmax_by_logsumexp(x: Node, k: int) -> Node:
-    made: Node = x - logsumexp(x, axis=k, keepdims=True)
-    return made
-
-
-@TABLE.rule("softmax(x, axis=k)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split")
-def softmax_by_logsumexp(x: Node, k: int) -> Node:
-    made: Node = exp(x - logsumexp(x, axis=k, keepdims=True))
-    return made
-
-
-@TABLE.rule("log(sum(exp(x), axes=a))", REASSOCIATING, dtypes=FLOATS, assuming=("no overflow",))
-def naive_logsumexp(x: Node, a: tuple[int, ...]) -> Node | None:
-    made: Node | None = logsumexp(x, axis=a[0]) if len(a) == 1 else None
-    return made
+# What is the same along the axis does not matter.
+TABLE.row("shifted", "softmax(sub(x, expand(c, shape=s)), axis=k)", REASSOCIATING,
+          lambda x, c, k: None if c.shape[_along(k, x)] != 1 else softmax(x, axis=k), dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
+TABLE.row("shifted-up", "softmax(add(x, expand(c, shape=s)), axis=k)", REASSOCIATING,
+          lambda x, c, k: None if c.shape[_along(k, x)] != 1 else softmax(x, axis=k), dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
+TABLE.row("log-of-softmax", "log(softmax(x, axis=k))", REASSOCIATING,
+          lambda x, k: log_softmax(x, axis=k), dtypes=FLOATS, assuming=("no overflow",))
+TABLE.row("exp-of-log-softmax", "exp(log_softmax(x, axis=k))", REASSOCIATING, lambda x, k: softmax(x, axis=k), dtypes=FLOATS)
+TABLE.row("log-softmax-by-logsumexp", "log_softmax(x, axis=k)", REASSOCIATING,
+          lambda x, k: x - logsumexp(x, axis=k, keepdims=True), dtypes=FLOATS, expanding=True)
+TABLE.row("softmax-by-logsumexp", "softmax(x, axis=k)", REASSOCIATING,
+          lambda x, k: exp(x - logsumexp(x, axis=k, keepdims=True)), dtypes=FLOATS, expanding=True, option="split")
+TABLE.row("naive-logsumexp", "log(sum(exp(x), axes=a))", REASSOCIATING,
+          lambda x, a: logsumexp(x, axis=a[0]) if len(a) == 1 else None, dtypes=FLOATS, assuming=("no overflow",))
 
 
 def _halves(x: Node, a: tuple[int, ...], reduce: Callable[..., Node], join: Callable[[Node, Node], Node]) -> Node | None:
@@ -99,14 +67,11 @@ def _halves(x: Node, a: tuple[int, ...], reduce: Callable[..., Node], join: Call
     return join(part(0, size // 2), part(size // 2, size))
 
 
-@TABLE.rule("reduce_max(x, axes=a)", BITWISE, dtypes=("float", "int", "uint"), expanding=True, option="split")
-def split_max(x: Node, a: tuple[int, ...]) -> Node | None:
-    return _halves(x, a, atomic.reduce_max, atomic.max)
-
-
-@TABLE.rule("sum(x, axes=a)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split")
-def split_sum(x: Node, a: tuple[int, ...]) -> Node | None:
-    return _halves(x, a, atomic.sum, atomic.add)
+TABLE.row("split-max", "reduce_max(x, axes=a)", BITWISE,
+          lambda x, a: _halves(x, a, atomic.reduce_max, atomic.max),
+          dtypes=("float", "int", "uint"), expanding=True, option="split")
+TABLE.row("split-sum", "sum(x, axes=a)", REASSOCIATING,
+          lambda x, a: _halves(x, a, atomic.sum, atomic.add), dtypes=FLOATS, expanding=True, option="split")
 
 
 REFUSED = (

@@ -24,8 +24,7 @@ def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
     if x.dtype.itemsize < 4:
         return None
     m = mean(x, a, keepdims=k)
-    made: Node = mean(x * x, a, keepdims=k) - m * m
-    return made
+    return mean(x * x, a, keepdims=k) - m * m
 
 
 @TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split", shapes="x[n, m]")
@@ -43,11 +42,7 @@ def var_by_halves(x: Node, a: Any, k: bool) -> Node | None:
     m1, m2 = (mean(h, a, keepdims=k) for h in halves)
     v1, v2 = (var(h, a, keepdims=k) for h in halves)
     delta = m1 - m2
-    made: Node = v1 * (n1 / size) + v2 * (n2 / size) + delta * delta * (n1 * n2 / (size * size))
-    return made
+    return v1 * (n1 / size) + v2 * (n2 / size) + delta * delta * (n1 * n2 / (size * size))
 
 
-@TABLE.rule("div(x, sqrt(y))", REASSOCIATING, dtypes=FLOATS)
-def divide_by_root(x: Node, y: Node) -> Node:
-    inverse: Node = rsqrt(y)
-    return atomic.mul(x, inverse)
+TABLE.row("divide-by-root", "div(x, sqrt(y))", REASSOCIATING, lambda x, y: atomic.mul(x, rsqrt(y)), dtypes=FLOATS)
