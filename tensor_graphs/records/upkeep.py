@@ -126,7 +126,7 @@ def _schema_damage(connection: Connection) -> list[str]:
         if table.name not in tables:
             problems.append(f"schema: the table {table.name} is missing")
             continue
-        missing = {str(index.name) for index in table.indexes} - {known["name"] for known in inspector.get_indexes(table.name)}
+        missing = {str(index.name) for index in table.indexes} - {row["name"] for row in inspector.get_indexes(table.name)}
         problems.extend(f"schema: the index {name} is missing" for name in sorted(missing))
     problems.extend(f"schema: the view {name} is missing" for name in sorted(VIEWS.keys() - views))
     return problems

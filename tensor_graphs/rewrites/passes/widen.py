@@ -267,16 +267,16 @@ def _items(node: Node) -> tuple[Node, ...]:
     return tuple(leaves.item(node, i) for i in range(len(node.types)))
 
 
-def written_out(graph: Graph, kept: Collection[Signature] = ()) -> Graph:
+def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
     """The graph with the definitions of all composites that are not the library's, but for some."""
-    return graph.with_roots(expanded_by_library(graph.roots, kept))
+    return graph.with_roots(expanded_by_library(graph.roots, unchanged))
 
 
-def expanded_by_library(nodes: Sequence[Node], kept: Collection[Signature] = ()) -> Sequence[Node]:
+def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
     """Return the nodes with all composites that are not the library's written out, except `kept`: a part with a recipe that holds
     such becomes that recipe."""
-    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(kept) and signature_of(n) in kept),
-                      written_for_kernels if kept else defined)
+    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
+                      written_for_kernels if unchanged else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:
