@@ -28,10 +28,10 @@ def train(
     db: options.DatabaseAt = None,
     backends: options.Backends = None,
     threads: options.Threads = None,
-    forget: Annotated[bool, typer.Option("--forget", help="Remove the model: guesses are rooflines again.")] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Remove the model: estimates are rooflines again.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Fit the model to all times on file of this machine; `tg plan` and the rest guess with it from then on. Another one to the
+    """Fit the model to all times on file of this machine; `tg plan` and the rest estimate with it from then on. Another one to the
     schedules that searches have looked at: later searches measure what it ranks first."""
     from tensor_graphs.costs.learned import cost_model
     from tensor_graphs.costs.learned.fit import fitted, samples_of
@@ -43,7 +43,7 @@ def train(
         if json:
             options.print_json({"forgotten": True})
         else:
-            print("guesses are rooflines again, and searches measure what they propose")
+            print("estimates are rooflines again, and searches measure what they propose")
         return
     with options.database(db, create=False) as database:
         samples = {cost_model.CALLS: samples_of(database, options.backends(backends), threads),

@@ -42,7 +42,7 @@ def explain(
     memory_limit: options.MemoryLimit = None,
     common: groups.Common,
 ) -> None:
-    """Compile a graph and say which kernels were chosen, on which rows or guesses, and what else there was."""
+    """Compile a graph and say which kernels were chosen, on which measurements or estimates, and what else there was."""
     with phase(IMPORT):
         from tensor_graphs.choice.compile import compile_graph
         from tensor_graphs.views.compare import compare

@@ -28,7 +28,7 @@ def list_paths(
     choice: groups.GraphOptions,
     common: groups.Common,
 ) -> None:
-    """List the paths of a graph by worth: price, whether it is measured, the largest kernel error on file, and the steps; of all
+    """List the paths of a graph by worth: cost, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
     from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN
     from tensor_graphs.choice.listing import list_paths as enumerate_paths

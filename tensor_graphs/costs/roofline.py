@@ -78,7 +78,7 @@ def estimate_seconds(signature: Signature, binding: Mapping[str, int], backend: 
     moved = moved if traffic is None else traffic
     flops = flops if arithmetic is None else arithmetic
     # The bandwidth of memory, not that of the cache that a call's bytes would fit in: over 69 measured calls of 1 to 256 rows
-    # guesses with the latter were off by a factor of 2.6 rather than 1.9 (c, cold) and 9.0 rather than 4.6 (numpy, cold), and no
+    # estimates with the latter were off by a factor of 2.6 rather than 1.9 (c, cold) and 9.0 rather than 4.6 (numpy, cold), and no
     # better where operands were hot (2.0 and 1.9, 8.1 and 4.6): what is slow about small calls is not their bytes.
     return rates.call_seconds + max(moved / (device.bandwidth * rates.bandwidth_share), flops / (device.flops * rates.flop_share))
 

@@ -171,7 +171,7 @@ class Path:
     small: int = field(default=0, compare=False)
 
     def __repr__(self) -> str:
-        cost = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no price"
+        cost = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no cost"
         return f"<path {self.id}: {len(self.choices)} choices, {cost}>"
 
     def __str__(self) -> str:
@@ -184,7 +184,7 @@ class Path:
         kernels. other: a path; then only what this one does otherwise."""
         if self.choices and not self.calls:
             kernels = sorted(set(self.choices.values()) - {EXPAND})
-            return [f"{self.id}  saved, without a price", *(f"      {name}" for name in kernels)]
+            return [f"{self.id}  saved, without a cost", *(f"      {name}" for name in kernels)]
         error = "error unknown" if self.error is None else f"error {self.error:.1e}"
         steps = [f"      {'its definition' if s['kernel'] == EXPAND else s['kernel']:20s} × {s['calls']:<3d} {s['op']}"
                  for s, key in zip(self.steps(), self.choices, strict=True)

@@ -7,7 +7,7 @@
 A graph is saturated as a whole or, where it is large, region by region, each distinct one once. Of what is extracted at the least
 guessed time only the difference counts: the nodes that another graph does without, closed between operands and outputs. What is
 made of them has the words of the graph as its definition, so expanding it gives the graph back; equal places are one question. What
-runs there is chosen later, by price.
+runs there is chosen later, by cost.
 """
 
 from __future__ import annotations

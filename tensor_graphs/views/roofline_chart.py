@@ -131,7 +131,7 @@ class Stood:
         """Return the step as one kernel computes it at these sizes."""
         nbytes, flops = work(signature, tuple(sorted(at.items())))
         nbytes = nbytes if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
-        if kernel.arithmetic is not None and roof.device == HOST.name:  # of a GPU's kernels it is for guesses: in units of f32
+        if kernel.arithmetic is not None and roof.device == HOST.name:  # of a GPU's kernels it is for estimates: in units of f32
             flops = float(d.evaluate(kernel.arithmetic(signature.spec), at))
         facts = signature.spec.op.facts
         return Stood(e.title, kernel.name, roof.device, e.calls, e.seconds, e.measured, nbytes, flops, 0.0, "",

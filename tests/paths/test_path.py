@@ -484,6 +484,6 @@ def test_a_path_is_printed_as_its_price_and_steps_on_one_screen() -> None:
         (name, "×", "1", path.titles[key].split()[0]) for key, name in path.choices.items() if name != EXPAND}
     assert repr(path) == f"<path {path.id}: {len(path.choices)} choices, {path.seconds * 1e6:.1f} µs, estimate>"
     saved = path_from_json(path.to_json())
-    assert str(saved).startswith(f"{path.id}  saved, without a price\n") and "no price" in repr(saved)
+    assert str(saved).startswith(f"{path.id}  saved, without a cost\n") and "no cost" in repr(saved)
     many = replace(path, choices={f"k{i}": f"numpy.k{i}" for i in range(90)})
     assert len(str(many).splitlines()) == SCREEN_LINES and str(many).endswith("… 52 more steps")

@@ -85,7 +85,7 @@ class Walked:
     def __str__(self) -> str:
         took = self.status if self.seconds is None else f"{self.seconds * 1e6:.1f} µs"
         relative = "" if self.beside is None else f"{self.beside:.3g} × the first"
-        words = [f"{self.path} {took:>14s}", f"priced {self.predicted * 1e6:10.1f} µs", f"{self.share:4.0%} of it in place",
+        words = [f"{self.path} {took:>14s}", f"predicted {self.predicted * 1e6:10.1f} µs", f"{self.share:4.0%} of it in place",
                  relative, "written out" if self.written_out else "", "known already" if self.known else "", self.why]
         return "  ".join(filter(None, words))
 

@@ -273,8 +273,8 @@ def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
 
 
 def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
-    """Return the nodes with all composites that are not the library's written out, except `unchanged`: a part with a recipe that holds
-    such becomes that recipe."""
+    """Return the nodes with all composites that are not the library's written out, except `unchanged`: a part with a recipe that
+    holds such becomes that recipe."""
     return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
                       written_for_kernels if unchanged else defined)
 
