@@ -38,7 +38,7 @@ from benchmarks.arguments import at_least, new_file
 from benchmarks.search import part
 from tensor_graphs.cli.options import progress
 from tensor_graphs.costs.learned.fit import Quality, Sample, checked, compared, samples_elsewhere
-from tensor_graphs.costs.searched import schedules_elsewhere
+from tensor_graphs.costs.learned.search_samples import schedules_elsewhere
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.registry import BACKENDS, why_missing
 from tensor_graphs.kernels.signature import signature_of

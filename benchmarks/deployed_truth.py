@@ -24,7 +24,7 @@ sys.path.insert(0, str(FilePath(__file__).resolve().parent.parent))
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
 from tensor_graphs.measure.judge import Judge

@@ -42,7 +42,7 @@ from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.torch.ops import tensor
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
-from tensor_graphs.runtime.prepared import Prepared
+from tensor_graphs.runtime.prepared_run import Prepared
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
 

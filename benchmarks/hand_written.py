@@ -36,7 +36,7 @@ from benchmarks.cpu_graphs import Given
 from benchmarks.in_turns import flushing
 from benchmarks.kernels_cpu import geomean
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.registry import by_op, load_backend, matching
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.measure.points.single_kernel import prepared_names, single_kernel_plan, with_parameters

@@ -37,7 +37,7 @@ from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import sizes_to_cost
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature

@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tensor_graphs as tg
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, why_missing
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure.judge import Judge, JudgeTask

@@ -22,13 +22,13 @@ from types import FunctionType as _FunctionType
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs import blas_threads as _blas_threads  # noqa: F401 - before numpy is imported
+from tensor_graphs import blas_sleep as _blas_threads  # noqa: F401 - before numpy is imported
 from tensor_graphs import interrupted as _interrupted  # noqa: F401 - first: Ctrl-C while the command imports the rest
 from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
 from tensor_graphs.errors import no_attribute as _no_attribute
 from tensor_graphs.language import operators as _operators  # noqa: F401 - puts operators on nodes, writes on states
 from tensor_graphs.language.atomic import *  # noqa: F403
-from tensor_graphs.language.calls import worded as _worded
+from tensor_graphs.language.call_decorator import worded as _worded
 from tensor_graphs.language.composite import RULE_CHECKS as _RULE_CHECKS
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
 from tensor_graphs.language.composite import composite as composite
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.cuda.cuda_kernel import cuda_kernel as cuda_kernel
-    from tensor_graphs.kernels.host_kernel import host_kernel
+    from tensor_graphs.kernels.kernel_decorator import host_kernel
     from tensor_graphs.language.autodiff import grad as grad
     from tensor_graphs.language.autodiff import vjp as vjp
     from tensor_graphs.meaning.interpreter import interpret as interpret
@@ -99,7 +99,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "generate": ("tensor_graphs.serving.generate", "generate"),
     "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
-    "kernel": ("tensor_graphs.kernels.host_kernel", "host_kernel"),
+    "kernel": ("tensor_graphs.kernels.kernel_decorator", "host_kernel"),
     "list_paths": ("tensor_graphs.choice.listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface.load", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),

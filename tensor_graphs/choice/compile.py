@@ -16,7 +16,7 @@ from tensor_graphs.arguments import function
 from tensor_graphs.choice import plan_file
 from tensor_graphs.choice.request import Request, Wanted, as_given
 from tensor_graphs.kernels.registry import begin, compile_ahead
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import walk
 from tensor_graphs.language.part import PartOp

@@ -28,8 +28,8 @@ from tensor_graphs.costs.filing import (
     verdict_key,
     verify_workload,
 )
-from tensor_graphs.costs.known_rates import known_links, known_rates, prior_rates
 from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.costs.measured_rates import known_links, known_rates, prior_rates
 from tensor_graphs.costs.precision import too_coarse
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, estimate_seconds, says_of
 from tensor_graphs.devices.known import HOST
@@ -47,8 +47,8 @@ from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
 from tensor_graphs.phases import phase
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.generation import generation
 from tensor_graphs.records.measurements import KnownTime, latest_traces, times_at, trace_conditions, why_failed
+from tensor_graphs.records.rows_digest import generation
 
 if TYPE_CHECKING:
     from tensor_graphs.costs.learned.trees import Estimate
@@ -111,7 +111,7 @@ class CostTable:
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     """environment key -> times of parts as a whole, read on demand"""
     generation: str = ""
-    """of the rows that were read (records/generation.py)"""
+    """of the rows that were read (records/rows_digest.py)"""
     rates: dict[str, DeviceRates] = field(default_factory=dict)
     """of each device, by name"""
     links: dict[tuple[str, str], LinkRates] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from operator import itemgetter
 from statistics import median
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.measuring import compare_all
+from tensor_graphs.choice.deferred_measure import compare_all
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.filing import VERIFIER
 from tensor_graphs.devices.known import HOST

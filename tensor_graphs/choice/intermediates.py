@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from tensor_graphs.choice.form import REWRITTEN, Intermediates
+from tensor_graphs.choice.prepared_form import REWRITTEN, Intermediates
 from tensor_graphs.choice.request import Request, Wanted
 from tensor_graphs.choice.tolerance_floor import check_reach
 from tensor_graphs.costs.precision import centred, predicted_error, unpredictable

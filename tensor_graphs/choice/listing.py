@@ -19,7 +19,7 @@ from tensor_graphs.choice.request import Request, Wanted
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, left_out
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.path import Cost, NoPathError, Paths

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.measuring import may_have_been_disturbed
+from tensor_graphs.choice.deferred_measure import may_have_been_disturbed
 from tensor_graphs.costs.filing import timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel

@@ -5,7 +5,7 @@
 
 The name of a file is a digest of all that a plan follows from, except the rows of the database: the graph, the request, this
 package's code, every kernel there is (by identity), the software and the hardware. The file holds the generation of the database
-(records/generation.py) that the plan rests on; rows added since make it stale. A stale or damaged file is left out, and replaced.
+(records/rows_digest.py) that the plan rests on; rows added since make it stale. A stale or damaged file is left out, and replaced.
 Nothing heavy is imported here: reading a plan needs neither the rewriting nor the judge nor SQLAlchemy.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensor_graphs import blas_threads
+from tensor_graphs import blas_sleep
 from tensor_graphs.arguments import switch
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.learned import cost_model
@@ -36,8 +36,8 @@ from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phases import phase
 from tensor_graphs.records import open_database
-from tensor_graphs.records.generation import generation, of_file
 from tensor_graphs.records.location import default_target, file_of
+from tensor_graphs.records.rows_digest import generation, of_file
 from tensor_graphs.rewrites import user_rules
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def of(request: Request) -> PlanFile | None:
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "rules": user_rules.digest(),
-            "code": (_package(), sys.version, blas_threads.LATE, cost_model.version()),
+            "code": (_package(), sys.version, blas_sleep.LATE, cost_model.version()),
             "database": _place(database),
         }
         path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from weakref import WeakKeyDictionary
 
-from tensor_graphs.choice.form import PreparedGraph as PreparedGraph
+from tensor_graphs.choice.prepared_form import PreparedGraph as PreparedGraph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import is_loop

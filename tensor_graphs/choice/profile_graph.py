@@ -25,13 +25,13 @@ from tensor_graphs.choice.request import Request, Wanted
 from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty, work
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.graph import Graph, require_graph
@@ -391,7 +391,7 @@ def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Re
 
 
 def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, str]]) -> bool:
-    """Return whether a run along the path computes any of these steps, or something of these parts."""
+    """Return whether a run of the path computes a signature in `steps`, or a step inside one of `parts` (signature key, way)."""
     if not steps and not parts:
         return False
     running, places = running_signatures(graph, path)

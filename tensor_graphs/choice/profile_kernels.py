@@ -12,15 +12,15 @@ from dataclasses import replace
 from operator import itemgetter
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.form import WIDER, Intermediates
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.prepared_form import WIDER, Intermediates
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import asked_sizes
 from tensor_graphs.choice.widening import own_pieces, predicted_with
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, refused, why_missing

@@ -19,7 +19,7 @@ from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import asked_sizes
 from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
-from tensor_graphs.costs.known_rates import known_rates
+from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature

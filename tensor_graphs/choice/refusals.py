@@ -114,7 +114,7 @@ class _Reasons:
         return [step for i, _ in self.paths.within(s) for step in self.without_kernel(i, seen)] if _may_expand(s) else [s]
 
     def backends_with(self, culprits: Sequence[Signature]) -> list[str]:
-        """Return a few more backends, of the same device, whose kernels compute all that these do not; [] where there are none."""
+        """Return backends of the same device to add, so that each culprit has a kernel; [] where none suffice."""
         left, added = {step for s in culprits for step in self.without_kernel(s, set())}, list[str]()
         device = device_of(self.costs.backends[0])
         others = [b for b in BACKENDS if b not in self.costs.backends and why_missing(b) is None and device_of(b) is device]

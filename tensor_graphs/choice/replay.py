@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.form import NARROWER, REWRITTEN, Intermediates
 from tensor_graphs.choice.intermediates import as_written
 from tensor_graphs.choice.prepare import PreparedGraph, prepare
+from tensor_graphs.choice.prepared_form import NARROWER, REWRITTEN, Intermediates
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.widening import kept_within, own_pieces, rewritten
 from tensor_graphs.kernels.kernel import Kernel, KernelError

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tensor_graphs.choice.form import PreparedGraph
+from tensor_graphs.choice.prepared_form import PreparedGraph
 from tensor_graphs.devices.known import HOST, devices
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Spec
@@ -26,7 +26,7 @@ from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.passes.reword import stating
 from tensor_graphs.rewrites.passes.simplify import simplify
 from tensor_graphs.rewrites.passes.unroll import unroll
-from tensor_graphs.rewrites.proved import beside, offers_of_composites
+from tensor_graphs.rewrites.proved_composites import beside, offers_of_composites
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.rules import SHRINKING
 from tensor_graphs.rewrites.user_rules import user_rules

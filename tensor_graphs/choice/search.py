@@ -15,14 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tensor_graphs import blas_threads
+from tensor_graphs import blas_sleep
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
+from tensor_graphs.choice.deferred_measure import calibrate, compare_all, foresee, open_judge
 from tensor_graphs.choice.evidence import Choice, in_words
-from tensor_graphs.choice.form import Intermediates
 from tensor_graphs.choice.intermediates import forms
-from tensor_graphs.choice.measuring import calibrate, compare_all, foresee, open_judge
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import PreparedGraph
+from tensor_graphs.choice.prepared_form import Intermediates
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.size_samples import Samples, samples_of
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
@@ -115,10 +115,10 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
     """Return a note where numpy's threads will spin behind its products while native kernels run."""
     used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
     mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
-    if not (blas_threads.LATE and mixed):
+    if not (blas_sleep.LATE and mixed):
         return ()
     note = ("numpy was imported before tensor_graphs, so its threads spin behind each product and slow down the native kernels "
-            f"that follow; import tensor_graphs first, or set {blas_threads.VARIABLE}={blas_threads.TICKS}")
+            f"that follow; import tensor_graphs first, or set {blas_sleep.VARIABLE}={blas_sleep.TICKS}")
     return (note,)
 
 

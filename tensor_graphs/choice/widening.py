@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from weakref import WeakKeyDictionary
 
-from tensor_graphs.choice.form import NARROWER, WIDER, Intermediates
+from tensor_graphs.choice.prepared_form import NARROWER, WIDER, Intermediates
 from tensor_graphs.choice.rewriting import said_anew
 from tensor_graphs.costs.precision import predicted_error
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from tensor_graphs.cli import options
-from tensor_graphs.cli.verbs import Verbs
+from tensor_graphs.cli.typer_app import Verbs
 
 if TYPE_CHECKING:
     from tensor_graphs.costs.learned.fit import Sample
@@ -35,7 +35,7 @@ def train(
     schedules that searches have looked at: later searches measure what it ranks first."""
     from tensor_graphs.costs.learned import cost_model
     from tensor_graphs.costs.learned.fit import fitted, samples_of
-    from tensor_graphs.costs.searched import schedules_of
+    from tensor_graphs.costs.learned.search_samples import schedules_of
 
     if forget:
         for what in (cost_model.CALLS, cost_model.SCHEDULES):
@@ -78,7 +78,7 @@ def check(db: options.DatabaseAt = None, backends: options.Backends = None, thre
           json: options.Json = False) -> None:
     """Predict each fifth of the graphs on file from the others: the model, the roofline, the nearest neighbour."""
     from tensor_graphs.costs.learned.fit import APART, checked, samples_of
-    from tensor_graphs.costs.searched import schedules_of
+    from tensor_graphs.costs.learned.search_samples import schedules_of
 
     with options.database(db, create=False) as database:
         asked = {"times": samples_of(database, options.backends(backends), threads), "schedules": schedules_of(database, threads)}

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tensor_graphs.cli import groups, options
-from tensor_graphs.cli.verbs import Verbs
+from tensor_graphs.cli.typer_app import Verbs
 
 
 def register(app: typer.Typer) -> None:

@@ -141,8 +141,8 @@ def table(
     known: backend -> constants. The memory is the device's: shown once, as the newest of them has it. peaks: of a device that is
     not the host, what it delivers at most; device: its name.
     """
-    from tensor_graphs.costs.known_rates import FLOPS as F32
-    from tensor_graphs.costs.known_rates import READ, RUN
+    from tensor_graphs.costs.measured_rates import FLOPS as F32
+    from tensor_graphs.costs.measured_rates import READ, RUN
     from tensor_graphs.measure.rates.gpu import CLOCK, PRODUCTS
     from tensor_graphs.measure.rates.table import CALL, COPY, FLOPS, working_set
 

@@ -22,7 +22,7 @@ import typer
 
 from tensor_graphs import interrupted
 from tensor_graphs.cli import ctrl_c, options
-from tensor_graphs.cli.verbs import Verbs
+from tensor_graphs.cli.typer_app import Verbs
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.phases import IMPORT, OURS
 

@@ -353,7 +353,7 @@ def print_summary(summary: PlanSummary) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from tensor_graphs.paths.fit_screen import duration
+    from tensor_graphs.paths.fit_terminal import duration
 
     table = Table(title=summary.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("step", max_width=42)            # the one column that wraps where the terminal is narrow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tensor_graphs.codegen import backend, loops
+from tensor_graphs.codegen import backend, lowered_request
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
@@ -55,12 +55,12 @@ def whole_kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Why no kernels are written for a spec; None where they are."""
-    return _refused(loops.definition_of(spec), _of_part(spec))
+    return _refused(lowered_request.definition_of(spec), _of_part(spec))
 
 
 def shares(spec: Spec) -> Sharing:
     """Return the outputs of which only the rows that differ from an operand are stored."""
-    program = _loops(loops.definition_of(spec), _of_part(spec))
+    program = _loops(lowered_request.definition_of(spec), _of_part(spec))
     return Sharing() if isinstance(program, str) else Sharing(program.updated, program.updated)
 
 
@@ -71,7 +71,7 @@ def _of_part(spec: Spec) -> bool:
 
 
 def _loops(definition: Definition, of_part: bool) -> StageProgram | str:
-    return loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    return lowered_request.loops_of(definition, few_rows=of_part, updates=of_part)
 
 
 @lru_cache(maxsize=4096)
@@ -87,20 +87,20 @@ def _refused(definition: Definition, of_part: bool) -> str | None:
 
 def traffic(spec: Spec) -> Dim:
     """Bytes that its kernels move: weights of products once for each row. Raises NotLowered."""
-    program = loops.lowered(_loops(loops.definition_of(spec), _of_part(spec)))
+    program = lowered_request.lowered(_loops(lowered_request.definition_of(spec), _of_part(spec)))
     return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
 
 
 def build(spec: Spec) -> LaunchCall:
     """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
-    return call_of(loops.definition_of(spec), _of_part(spec))
+    return call_of(lowered_request.definition_of(spec), _of_part(spec))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     """The call for operands that lie with these strides; None where they are not known before it runs, or run backwards."""
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
-    definition = loops.definition_of(spec)
+    definition = lowered_request.definition_of(spec)
     if _refused(definition, _of_part(spec)) is not None:
         return None
     return _strided_call(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides), _of_part(spec))
@@ -121,7 +121,7 @@ def text_of(spec: Spec) -> str:
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """The call that computes a definition. Raises NotLowered."""
-    return loops.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
+    return lowered_request.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
 
 
 @lru_cache(maxsize=1024)

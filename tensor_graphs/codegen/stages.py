@@ -183,7 +183,7 @@ def computed_in(dtype: DType) -> DType:
 
 
 class Values:
-    """Makes values, each once, and knows the indices that are themselves loaded (`gathered`: symbol -> value)."""
+    """A factory of hash-consed values: equal arguments give one object. gathered: symbol -> the loaded value that it stands for."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Value] = {}

@@ -49,7 +49,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import Leaf
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.subgraph import Turns
-from tensor_graphs.meaning.choosing import chooses
+from tensor_graphs.meaning.exact_definitions import chooses
 from tensor_graphs.meaning.precision import Precision
 
 CAST = ATOMIC["cast"]

@@ -53,8 +53,9 @@ class LinkRates:
 
 
 # Priors only: they order alternatives until rows exist. A fused loop touches each operand once; numpy makes temporaries. Generated
-# loops make 46e9 of their steps (codegen/steps.py) a second on one core of an EPYC: exp, silu, softmax down columns; half of that
-# tanh and gelu. `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder of 1 to 600 rows; torch's: numpy's.
+# loops make 46e9 of their steps (codegen/arithmetic_count.py) a second on one core of an EPYC: exp, silu, softmax down columns;
+# half of that tanh and gelu. `off` is that of 275 (c) and 344 (numpy) cold times of the calls of a decoder of 1 to 600 rows;
+# torch's: numpy's.
 BACKEND_RATES: Mapping[str, BackendRates] = {"c": BackendRates(1.5e-6, 0.95, 0.7, 2.6), "gen": BackendRates(1.5e-6, 0.95, 0.7, 2.6),
                                              "cuda": BackendRates(3e-6, 0.7, 0.3, 3.0),
                                              "gencuda": BackendRates(3e-6, 0.7, 0.3, 3.0),

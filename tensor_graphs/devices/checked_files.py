@@ -19,7 +19,7 @@ def is_listed(folder: Path, version: str) -> bool:
 
 
 def add(folder: Path, version: str) -> None:
-    """List a version of a file. Where that fails, the next process checks the file again."""
+    """Record that this version of a file has been checked. Where that cannot be written, the next process checks it again."""
     path = _list(folder)
     if path is None:
         return

@@ -138,7 +138,7 @@ class Device(ABC):
         return {}
 
     def features(self) -> frozenset[str]:
-        """The names by which a kernel may ask for it: architecture, instruction sets (requirements.py)."""
+        """The names by which a kernel may ask for it: architecture, instruction sets (device_requirements.py)."""
         return frozenset()
 
     # ---- images: of devices that are given text and launch its kernels ----

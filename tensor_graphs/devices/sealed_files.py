@@ -48,7 +48,7 @@ def place(folder: Path, name: str) -> Path:
     why = why_unusable(folder)
     if why is None or holds(folder / name):
         return folder / name
-    from tensor_graphs.devices.stand_in import stand_in  # a door: most disks can be written to
+    from tensor_graphs.devices.fallback_folder import stand_in  # a door: most disks can be written to
 
     return stand_in(folder, why) / name
 

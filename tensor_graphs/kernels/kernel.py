@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.device_requirements import problem
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
-from tensor_graphs.kernels.requirements import problem
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims, leaves
 from tensor_graphs.language.atomic import ATOMIC
@@ -34,7 +34,7 @@ ALL_STEPS = "all steps"
 """the `op` of a kernel that runs all steps of a graph (`Kernel.whole`), and what a path chooses it for"""
 
 
-RUNNER = "tensor_graphs.measure.run_in_process"
+RUNNER = "tensor_graphs.measure.run_unisolated"
 """module whose `run_alone(kernel, arrays, attributes)` runs a kernel: a room below, loaded by name when it is asked to"""
 
 
@@ -197,8 +197,8 @@ class Kernel:
     part of the identity too.  sources: further files (C code, tables), relative to the folder of `module`.
     prepare(spec): computed from parameters before; its outputs follow the op's operands in the kernel's call. Its operands are
     taken as parameters when the kernel is compared and timed.  traffic(spec): bytes moved, where fewer than operands and outputs
-    have.  arithmetic(spec): operations, where the definition says another number.  requirements: of the device (requirements.py);
-    elsewhere the kernel is no candidate.
+    have.  arithmetic(spec): operations, where the definition says another number.  requirements: of the device
+    (device_requirements.py); elsewhere the kernel is no candidate.
     strided(spec, strides): of a kernel whose operands must be contiguous, the call for these strides (elements, a tuple for each
     operand; 0 along an axis where all indices are one element). None, or no such function: operands that are not contiguous are
     copied first. Outputs are contiguous. The judge compares it on the strides that it takes (measure/points/coverage.py).

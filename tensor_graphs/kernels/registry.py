@@ -8,7 +8,7 @@ its library works on streams of a GPU, `in_order(device)`, in which each call is
 work(stream) and makes of all that it begins there something that has `run()`. Ours are listed in OURS, and may have `IMPORTS`
 (`imports_of`), and `ON_STREAM` where functions of Python that are registered for them may be captured. One from elsewhere is found
 by its entry point in the group GROUP when its distribution is installed, or it calls `register_backend` when it is imported; single
-kernels are added with `register`, functions of Python by host_kernel.py. docs/backends.md says how to write one.
+kernels are added with `register`, functions of Python by kernel_decorator.py. docs/backends.md says how to write one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from tensor_graphs.devices.device import Device
 from tensor_graphs.devices.known import HOST, all_names, of_kind
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels import identity
+from tensor_graphs.kernels.device_requirements import unmet
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
-from tensor_graphs.kernels.requirements import unmet
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.defined_ops import DefinedOp
@@ -269,7 +269,7 @@ def register(kernel: Kernel) -> Kernel:
 def put(kernel: Kernel, place: Place) -> Kernel:
     """`register` for a kernel whose place is known."""
     if kernel.composite is None:
-        from tensor_graphs.kernels.declaration import require_op  # the same door
+        from tensor_graphs.kernels.check_declaration import require_op  # the same door
 
         require_op(kernel.name, kernel.op)
     own = kernel.name.partition(".")[0]

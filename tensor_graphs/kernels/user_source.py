@@ -12,7 +12,7 @@ import numpy as np
 
 from tensor_graphs.devices import c_code
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.declaration import dtypes_of, require_function
+from tensor_graphs.kernels.check_declaration import dtypes_of, require_function
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
 from tensor_graphs.kernels.location import Place
 from tensor_graphs.language.dims import Expr, shown_int
@@ -149,7 +149,7 @@ def text_of(source: c_code.Source) -> str:
 
 
 def of_spec(what: str, option: Any, spec: Spec) -> tuple[Any, str]:
-    """The value of an option for a spec, of which it may be a function; how messages call it."""
+    """Return (value, its name in messages): the option itself, or option(spec) where it is a function."""
     return (option(spec), f"what {what} returns") if callable(option) else (option, what)
 
 

@@ -13,7 +13,7 @@ from typing import Any, overload
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp, fill, same_dim
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import LIBRARY, RULE_CHECKS, CompositeOp, Definition, instantiate
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
 from tensor_graphs.language.graph import Graph

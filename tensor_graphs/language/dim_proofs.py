@@ -1,6 +1,6 @@
 """dim_proofs: questions on dims that the normal form does not answer: at every size in range, or at none?
 
-They go on to bounds, to a try at sample sizes (which refutes), and at last to dim_trials.py.
+They go on to bounds, to a try at sample sizes (which refutes), and at last to dim_enumeration.py.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _vanishes(gap: Expr) -> bool:
         return False
     if any(_value(gap, point) for point in _samples(gap)):
         return False
-    from tensor_graphs.language.dim_trials import vanishes  # a door: bounds and samples answer nearly all
+    from tensor_graphs.language.dim_enumeration import vanishes  # a door: bounds and samples answer nearly all
 
     return vanishes(gap)
 
@@ -58,7 +58,7 @@ def _never_negative(gap: Expr) -> bool | None:
     signs = {_value(gap, point) >= 0 for point in _samples(gap)}
     if len(signs) > 1:
         return None
-    from tensor_graphs.language.dim_trials import everywhere  # the same door
+    from tensor_graphs.language.dim_enumeration import everywhere  # the same door
 
     values = everywhere(gap)
     if values is None:

@@ -15,8 +15,8 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.json_writer import VERSION
 from tensor_graphs.language.node import Node, Op, walk
+from tensor_graphs.language.op_names import apply_written, find_op
 from tensor_graphs.language.subgraph import Body
-from tensor_graphs.language.written_ops import apply_written, find_op
 
 STRUCTURAL: dict[str, Op] = {op.name: op for op in (
     leaves.INPUT, leaves.PARAMETER, leaves.STATE, leaves.CONSTANT, leaves.ARGUMENT, leaves.ITEM, leaves.COPY_TO)}

@@ -81,7 +81,7 @@ _FITS_EVERYWHERE = 448
 def _refuse_infinite(x: Any, dtype: DType) -> None:
     """Raise DTypeError for a finite number that the dtype rounds to infinity, or to NaN where it has none, as it does ±∞."""
     if not (abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max):
-        from tensor_graphs.language.out_of_range import refuse_out_of_range  # a door: of numbers beyond the largest
+        from tensor_graphs.language.overflowing_numbers import refuse_out_of_range  # a door: of numbers beyond the largest
 
         refuse_out_of_range(x, dtype)
 

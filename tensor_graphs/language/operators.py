@@ -18,7 +18,7 @@ from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import atomic, composites
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import one_axis
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composites import arithmetic, normalisation, products
 from tensor_graphs.language.composites.writes import write_at
 from tensor_graphs.language.dim_proofs import dim_ge, proved_equal

@@ -26,12 +26,12 @@ from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import LanguageError, Location, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
+from tensor_graphs.language.op_names import apply_written, find_op, written_constant
 from tensor_graphs.language.operands import as_node
 from tensor_graphs.language.operators import index_tensor
 from tensor_graphs.language.subgraph import Body
 from tensor_graphs.language.text_tokens import TextError, Token, Tokens, shown
 from tensor_graphs.language.text_writer import KEYWORDS, VERSION
-from tensor_graphs.language.written_ops import apply_written, find_op, written_constant
 
 T = TypeVar("T")
 MAX_NESTING = 64

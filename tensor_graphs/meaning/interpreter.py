@@ -29,7 +29,7 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import BY_NUMPY, DType
@@ -37,8 +37,8 @@ from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.algebra import Array, AsWritten, At, Jittered, Real, carrier, narrow, wide
-from tensor_graphs.meaning.choosing import chooses
 from tensor_graphs.meaning.errors import MeaningError
+from tensor_graphs.meaning.exact_definitions import chooses
 
 Mode = Literal["real", "as_written", "jittered"]
 

@@ -42,8 +42,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.algebra import TERMS, Array, At, Real, carrier, narrow, wide
-from tensor_graphs.meaning.choosing import is_exact
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
+from tensor_graphs.meaning.exact_definitions import is_exact
 from tensor_graphs.meaning.interpreter import Schedule
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tensor_graphs.devices.c_code import ToolchainError
-from tensor_graphs.kernels.c.interleaved import Arguments, Interleaved
+from tensor_graphs.kernels.c.overlapped_calls import Arguments, Interleaved
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.language.dims import evaluate
 from tensor_graphs.measure.isolation.memory_guards import Guarded, bytes_of

@@ -17,7 +17,7 @@ from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import KernelError
-from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.registry import by_op, kernel_named, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.node import TensorType

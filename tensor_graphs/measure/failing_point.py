@@ -29,7 +29,7 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.measure.points.inputs import STORED, Form, Point, point_inputs
-from tensor_graphs.measure.run_in_process import run_on
+from tensor_graphs.measure.run_unisolated import run_on
 from tensor_graphs.measure.where_wrong import in_words, wrong_elements
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from tensor_graphs.costs.filing import (
     verdict_key,
     verify_workload,
 )
-from tensor_graphs.costs.known_rates import FLOPS, READ
+from tensor_graphs.costs.measured_rates import FLOPS, READ
 from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.environment import usable_cores
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
@@ -76,7 +76,7 @@ from tensor_graphs.measure.points.adversarial import adversarial_points, depends
 from tensor_graphs.measure.points.changed_rows import Updated, Whole, bases, updated
 from tensor_graphs.measure.points.coverage import covered, layout_points, size_points, special_points, together_points
 from tensor_graphs.measure.points.descriptors import Given, InputError
-from tensor_graphs.measure.points.fixed_rows import candidates, fewer, is_fixed, same_rows, size_of, taken
+from tensor_graphs.measure.points.fewer_rows import candidates, fewer, is_fixed, same_rows, size_of, taken
 from tensor_graphs.measure.points.inputs import (
     BIG_INPUT,
     PAIRED,

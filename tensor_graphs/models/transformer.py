@@ -144,8 +144,8 @@ class Facts:
 class Fused:
     """Weights that checkpoints store as one tensor, `parts` after one another along the outputs (per_head: inside each head).
 
-    Parts with {e} are those of all experts in a stack, along a first axis of their own; its name has no `.weight`. in_turn: the
-    outputs of the parts take turns; transposed: stored as [in, out].
+    A part with {e} in its name is that of all experts, stacked along a first axis; the checkpoint's name has no `.weight`.
+    in_turn: the outputs of the parts are interleaved; transposed: stored as [in, out].
     """
 
     tensor: str

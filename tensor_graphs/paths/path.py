@@ -175,7 +175,7 @@ class Path:
         return f"<path {self.id}: {len(self.choices)} choices, {cost}>"
 
     def __str__(self) -> str:
-        from tensor_graphs.paths.fit_screen import fitted
+        from tensor_graphs.paths.fit_terminal import fitted
 
         return fitted(self.lines(), "steps")
 

@@ -163,7 +163,7 @@ class Plan:
     intermediates: in which dtype values are kept between ops, and why. written: the graph as given, where `graph` is the same with
     float64 intermediates. prepared: what was recognised or simplified before anything was chosen, for people. images: nodes before
     parts were formed -> nodes of `graph`. given: the graph to compile, before anything was recognised in it; neither is pickled.
-    rests_on: generation of the database's rows (records/generation.py) that the choice rests on.
+    rests_on: generation of the database's rows (records/rows_digest.py) that the choice rests on.
     """
 
     graph: Graph
@@ -189,7 +189,7 @@ class Plan:
                 f"backends {', '.join(self.backends)}>")
 
     def __str__(self) -> str:
-        from tensor_graphs.paths.plan_screen import on_one_screen
+        from tensor_graphs.paths.plan_text import on_one_screen
 
         return on_one_screen(self)
 
@@ -307,7 +307,7 @@ class Plan:
         return tuple(dict.fromkeys(name for v in self.variants for name in v.program.devices[1:]))
 
     def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
-        from tensor_graphs.paths.fit_screen import human
+        from tensor_graphs.paths.fit_terminal import human
 
         if use.total <= limit:
             return (f"device {use.device} may use {human(limit)}, binding the plan needs {human(use.most)} at once: "

@@ -23,7 +23,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.leaves import CONSTANT, NAMED_LEAVES
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
-from tensor_graphs.meaning.choosing import chooses
+from tensor_graphs.meaning.exact_definitions import chooses
 from tensor_graphs.meaning.interpreter import _Walk
 
 NOISE = 2.0**-44

@@ -27,13 +27,13 @@ from typing import Any, Literal
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.proof import counterexample, fragment, piecewise_sizes, ranges, shift_sizes
+from tensor_graphs.proof import counterexample, fragment, piecewise_sizes, ranges, size_breakpoints
 from tensor_graphs.proof.counterexample import Counterexample
 from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.fingerprint import MOST_WORK, Points, compare
@@ -305,7 +305,7 @@ def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbo
                 seed: int, work: int) -> _AtPoints:
     needed = piecewise_sizes.find(points.order, sizes.bindings, symbols)
     sizes = sizes.with_more(needed.added, needed.met)
-    moved = shift_sizes.find(points.order, findings.positions, sizes.bindings[0], symbols)
+    moved = size_breakpoints.find(points.order, findings.positions, sizes.bindings[0], symbols)
     sizes = sizes.with_more([b for b in moved.added if b not in sizes.bindings], {})
     wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
     sizes = sizes.with_more(wrapping.added, {})
@@ -563,7 +563,7 @@ def _within(size: Dim, dim: Dim) -> Dim:
 
 
 def _output_names(a: Graph, b: Graph) -> tuple[dict[str, Node], dict[str, Node]]:
-    """Return outputs and updates of both by the names of the first; by place where the names of outputs differ."""
+    """Return the outputs and updates of a and of b under a's names; outputs with other names are matched by position."""
     outputs_a, outputs_b = dict(a.outputs), dict(b.outputs)
     if set(outputs_a) != set(outputs_b):
         if common := sorted(set(outputs_a) & set(outputs_b)):

@@ -152,7 +152,7 @@ class Field:
         return out, bad
 
     def of_reals(self, n: At, real: Array) -> FieldValue:
-        """Return known floats, [..., points or 1], each as the literal that it is."""
+        """Return float constants as field values, [..., points or 1], each as the number of its literal (0.1 is 1/10)."""
         finite = np.isfinite(real)
         minus = real == -np.inf
         bad: Array | None = ~(finite | minus)

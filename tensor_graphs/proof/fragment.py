@@ -194,7 +194,7 @@ class Fact:
 class Findings:
     """Reasons why agreement is no proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in whose sizes or
     attributes min, max or // occur; positions: of an index that sizes determine, and of a comparison of positions, number of its
-    indices and their summands (shift_sizes.py); degree and reach: of the outputs."""
+    indices and their summands (size_breakpoints.py); degree and reach: of the outputs."""
 
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)

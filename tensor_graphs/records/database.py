@@ -188,7 +188,7 @@ class Database:
 
     def _wrong_value(self) -> str | None:
         """Describe the first value that its column cannot hold, if there is one: asked when a value read made no sense."""
-        from tensor_graphs.records.wrong_values import wrong_values  # the same door
+        from tensor_graphs.records.unstorable_values import wrong_values  # the same door
 
         with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error), self.engine.connect() as connection:
             return next((words for _, _, words in wrong_values(connection)), None)

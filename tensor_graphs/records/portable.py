@@ -40,7 +40,7 @@ from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
 from tensor_graphs.records.rows import ImplementationRecord
 from tensor_graphs.records.sound import Reads, Soundness, any_graph
-from tensor_graphs.records.tables import TABLES, parents
+from tensor_graphs.records.table_order import TABLES, parents
 from tensor_graphs.regular_file import open_regular
 
 FORMAT = "tensor_graphs benchmark database"
@@ -515,7 +515,7 @@ class _Merge:
                 self.untrusted[row["implementation_id"]] = self._names[row["implementation_id"]]
 
     def _insert(self, table: sa.Table, rows: list[Row]) -> Sequence[int]:
-        """Return the row ids of new rows. A compile elsewhere may store the same graph meanwhile, where the database allows it."""
+        """Insert rows and return their ids; for a row that another process has just stored, the id of that one."""
         if self.database.is_sqlite or not any(isinstance(c, sa.UniqueConstraint) for c in table.constraints):
             return self.database._insert_many(self.connection, table, rows)
         self.connection.execute(self.database._insert(table).on_conflict_do_nothing(), rows)

@@ -223,7 +223,7 @@ class TraceRecord:
             self._set("spread", relative_spread(samples))
         if self.speedup_factor is None and self.baseline_ms is not None and self.median_ms:
             self._set("speedup_factor", self.baseline_ms / self.median_ms)
-        from tensor_graphs.records.trace_values import ERRORS, require_possible  # a door: most compiles read traces, and make none
+        from tensor_graphs.records.trace_limits import ERRORS, require_possible  # a door: most compiles read traces, and make none
 
         for error in ERRORS:
             value = getattr(self, error)

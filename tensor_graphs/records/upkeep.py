@@ -20,10 +20,10 @@ from tensor_graphs.records.database import Database, in_batches, latest_timestam
 from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import CorruptDatabase, DatabaseReadOnly, MissingRecord
 from tensor_graphs.records.sound import Reads, Soundness, any_graph
-from tensor_graphs.records.tables import TABLES, parents
+from tensor_graphs.records.table_order import TABLES, parents
+from tensor_graphs.records.unstorable_values import wrong_values
 from tensor_graphs.records.views import VIEWS
 from tensor_graphs.records.work_queue import Queued, queued
-from tensor_graphs.records.wrong_values import wrong_values
 
 UNREAD = ("full_log", "conditions", "verbatim")
 """columns of traces that fill pages, and of which `check` reads nothing but their type"""

@@ -34,14 +34,14 @@ from tensor_graphs.meaning.assumptions import CONDITIONS, DOMAIN, OVERFLOW
 from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.proof.equality import equal
+from tensor_graphs.rewrites.admission_instances import Drawn
 from tensor_graphs.rewrites.conditions import SMALLEST, UNDERFLOW, Places, broken
-from tensor_graphs.rewrites.draw import LARGEST, MOST_ELEMENTS, Draw, RuleMemory, Unfit, first_line, symbolic
-from tensor_graphs.rewrites.drawn import Drawn
 from tensor_graphs.rewrites.drawn_values import POINTS, grid, random_values, written
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
 from tensor_graphs.rewrites.explained_rounding import SAFETY, runs
 from tensor_graphs.rewrites.pattern import is_among, search
+from tensor_graphs.rewrites.random_graph import LARGEST, MOST_ELEMENTS, Draw, RuleMemory, Unfit, first_line, symbolic
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule, require_pattern
 from tensor_graphs.rewrites.saturate import index_of
 from tensor_graphs.rewrites.user_rules import put, require_free
@@ -274,7 +274,8 @@ def _excuse(places: Places, name: str) -> np.ndarray | bool:
 
 
 def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return where two results differ as numbers by more than their own rounding; two that are no numbers do not differ."""
+    """Return a mask: where two results differ by more than the tolerance, relative. Where a is NaN, a NaN or infinite b does not
+    differ."""
     if a.dtype.kind != "f":
         return np.asarray(a != b)
     with np.errstate(all="ignore"):

@@ -19,7 +19,7 @@ from tensor_graphs.language.part import PartOp, other_dims, over
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.passes.reword import formed
-from tensor_graphs.rewrites.proved import PROVED
+from tensor_graphs.rewrites.proved_composites import PROVED
 from tensor_graphs.rewrites.rule import BITWISE
 from tensor_graphs.rewrites.subgraphs import fed
 from tensor_graphs.rewrites.user_rules import user_rules
@@ -85,8 +85,8 @@ class _Difference:
         return n in self.roots or any(r not in piece for r in readers.get(n, ()))
 
     def _pieces(self) -> Iterator[tuple[dict[Node, None], dict[Node, None]]]:
-        """Yield the connected differences: nodes of the first wording, and those of the second. Each is closed: no path leads out
-        of it and back, in either wording."""
+        """Yield each connected group of nodes in which two wordings differ: nodes of the first, nodes of the second. A group is
+        convex: no path leaves it and comes back, in either wording."""
         home: dict[Node, Node] = {}
 
         def find(n: Node) -> Node:

@@ -27,14 +27,14 @@ from tensor_graphs.devices.free_memory import LARGE, require_memory
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import close_to, counted, listed
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.call_errors import CallError, misfit
-from tensor_graphs.language.calls import worded
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.cells import Cell
-from tensor_graphs.paths.fit_screen import human
+from tensor_graphs.paths.fit_terminal import human
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.plan import MemoryUse, Plan
 from tensor_graphs.phases import phase
@@ -44,13 +44,13 @@ from tensor_graphs.runtime.device_array import empty, overlap
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
 from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.prepared import Prepared
+from tensor_graphs.runtime.prepared_run import Prepared
 from tensor_graphs.runtime.row_bounds import check_rows, rows_from_inputs
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
 
 if TYPE_CHECKING:
-    from tensor_graphs.runtime.node_values import NodeValues
+    from tensor_graphs.runtime.node_instructions import NodeValues
 
 log = logging.getLogger(__name__)
 
@@ -599,7 +599,7 @@ class CompiledGraph:
 
     def _tapped(self, binding: Mapping[str, int]) -> NodeValues:
         """The values of the variant that serves these sizes."""
-        from tensor_graphs.runtime.node_values import NodeValues  # most callers never look inside
+        from tensor_graphs.runtime.node_instructions import NodeValues  # most callers never look inside
 
         index = self._cells.index(binding)
         return NodeValues(self.plan, self.plan.variants[index].path, self.executors[index].program)

@@ -19,7 +19,7 @@ import numpy as np
 
 from tensor_graphs.arguments import ArgumentError, function, whole
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dims import bounds
 from tensor_graphs.phases import phase
 from tensor_graphs.runtime.compiled_graph import CompiledGraph

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from tensor_graphs.codegen.actions import Action, Schedule
 from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.costs.learned.trees import Estimate
-from tensor_graphs.costs.schedules import features_of_schedule
+from tensor_graphs.costs.schedule_features import features_of_schedule
 from tensor_graphs.tuning.space import Measured, Space
 
 POOL, FEW, ANY = 32, 6, 2

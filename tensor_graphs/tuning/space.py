@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensor_graphs.codegen import actions, loops
+from tensor_graphs.codegen import actions, lowered_request
 from tensor_graphs.codegen.actions import Action, Again, IllegalAction, Parts, Schedule
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.libraries import code_of
@@ -80,7 +80,7 @@ class Measured:
 
     def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST) -> None:
         self.signature, self.deadline, self.first = signature, time.perf_counter() + (1.0 - KEPT) * seconds, first
-        self.definition = loops.definition_of(signature.spec)
+        self.definition = lowered_request.definition_of(signature.spec)
         self.seed = actions.seed(self.definition)
         self.known_sites: dict[Schedule, list[list[Action]]] = {}
         self.looked: dict[Schedule, Looked] = {}

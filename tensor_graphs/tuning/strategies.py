@@ -177,7 +177,7 @@ def walk(space: Space, strategy: str, rng: random.Random) -> None:
 
 
 class _Bored:
-    """A space that ends a strategy which names nothing new, as at the end of its time."""
+    """A space that raises TimeIsOver once a strategy has repeated known schedules too often in a row."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.seed = space, space.seed

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.paths.cells import Cell
-from tensor_graphs.paths.fit_screen import duration, human
+from tensor_graphs.paths.fit_terminal import duration, human
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant
 

@@ -24,7 +24,7 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
-from tensor_graphs.paths.fit_screen import duration
+from tensor_graphs.paths.fit_terminal import duration
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.views.repeats import Item, folded, shown_for, stands_for

@@ -12,13 +12,13 @@ from tensor_graphs.choice.evidence import Choice
 from tensor_graphs.codegen import backend
 from tensor_graphs.kernels.kernel import ANY_OP
 from tensor_graphs.kernels.registry import is_registered
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.fit_screen import human
+from tensor_graphs.paths.fit_terminal import human
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_screen import added_up, at_once, beyond, dearest_steps, expected, while_binding
+from tensor_graphs.paths.plan_text import added_up, at_once, beyond, dearest_steps, expected, while_binding
 from tensor_graphs.views.compare import compare
 
 MOST_STEPS = 9

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import BEATEN, FLOPS, READ, prior_rates
+from tensor_graphs.costs.measured_rates import BEATEN, FLOPS, READ, prior_rates
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
-from tensor_graphs.paths.fit_screen import duration, human
+from tensor_graphs.paths.fit_terminal import duration, human
 from tensor_graphs.paths.path import is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan
 from tensor_graphs.records.database import Database

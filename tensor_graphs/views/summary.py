@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tensor_graphs.errors import counted
-from tensor_graphs.paths.fit_screen import duration
+from tensor_graphs.paths.fit_terminal import duration
 from tensor_graphs.paths.path import EXPAND
 from tensor_graphs.paths.plan import Evidence, Plan
-from tensor_graphs.paths.plan_screen import at_once, dearest_steps, expected
+from tensor_graphs.paths.plan_text import at_once, dearest_steps, expected
 
 ROWS = 5
 """steps that are shown"""

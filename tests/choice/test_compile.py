@@ -30,11 +30,11 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import atomic
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.fit_screen import duration
+from tensor_graphs.paths.fit_terminal import duration
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 from tensor_graphs.paths.plan import Plan, WholeRun
-from tensor_graphs.paths.plan_screen import added_up
+from tensor_graphs.paths.plan_text import added_up
 from tensor_graphs.records import queries, upkeep
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import CorruptDatabase

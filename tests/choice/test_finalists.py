@@ -14,8 +14,8 @@ import tensor_graphs as tg
 from tensor_graphs.choice import finalists as module
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import NEAR, CostTable
+from tensor_graphs.choice.deferred_measure import compare_all
 from tensor_graphs.choice.finalists import CLOSE, both, finalists, try_finalists
-from tensor_graphs.choice.measuring import compare_all
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import needed, rests_on
 from tensor_graphs.choice.request import Request

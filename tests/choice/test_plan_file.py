@@ -15,7 +15,7 @@ from tensor_graphs.choice import plan_file, search
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.devices import sealed_files
-from tensor_graphs.kernels.host_kernel import host_kernel
+from tensor_graphs.kernels.kernel_decorator import host_kernel
 from tensor_graphs.kernels.registry import all_kernels, kernel_named, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph

@@ -11,8 +11,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice import profile_kernels as module
-from tensor_graphs.kernels.host_kernel import host_kernel
 from tensor_graphs.kernels.kernel import KernelError
+from tensor_graphs.kernels.kernel_decorator import host_kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.points.descriptors import InputError

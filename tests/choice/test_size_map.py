@@ -14,7 +14,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import search
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.measuring import compare_all
+from tensor_graphs.choice.deferred_measure import compare_all
 from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.size_map import MOST, Between, cells_of
 from tensor_graphs.choice.size_samples import MOST_TOGETHER, Index, Samples, samples_of, table_dims

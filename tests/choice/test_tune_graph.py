@@ -17,7 +17,7 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.tune_graph import require_strategy, worth_tuning
-from tensor_graphs.codegen import actions, loops, tuned
+from tensor_graphs.codegen import actions, lowered_request, tuned
 from tensor_graphs.codegen.actions import Again
 from tensor_graphs.costs.filing import environment_of
 from tensor_graphs.kernels import registry
@@ -49,7 +49,7 @@ def softmax() -> Signature:
 
 
 def again(signature: Signature) -> actions.Schedule:
-    definition = loops.definition_of(signature.spec)
+    definition = lowered_request.definition_of(signature.spec)
     return actions.changed(definition, actions.seed(definition), Again(1, 0))
 
 

@@ -15,10 +15,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice import widening
-from tensor_graphs.choice.form import Intermediates
 from tensor_graphs.choice.intermediates import decide
 from tensor_graphs.choice.listing import list_paths, signatures_of
 from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.prepared_form import Intermediates
 from tensor_graphs.choice.widening import own_pieces, predicted_with
 from tensor_graphs.costs.precision import predicted_error
 from tensor_graphs.kernels.kernel import Kernel, KernelError

@@ -6,8 +6,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.arrange import arranged
-from tensor_graphs.codegen.loops import loops_of
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.kernels.kernel import NotLowered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.loops import loops_of
+from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.traffic import APART, traffic_of
 from tensor_graphs.language import dims as d

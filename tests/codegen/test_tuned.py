@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import actions, backend, loops, tuned
+from tensor_graphs.codegen import actions, backend, lowered_request, tuned
 from tensor_graphs.codegen.actions import Again, Grain, IllegalAction
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.import_spec import Origin, load, origin_of, out_of_reach
@@ -30,7 +30,7 @@ def softmax(rows: object = 64) -> Node:
 
 
 def schedule(signature: Signature, *chosen: actions.Action) -> actions.Schedule:
-    definition = loops.definition_of(signature.spec)
+    definition = lowered_request.definition_of(signature.spec)
     made = actions.seed(definition)
     for action in chosen:
         made = actions.changed(definition, made, action)

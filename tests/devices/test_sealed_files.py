@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tensor_graphs.devices import cache_folder, sealed_files, sealing, stand_in, toolchain
+from tensor_graphs.devices import cache_folder, fallback_folder, sealed_files, sealing, toolchain
 from tensor_graphs.devices.cache_folder import CacheFolderError
 from tensor_graphs.devices.sealed_files import holds, mapped, place, read
 from tensor_graphs.devices.sealing import keep, seal, whole_file
@@ -162,11 +162,11 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache" / "native"
     keep(place(folder, "there"), [CONTENT], 1 << 20)
     why_unusable = cache_folder.why_unusable
-    for module in (sealed_files, stand_in):
+    for module in (sealed_files, fallback_folder):
         monkeypatch.setattr(module, "why_unusable", lambda path: why_unusable(path) if tmp_path / "temporary" in path.parents
                             else f"0 KiB are left on the disk of {path}")
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(stand_in.tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(fallback_folder.tempfile, "tempdir", str(tmp_path / "temporary"))
     return folder
 
 

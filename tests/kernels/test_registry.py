@@ -18,8 +18,8 @@ import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import backend as c_backend
-from tensor_graphs.kernels.host_kernel import host_kernel
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError, Spec
+from tensor_graphs.kernels.kernel_decorator import host_kernel
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY

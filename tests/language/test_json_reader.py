@@ -18,7 +18,7 @@ from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
-from tests.language.test_written_ops import users_graph
+from tests.language.test_op_names import users_graph
 from tests.language.written_graphs import scaled
 
 

@@ -16,8 +16,8 @@ from tensor_graphs.language.composite import CompositeOp, expand_all
 from tensor_graphs.language.dtypes import bf16, f16, f32, f64, i32, i64, u8
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.meaning import interpreter
-from tensor_graphs.meaning.choosing import chooses
 from tensor_graphs.meaning.errors import InterpreterError, MeaningError
+from tensor_graphs.meaning.exact_definitions import chooses
 from tensor_graphs.meaning.interpreter import evaluate, interpret, solve
 from tests.strategies import bindings, graphs, leaf_arrays
 

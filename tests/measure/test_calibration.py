@@ -10,7 +10,7 @@ import pytest
 
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import FLOPS, READ, known_rates, prior_rates
+from tensor_graphs.costs.measured_rates import FLOPS, READ, known_rates, prior_rates
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.measure.rates import calibration, table
 from tensor_graphs.measure.rates.calibration import calibrate, measure_device

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.kernels.c.interleaved import Arguments, Interleaved
+from tensor_graphs.kernels.c.overlapped_calls import Arguments, Interleaved
 from tensor_graphs.kernels.kernel import HostCall, Kernel, NativeCall
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -143,7 +143,7 @@ def test_outputs_of_a_call_that_met_another_are_kept_where_they_differ(kernels: 
 
 def test_a_compiler_without_such_a_flag_leaves_the_outputs_as_they_are(kernels: Mapping[str, Kernel],
                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensor_graphs.kernels.c.interleaved.FLAGS", ("-fno-such-flag-at-all",))
+    monkeypatch.setattr("tensor_graphs.kernels.c.overlapped_calls.FLAGS", ("-fno-such-flag-at-all",))
     out = {"y0": Guarded((4, 24), np.dtype(np.float32))}
     out["y0"].array[...] = X * X
     run_interleaved(call_of(kernels["static"]), {"x0": X}, {"x0": Y}, out, {}, 0.0)

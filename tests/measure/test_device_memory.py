@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.known_rates import known_links
+from tensor_graphs.costs.measured_rates import known_links
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.judge import Judge

@@ -14,7 +14,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.replies import ReportedOutput
 from tensor_graphs.measure.judge import Judge, JudgeTask
-from tensor_graphs.measure.points.fixed_rows import axis_of, fewer, row_name
+from tensor_graphs.measure.points.fewer_rows import axis_of, fewer, row_name
 from tensor_graphs.measure.points.inputs import Form, Point, point_inputs
 from tensor_graphs.records.database import Database
 

@@ -11,7 +11,7 @@ import pytest
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.cli.devices import table
 from tensor_graphs.costs.filing import environment_of
-from tensor_graphs.costs.known_rates import known_rates, prior_rates
+from tensor_graphs.costs.measured_rates import known_rates, prior_rates
 from tensor_graphs.devices.cuda import Cuda
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.free_memory import OutOfMemory

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node

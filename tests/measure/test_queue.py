@@ -19,7 +19,7 @@ import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
 from tensor_graphs.arguments import ArgumentError
 from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.costs.stored_graphs import why_no_graph
+from tensor_graphs.costs.graph_of_row import why_no_graph
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensor_graphs.measure.queue.report import LEFT, Answered, ProfileReport, Rests, rests_on, what_is_left
-from tensor_graphs.paths.fit_screen import SCREEN_LINES, SCREEN_WIDTH
+from tensor_graphs.paths.fit_terminal import SCREEN_LINES, SCREEN_WIDTH
 
 
 def test_what_the_plan_rests_on_and_what_asking_again_buys_is_said() -> None:

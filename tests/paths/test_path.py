@@ -26,7 +26,7 @@ from tensor_graphs.language.dims import Expr
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
 from tensor_graphs.language.part import part_of
-from tensor_graphs.paths.fit_screen import SCREEN_LINES
+from tensor_graphs.paths.fit_terminal import SCREEN_LINES
 from tensor_graphs.paths.path import EXPAND, Cost, NoPathError, Path, Paths
 from tensor_graphs.paths.path_reader import path_from_json
 from tensor_graphs.records.database import Database

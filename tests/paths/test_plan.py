@@ -9,7 +9,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.paths.cells import Cell
-from tensor_graphs.paths.fit_screen import SCREEN_LINES, SCREEN_WIDTH, human
+from tensor_graphs.paths.fit_terminal import SCREEN_LINES, SCREEN_WIDTH, human
 from tensor_graphs.paths.plan import Evidence, PlanError, midpoint
 from tests.plans import plan_of
 

@@ -19,7 +19,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import CompositeOp, expand_all
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.rewrites.admission import draw_instance
-from tensor_graphs.rewrites.draw import Unfit
+from tensor_graphs.rewrites.random_graph import Unfit
 from tensor_graphs.rewrites.rules import RULES
 from tests.proof.boundary_mutants import Edge, Mutation, _fill, _int_bounds, _not, _replaced, _value, written_out
 from tests.proof.random_graphs import random_pair

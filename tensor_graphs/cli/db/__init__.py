@@ -11,7 +11,7 @@ from __future__ import annotations
 import typer
 
 from tensor_graphs.cli.db import drain, import_export, maintain, query, replaying, retry
-from tensor_graphs.cli.verbs import Verbs
+from tensor_graphs.cli.typer_app import Verbs
 
 
 def register(app: typer.Typer) -> None:

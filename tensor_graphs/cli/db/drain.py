@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tensor_graphs.cli import groups, options
-from tensor_graphs.cli.db.places import place_in_words
+from tensor_graphs.cli.db.environment_text import place_in_words
 
 if TYPE_CHECKING:
     from tensor_graphs.devices.environment import Environment

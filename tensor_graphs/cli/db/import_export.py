@@ -72,7 +72,7 @@ def import_(
     if sound_only and format != "own":
         raise options.UsageError("--sound-only: of a data set, records that no table takes are kept whole\n  fix: leave it out")
     if format == "own":
-        from tensor_graphs.costs.stored_graphs import why_no_graph
+        from tensor_graphs.costs.graph_of_row import why_no_graph
         from tensor_graphs.records.portable import import_file
 
         taken = partial(import_file, file=source, reads=why_no_graph, sound_only=sound_only)
@@ -128,7 +128,7 @@ def _tell(report: Any, json: bool) -> None:
 
 @contextmanager
 def _progress(what: str, quiet: bool) -> Iterator[OnStep]:
-    """A bar of rows on standard error; silent off a terminal or when quiet."""
+    """A progress bar that counts rows, on standard error; not shown when that is no terminal, or when quiet."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     shown = options.console()

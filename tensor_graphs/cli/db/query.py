@@ -12,7 +12,7 @@ import typer
 
 from tensor_graphs.cli import groups, options
 from tensor_graphs.cli.db.drain import queue_lines
-from tensor_graphs.cli.db.places import place_in_words
+from tensor_graphs.cli.db.environment_text import place_in_words
 from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ class _Shapes:
 
     def of(self, row: FullTrace) -> list[str]:
         """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
-        from tensor_graphs.kernels.one_op import signature_of_graph
+        from tensor_graphs.kernels.one_op_signature import signature_of_graph
 
         graph = self._graph(row.graph_key)
         if graph is None:

@@ -23,7 +23,7 @@ def replay(
     Exit code 1 if it is wrong again."""
     from tensor_graphs.costs.filing import VERIFIER
     from tensor_graphs.kernels.kernel import KernelError
-    from tensor_graphs.kernels.one_op import signature_of_graph
+    from tensor_graphs.kernels.one_op_signature import signature_of_graph
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.measure.failing_point import FailingPointError, beyond_one_call, compared, inputs_of

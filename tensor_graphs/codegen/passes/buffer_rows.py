@@ -2,7 +2,7 @@
 
 A nest that ends with `number = sum over …; out = tanh(… number …)` calls tanh for one element at a time. With a row of the sums in
 scratch the second stage is a loop over memory, and runs in vectors. Steps of a scan have such nests; elsewhere their products are
-other kernels' (loops.py, MOST_TURNS).
+other kernels' (lowered_request.py, MOST_TURNS).
 
 In: an arranged program.  Out: another one, where a nest is like that; the one that came stays as it is.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensor_graphs.codegen import loops
+from tensor_graphs.codegen import lowered_request
 from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.forward_stores import handed_on
@@ -30,7 +30,7 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
     of_part: products are streams, where loops_of has such, and rows are written in place. alone: each block runs all of it for rows
     of its own, so that long ones stay whole. Raises NotLowered."""
     apart = False if strides is None else strides
-    plain = loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    plain = lowered_request.loops_of(definition, few_rows=of_part, updates=of_part)
     if of_part and isinstance(plain, StageProgram) and cuda_streams.is_streams(plain):
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen import libraries
-from tensor_graphs.codegen.loops import PAGE, AskedSpec, asked, loops_of, lowered
+from tensor_graphs.codegen.lowered_request import PAGE, AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.stages import StageProgram
@@ -120,7 +120,7 @@ def program_of(asked: AskedSpec) -> TurnsProgram | str:
 
 
 def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
-    """A step that returns each of its values once, and which of those each of its outputs is."""
+    """Return the step without duplicate outputs, and for each old output its index among the new ones."""
     distinct = tuple(dict.fromkeys(step.outputs))
     return Definition(step.arguments, distinct, definition_digest(distinct)), tuple(map(distinct.index, step.outputs))
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tensor_graphs.codegen.loops import AskedSpec, asked, loops_of, lowered
+from tensor_graphs.codegen.lowered_request import AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
 from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of

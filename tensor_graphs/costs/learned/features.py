@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from tensor_graphs.costs.loop_features import shapes_of
 from tensor_graphs.costs.roofline import work
-from tensor_graphs.costs.shapes import shapes_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.costs.filing import VERIFIER, environment_of
-from tensor_graphs.costs.known_rates import rates_in
 from tensor_graphs.costs.learned.cost_model import machine
 from tensor_graphs.costs.learned.features import features_of
 from tensor_graphs.costs.learned.trees import HIGH, MIDDLE, Model, Tree
+from tensor_graphs.costs.measured_rates import rates_in
 from tensor_graphs.costs.roofline import estimate_seconds, says_of
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.registry import BACKENDS, all_kernels, device_of, why_missing
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.records.database import Database

@@ -228,7 +228,8 @@ def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def split(document: Any, fields: tuple[RecordField, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the columns, the rest): the rest is the document with null in every place that a column fills, and `kept`."""
+    """Return (columns, rest). rest: the document with null where a column has the value, and `kept`: originals that a column
+    cannot give back exactly."""
     columns = {field.column: field.encode(look(document, field.path)) for field in fields}
     rest: dict[str, Any] = {"document": copy.deepcopy(document)}
     numbers = {}

@@ -45,7 +45,7 @@ from tensor_graphs.frontends.huggingface.folder import (
 )
 from tensor_graphs.frontends.huggingface.names import TensorPlace, places, prefix_of, unexplained
 from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph

@@ -24,10 +24,10 @@ QWEN_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^
 
 @dataclass(frozen=True)
 class ByteLevelClass:
-    """The way in which a class of tokenizers uses the two files. words: the pattern of what is merged within ("": GPT-2's, the
-    library's own); nfc: whether text is normalised; special: its special tokens, where the folder does not name them; around:
-    whether each text begins with cls_token and ends with sep_token. types: parts of the model types whose folders name no
-    class."""
+    """Use that one tokenizer class makes of vocab.json and merges.txt. words: the regex that cuts a text into words, inside of
+    which tokens are merged ("": GPT-2's, the library's own); nfc: whether text is normalised; special: its special tokens, where
+    the folder does not name them; around: whether each text begins with cls_token and ends with sep_token. types: parts of the
+    model types whose folders name no class."""
 
     types: tuple[str, ...]
     special: Mapping[str, str]

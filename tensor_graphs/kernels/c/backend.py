@@ -260,7 +260,7 @@ def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], l
 
 
 def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """The call for matrices of any strides, transposed ones too; their leading axes are one axis."""
+    """Return the matmul call for operands of any strides; None where the leading axes cannot be merged into one."""
     m, n = spec.outputs[0].shape[-2:]
     k = spec.inputs[0].shape[-1]
     ints: list[Dim] = [product(spec.outputs[0].shape[:-2]), m, n, k, m * n, n, 1]

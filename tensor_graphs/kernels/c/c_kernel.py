@@ -14,13 +14,13 @@ from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
 from tensor_graphs.devices.sealed_files import holds
-from tensor_graphs.kernels import declaration, registry, user_source
+from tensor_graphs.kernels import check_declaration, registry, user_source
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
 from tensor_graphs.kernels.location import here
 from tensor_graphs.kernels.strides import Strides
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
@@ -90,7 +90,7 @@ def image_at(path: str) -> Image | None:
 
 
 @worded
-def c_kernel(op: declaration.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
+def c_kernel(op: check_declaration.Computed, *, source: str | Path, entry: str, name: str | None = None, ints: Numbers = (),
              floats: Scalars = (), pointers: Pointers | None = None, scratch: Bytes = 0, dtypes: Sequence[DType | str] = (),
              accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
              updates: bool = False, requirements: Mapping[str, Any] | None = None, sources: Sequence[str | Path] = (),
@@ -124,25 +124,25 @@ def c_kernel(op: declaration.Computed, *, source: str | Path, entry: str, name: 
     not compile.
     """
     place = here()
-    op = declaration.require_computed(op)
+    op = check_declaration.require_computed(op)
     name = user_source.named_after(name, BACKEND, entry, "C")
     taken_dtypes = user_source.require_declared(name, dtypes, accepts)
-    declaration.require_declaration(name, BACKEND, op)
-    in_place = declaration.pairs_in_place(name, in_place, op)
-    declaration.require_flag(name, "updates", updates)
+    check_declaration.require_declaration(name, BACKEND, op)
+    in_place = check_declaration.pairs_in_place(name, in_place, op)
+    check_declaration.require_flag(name, "updates", updates)
     for what, numbers, most in (("ints", ints, library.MAX_INT), ("floats", floats, library.MAX_FLOAT)):
         _require_at_most(name, user_source.require_given(name, what, numbers, what) or (), what, most)
     if pointers is not None:
         if callable(pointers):
-            declaration.require_function(name, "pointers", pointers, ("spec",))
+            check_declaration.require_function(name, "pointers", pointers, ("spec",))
         else:
-            _positions(name, pointers, declaration.counts_of(op)[1])
+            _positions(name, pointers, check_declaration.counts_of(op)[1])
     if callable(scratch):
-        declaration.require_function(name, "scratch", scratch, ("spec",))
+        check_declaration.require_function(name, "scratch", scratch, ("spec",))
     else:
         user_source.require_count(name, "scratch", scratch, "scratch")
     if strided is not None:
-        declaration.require_function(name, "strided", strided, ("spec", "strides"))
+        check_declaration.require_function(name, "strided", strided, ("spec", "strides"))
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
     main, read = user_source.source_of(name, source, folder, place, ".c")
     others = user_source.files_of(name, folder, sources)
@@ -174,11 +174,11 @@ def c_kernel(op: declaration.Computed, *, source: str | Path, entry: str, name: 
 
     headers = (h for file in image.sources for h in c_code.headers_of(file, (library.FOLDER,)) if h.parent != library.FOLDER)
     kernel = Kernel(
-        name=name, backend=BACKEND, op=declaration.op_name(op), composite=declaration.own_composite(op), build=build,
+        name=name, backend=BACKEND, op=check_declaration.op_name(op), composite=check_declaration.own_composite(op), build=build,
         accepts=user_source.refusal(BACKEND, taken_dtypes, accepts), source=user_source.text_of(main), module=place.module,
         toolchain=image.identity(), in_place=in_place, contiguous=True, updates=updates,
         strided=lying if strided is not None else None, requirements=requirements or {},
-        sources=tuple(map(str, (*read, *others, *headers))), assuming=declaration.assuming_of(name, assuming),
+        sources=tuple(map(str, (*read, *others, *headers))), assuming=check_declaration.assuming_of(name, assuming),
         crash_note="" if callable(ints) or len(ints) else
         "it is declared without ints=, so whatever ints[…] its source reads is not there\n"
         "  fix: ints=lambda spec: [math.prod(spec.outputs[0].shape)], or what else the source reads")

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices import c_code, cache_folder, cuda, nvrtc
-from tensor_graphs.kernels import declaration, registry, user_source
+from tensor_graphs.kernels import check_declaration, registry, user_source
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.location import here
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.calls import worded
+from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 
@@ -31,7 +31,7 @@ Count = Dim | Callable[[Spec], Dim]
 
 
 @worded
-def cuda_kernel(op: declaration.Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
+def cuda_kernel(op: check_declaration.Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
                 name: str | None = None, ints: Numbers = (), scratch: Numbers = (), dtypes: Sequence[DType | str] = (),
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
                 updates: bool = False, requirements: Mapping[str, Any] | None = None, precision: str | None = None,
@@ -64,12 +64,12 @@ def cuda_kernel(op: declaration.Computed, *, source: str | Path, entry: str, gri
     entry; ToolchainError, with the compiler's messages, when it does not compile.
     """
     place = here()
-    op = declaration.require_computed(op)
+    op = check_declaration.require_computed(op)
     name = user_source.named_after(name, NAME, entry, "CUDA")
     taken_dtypes = user_source.require_declared(name, dtypes, accepts)
-    declaration.require_declaration(name, NAME, op)
-    in_place = declaration.pairs_in_place(name, in_place, op)
-    declaration.require_flag(name, "updates", updates)
+    check_declaration.require_declaration(name, NAME, op)
+    in_place = check_declaration.pairs_in_place(name, in_place, op)
+    check_declaration.require_flag(name, "updates", updates)
     if type(block) is not int or not 1 <= block <= MOST_THREADS:
         raise KernelError(f"kernel {name!r}: a block has {block!r} threads\n"
                           f"  fix: block=256, or another number from 1 to {MOST_THREADS}")
@@ -80,7 +80,7 @@ def cuda_kernel(op: declaration.Computed, *, source: str | Path, entry: str, gri
         if what == "scratch" and numbers is not None:
             _pieces(name, numbers)
     if callable(grid):
-        declaration.require_function(name, "grid", grid, ("spec",))
+        check_declaration.require_function(name, "grid", grid, ("spec",))
     else:
         _blocks(name, grid, "grid")
     folder = base_folder(place.module) if place.file is None else Path(place.file).parent
@@ -102,11 +102,11 @@ def cuda_kernel(op: declaration.Computed, *, source: str | Path, entry: str, gri
         return LaunchCall(text, (Launch(entry, blocks, block, shared),), wholes, _pieces(name, bytes_of))
 
     kernel = Kernel(
-        name=name, backend=NAME, op=declaration.op_name(op), composite=declaration.own_composite(op), build=build,
+        name=name, backend=NAME, op=check_declaration.op_name(op), composite=check_declaration.own_composite(op), build=build,
         accepts=user_source.refusal(NAME, taken_dtypes, accepts),
         source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
-        requirements=requirements or {}, sources=tuple(map(str, read)), precision=declaration.precision_of(name, precision),
-        assuming=declaration.assuming_of(name, assuming))
+        requirements=requirements or {}, sources=tuple(map(str, read)), precision=check_declaration.precision_of(name, precision),
+        assuming=check_declaration.assuming_of(name, assuming))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:
             image = nvrtc.compiled(text, TRIED, cuda.HEADERS, name=Path(read[0]).name if read else f"{entry}.cu")

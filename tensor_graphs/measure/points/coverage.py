@@ -27,7 +27,7 @@ from tensor_graphs.language.dims import Dim, has_dims
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.points.fixed_rows import same_rows
+from tensor_graphs.measure.points.fewer_rows import same_rows
 from tensor_graphs.measure.points.inputs import (
     SPECIALS,
     Form,

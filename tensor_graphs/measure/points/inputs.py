@@ -26,7 +26,7 @@ from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.measure.definition_analysis import adds_products, definition_of, one_sided_operands, padded_operands
 from tensor_graphs.measure.isolation import reused_arrays
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, bytes_of
-from tensor_graphs.measure.points import fixed_rows
+from tensor_graphs.measure.points import fewer_rows
 from tensor_graphs.measure.points.descriptors import Given, values
 from tensor_graphs.measure.points.extremes import Kind, begins_late, extreme_values, integer_values, one_sided_values, rising_values
 from tensor_graphs.normal_numbers import quantiles
@@ -73,7 +73,7 @@ class Point:
     (extremes.py). given: operands whose values come from elsewhere (descriptors.py). anew: a seed, and the operands whose values
     come from it. axis: of a form that has one; of `in_place`, the number of the pair; of structured values, the first structure.
     only: the operand that is special or extreme (else: the first float; all floats), or, of `STORED` forms, that lies so (else:
-    all). integers: those of full range, and the ends of tables. rows: a dim, or a fixed axis (fixed_rows.py), and how many rows
+    all). integers: those of full range, and the ends of tables. rows: a dim, or a fixed axis (fewer_rows.py), and how many rows
     along it differ: each row of an operand is a copy of one of these. beside: many runs, next to another thread
     (concurrent_runs.py)."""
 
@@ -434,9 +434,9 @@ def few_of(graph: Graph, point: Point) -> tuple[Graph, Point]:
     """Return the graph and the point with each differing row once."""
     assert point.rows is not None
     name, count = point.rows
-    if not fixed_rows.is_fixed(name):
+    if not fewer_rows.is_fixed(name):
         return graph, few_rows(point)
-    few = fixed_rows.fewer(graph, name, count)
+    few = fewer_rows.fewer(graph, name, count)
     assert few is not None, (graph, name)
     return few.graph, replace(point, rows=None, form=point.form if point.form in SAME_VALUES else "apart")
 
@@ -445,12 +445,12 @@ def all_rows(graph: Graph, point: Point, few: Mapping[str, np.ndarray], outputs:
     """Return the inputs (or outputs) of a point from its differing rows."""
     assert point.rows is not None
     (name, count), numbers = point.rows, row_numbers(point)
-    if not fixed_rows.is_fixed(name):
+    if not fewer_rows.is_fixed(name):
         nodes = graph.outputs if outputs else graph.inputs
         return {key: take_rows(array, nodes[key], name, numbers) for key, array in few.items()}
-    smaller = fixed_rows.fewer(graph, name, count)
+    smaller = fewer_rows.fewer(graph, name, count)
     assert smaller is not None, (graph, name)
-    return fixed_rows.taken(few, smaller.outputs if outputs else smaller.inputs, numbers)
+    return fewer_rows.taken(few, smaller.outputs if outputs else smaller.inputs, numbers)
 
 
 def few_rows(point: Point) -> Point:
@@ -464,7 +464,7 @@ def row_numbers(point: Point) -> np.ndarray:
     """Return the number of the differing row of which each row is a copy; all occur. Read-only."""
     assert point.rows is not None
     name, count = point.rows
-    return _row_numbers(point.seed, name, count, fixed_rows.size_of(name) if fixed_rows.is_fixed(name) else point.binding[name])
+    return _row_numbers(point.seed, name, count, fewer_rows.size_of(name) if fewer_rows.is_fixed(name) else point.binding[name])
 
 
 @lru_cache(2)

@@ -20,7 +20,7 @@ from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.precision import Precision
 from tensor_graphs.measure.operand_precision import running_errors
-from tensor_graphs.measure.points.fixed_rows import Fewer, fewer, row_name, same_rows, taken
+from tensor_graphs.measure.points.fewer_rows import Fewer, fewer, row_name, same_rows, taken
 
 log = logging.getLogger(__name__)
 

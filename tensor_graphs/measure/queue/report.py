@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.measure.queue.time_left import Ahead
-from tensor_graphs.paths.fit_screen import SCREEN_LINES, fitted, wrapped
+from tensor_graphs.paths.fit_terminal import SCREEN_LINES, fitted, wrapped
 
 NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
 """status of an `Answered` whose kernel does not take its signature, and of one that the budget left out"""
@@ -194,7 +194,8 @@ class ProfileReport:
         return sum(w.steps * w.share for w in self.walked) / total if total else 1.0
 
     def _paths(self) -> list[str]:
-        """Return each listed path, by sizes, and how much of all is covered."""
+        """Return lines of the report: for each set of sizes its paths, then the share of all paths, and of their steps' time,
+        that was run."""
         out = []
         for at in {sizes_in_words(w.at): None for w in self.walked}:
             here = [w for w in self.walked if sizes_in_words(w.at) == at]

@@ -19,7 +19,7 @@ from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import KernelError
-from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, by_op, kernel_named, matching, why_missing
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.measure.isolation import process_tree

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.costs.known_rates import FLOPS, READ
+from tensor_graphs.costs.measured_rates import FLOPS, READ
 from tensor_graphs.costs.roofline import estimate_seconds, says_of
 from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.devices.free_memory import OutOfMemory

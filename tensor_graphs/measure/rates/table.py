@@ -23,7 +23,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from tensor_graphs.costs.known_rates import READ, RUN
+from tensor_graphs.costs.measured_rates import READ, RUN
 from tensor_graphs.kernels.c.library import Step
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import backend_module, by_op, copy_kernels, lacking, load_backend, native_library, why_missing

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tensor_graphs.kernels.kernel import NativeCall
-from tensor_graphs.kernels.one_op import signature_of_graph
+from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.concurrent_runs import run_interleaved, run_under_load
 from tensor_graphs.measure.isolation import reused_arrays

@@ -1,7 +1,7 @@
 """one_thread: runs numpy's products on one thread of this process for a while, where the other processors have work of their own.
 
 threadpoolctl does that for more libraries, and is no dependency: numpy's OpenBLAS needs two calls; with another BLAS the judge
-takes longer and decides the same. blas_threads.py sets how long its threads spin, before numpy is loaded."""
+takes longer and decides the same. blas_sleep.py sets how long its threads spin, before numpy is loaded."""
 
 from __future__ import annotations
 

@@ -173,7 +173,8 @@ def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
 
 
 def between(block: Block, nothing: Block) -> str:
-    """Return words for how much longer the runs of a block took, as the judge saw it, than they claim; "" when they did not."""
+    """Return a complaint where a block took longer on the judge's clock than its runs claim, else "". nothing: a block of no
+    calls, whose time is subtracted."""
     around = surrounds(nothing)
     outside = block.present() / len(block.whole) - around
     has_waits = block.waited is not None

@@ -32,7 +32,7 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.paths.residency import arriving
 from tensor_graphs.runtime.arrays import device_array
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
-from tensor_graphs.runtime.prepared import Prepared
+from tensor_graphs.runtime.prepared_run import Prepared
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.segment import Segment

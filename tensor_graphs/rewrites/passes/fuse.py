@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from tensor_graphs.codegen.loops import loops_of
+from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
+from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.stages import StageProgram
-from tensor_graphs.codegen.steps import steps_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import CompositeOp, Definition

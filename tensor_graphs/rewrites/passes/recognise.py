@@ -69,7 +69,8 @@ GUESSED = ("axis", "axes", "keepdims", "dtype", "head_dim", "size", "k")
 
 @dataclass(frozen=True, eq=False)
 class FormPart:
-    """A paid op of a definition. operands: the views above each operand, from the top, and what is below them: another part, the
+    """One op of a definition that costs time (views do not). operands: for each, the views over it, outermost first, and their
+    source: another part, the
     number of an argument, or a constant (a Node)."""
 
     op: Op

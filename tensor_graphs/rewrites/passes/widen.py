@@ -21,7 +21,7 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, consumers, walk
 from tensor_graphs.language.part import PartOp, known_when_bound, note_same, over, part_between
 from tensor_graphs.language.subgraph import Body
-from tensor_graphs.meaning.choosing import is_exact
+from tensor_graphs.meaning.exact_definitions import is_exact
 from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.rule import REASSOCIATING
 

@@ -5,11 +5,11 @@ tests/rewrites/test_admission.py holds each rule to its class.
 
 from __future__ import annotations
 
-from tensor_graphs.rewrites.addresses import CountingIndices
 from tensor_graphs.rewrites.attention_masks import ATTENDING
-from tensor_graphs.rewrites.collect import Collecting
 from tensor_graphs.rewrites.composites import Expansion, Recognition
 from tensor_graphs.rewrites.constants import Folding
+from tensor_graphs.rewrites.gather_as_slice import CountingIndices
+from tensor_graphs.rewrites.merge_constants import Collecting
 from tensor_graphs.rewrites.rule import Refused, Rewrite, Rule
 from tensor_graphs.rewrites.rules import algebra, attention, elementwise, identities, joins, moves, products, softmax, statistics
 from tensor_graphs.rewrites.user_rules import user_rules

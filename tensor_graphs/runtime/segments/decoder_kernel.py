@@ -55,7 +55,8 @@ class _Exchange:
 
 
 def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, kernel: Kernel) -> Launches | None:
-    """The segment of a program's launches and the kernel; None where what that needs is not on its device."""
+    """Return a segment that can run `kernel` in place of these launches; None, with the reason logged, where it does not fit the
+    program."""
     assert kernel.whole is not None
     try:
         decoder: Decoder = kernel.whole(lookup.program.graph)

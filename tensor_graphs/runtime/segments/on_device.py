@@ -24,7 +24,8 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 
 class OnDevice(Segment):
-    """parts: launches, and host calls of backends that can capture, in their order."""
+    """A segment that runs launches and library calls of one device in order, captured as one replay where possible. parts: these,
+    in their order."""
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables,
                  engines: Mapping[str, type[Segment]]) -> None:

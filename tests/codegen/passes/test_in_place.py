@@ -10,7 +10,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
-from tensor_graphs.codegen.loops import loops_of
+from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.stages import Pairs, StageProgram
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composite import Definition

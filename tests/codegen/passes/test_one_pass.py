@@ -12,8 +12,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import StageError, run
-from tensor_graphs.codegen.loops import one_pass_of
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.lowered_request import one_pass_of
 from tensor_graphs.codegen.passes.one_pass import (
     BLOCK,
     LONG,

@@ -1,0 +1,80 @@
+"""deferred_measure: functions of `measure`, imported only when `choice` has something measured.
+
+A plan whose kernels have their verdicts on file does without it: the judge and its workers are a sixth of the package.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tensor_graphs.costs.measured_rates import known_rates
+from tensor_graphs.costs.roofline import DeviceRates
+from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.phases import phase
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.logs import reason_of
+
+if TYPE_CHECKING:
+    from tensor_graphs.measure.judge import Judge
+
+
+def open_judge(database: Database, threads: int | None, rates: DeviceRates | None) -> Judge:
+    """Open a judge that files its verdicts in the database; close it. threads: of kernels (None: the default). rates: of this
+    device."""
+    from tensor_graphs.measure.judge import Judge
+
+    return Judge(database, threads=threads, rates=rates)
+
+
+def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
+    """Return how near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
+    from tensor_graphs.measure import path_errors
+
+    return path_errors.least_error(signature, binding)
+
+
+@phase("verify")
+def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
+    """Have the oracle compute what comparisons are going to need, until it is enough."""
+    from tensor_graphs.measure.judge import JudgeTask
+
+    judge.foresee([JudgeTask(*question) for question in pending], enough)
+
+
+def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
+                progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
+    """Compare kernels with the oracle, each at some sizes, and file the verdicts. until: on time.perf_counter's clock.
+    Returns those that the judge itself failed over, so that nothing is filed: identity and signature's key -> why."""
+    from tensor_graphs.measure.comparison_pipeline import compare
+    from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
+    from tensor_graphs.measure.judge import JudgeTask
+
+    failed: dict[tuple[str, str], str] = {}
+    with closing(compare(judge, [JudgeTask(*question) for question in pending])) as verdicts:
+        for i, (asked, verdict) in enumerate(verdicts):
+            progress(f"compared {asked.kernel.name} with the oracle ({i + 1} of {len(pending)}): {asked.signature.title()}")
+            judge.record(asked.kernel, asked.signature, verdict, None)
+            if verdict.status == JUDGE_ERROR:
+                failed[asked.kernel.identity, asked.signature.key] = reason_of(verdict.log)
+            if time.perf_counter() >= until:
+                break
+    return failed
+
+
+def may_have_been_disturbed() -> bool:
+    """Return whether measurements of this machine record if it was quiet meanwhile."""
+    from tensor_graphs.measure.timing.reference_stream import waits_for_quiet
+
+    return waits_for_quiet()
+
+
+def calibrate(database: Database, backends: Sequence[str], threads: int | None) -> None:
+    """Store the constants on which first estimates rest, where none are known (measure/rates/calibration.py)."""
+    if known_rates(database, backends, threads) is None:
+        from tensor_graphs.measure.rates import calibration
+
+        calibration.calibrate(database, backends, threads)

@@ -1,0 +1,32 @@
+"""arithmetic_count: how much arithmetic a program takes, in steps of one element, as an expression of its dims."""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+DEAR_STEPS = 12
+"""steps that an exponential is worth"""
+
+
+def steps_of(program: StageProgram) -> Dim:
+    """Steps of all turns of all loops; of axes whose size depends on others, at most."""
+    inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
+    total: Dim = 0
+    for nest in program.nests:
+        for stage in nest.stages:
+            turns: Dim = 1
+            for axis in (*nest.axes[:stage.level], *stage.own):
+                is_outer = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
+                turns = turns * (axis.size if is_outer else d.bounds(axis.size)[1])
+            total = total + turns * stage_weight(nest, stage)
+    return total
+
+
+def stage_weight(nest: Nest, stage: Stage) -> int:
+    """Return the cost of one innermost iteration, in steps: the operations that depend on the innermost axes."""
+    inner = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
+    return 1 + sum(DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
+                   for v in values_in(stage.value) if v.symbols & inner)

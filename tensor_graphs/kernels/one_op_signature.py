@@ -1,0 +1,14 @@
+"""one_op_signature: the signature of a graph that is one op, as rows of the database hold it."""
+
+from __future__ import annotations
+
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.graph import Graph
+
+
+def signature_of_graph(graph: Graph) -> Signature:
+    """The signature of a graph that is one op, whatever its number of outputs. Raises ValueError for any other graph."""
+    ops = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
+    if len(ops) != 1:
+        raise ValueError(f"a graph of one op is needed, this one has {len(ops)}: {', '.join(n.op.name for n in ops[:6])}")
+    return signature_of(ops[0])
