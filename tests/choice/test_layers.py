@@ -44,7 +44,7 @@ def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    for owner, name in ((CostTable, "cost"), (Paths, "alternatives"), (copies, "copied"), (copies, "apart"), (copies, "seen"),
+    for owner, name in ((CostTable, "cost"), (Paths, "alternatives"), (copies, "copied"), (copies, "strided"), (copies, "layout_of"),
                         (find_recipes, "saturate"), (lower, "signature_of")):
         count(owner, name)
     return seen
@@ -62,6 +62,6 @@ def test_five_times_the_layers_ask_for_no_more_costs_and_are_lowered_by_the_same
     few, many = work(18), work(90)
     assert few["cost"] > 0 and many["cost"] <= 1.3 * few["cost"], (few, many)
     assert many["alternatives"] <= 1.3 * few["alternatives"] and many["saturate"] <= few["saturate"], (few, many)
-    assert 0 < many["copied"] <= 1.3 * few["copied"] and many["apart"] <= few["apart"], (few, many)
-    assert many["seen"] <= few["seen"], (few, many)
+    assert 0 < many["copied"] <= 1.3 * few["copied"] and many["strided"] <= few["strided"], (few, many)
+    assert 0 < many["layout_of"] <= few["layout_of"], (few, many)
     assert 0 < many["signature_of"] <= few["signature_of"], (few, many)

@@ -16,7 +16,7 @@ from tensor_graphs.codegen import backend, libraries, lowered_request
 from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import Spec, made_together
+from tensor_graphs.kernels.kernel import Spec, make_together
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.node import Node
 from tensor_graphs.records.database import Database
@@ -59,8 +59,8 @@ def test_kernels_that_are_wanted_together_share_two_runs_and_one_more_kernel_is_
     nodes = [tg.tanh(X), tg.softmax(X), X * X + 1.0, tg.silu(X)]
     wanted = [(kernel, of(node)[1]) for node in nodes]
     files = [libraries.code_of(of(node)[0]).path for node in nodes]
-    assert made_together(wanted[:3]) == [None] * 3 and len(runs) == 2 and [file.exists() for file in files] == [True] * 3 + [False]
-    assert made_together(wanted) == [None] * 4 and len(runs) == 3 and files[3].exists()
+    assert make_together(wanted[:3]) == [None] * 3 and len(runs) == 2 and [file.exists() for file in files] == [True] * 3 + [False]
+    assert make_together(wanted) == [None] * 4 and len(runs) == 3 and files[3].exists()
     calls = [backend.build(spec) for _, spec in wanted]
     assert len(runs) == 3 and len({library.load().address(call.symbol, call.image) for call in calls}) == 4
 
