@@ -22,7 +22,7 @@ from types import FunctionType as _FunctionType
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs import blas_sleep as _blas_threads  # noqa: F401 - before numpy is imported
+from tensor_graphs import blas_sleep as _blas_sleep  # noqa: F401 - before numpy is imported
 from tensor_graphs import interrupted as _interrupted  # noqa: F401 - first: Ctrl-C while the command imports the rest
 from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
 from tensor_graphs.errors import no_attribute as _no_attribute

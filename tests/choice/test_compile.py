@@ -243,7 +243,8 @@ def test_products_are_made_of_bf16_values_where_that_is_asked_for(database: Data
     model = bind(plan, weights)
     found, expected = model.run(given)["out"], interpret(graph, given, weights).outputs["out"]
     assert found.dtype == np.float32 and 1e-5 < measure(found, expected, tg.f32).max_relative_error < 0.05
-    assert model.tap(inner, given)[inner].dtype == np.float32
+    if backends == ("numpy",):                                       # a generated kernel may hold it, by this machine's rates
+        assert model.tap(inner, given)[inner].dtype == np.float32
     again = compile_graph(graph, database=database, backends=backends, path=plan.variants[0].path, tolerance=plan.tolerance)
     assert again.graph.structural_key == plan.graph.structural_key
     assert again.intermediates == "bfloat16, as the given path has it"

@@ -44,8 +44,8 @@ def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    for owner, name in ((CostTable, "cost"), (Paths, "alternatives"), (copies, "copied"), (copies, "strided"), (copies, "layout_of"),
-                        (find_recipes, "saturate"), (lower, "signature_of")):
+    for owner, name in ((CostTable, "cost"), (Paths, "alternatives"), (copies, "copied"), (copies, "strided"),
+                        (copies, "layout_of"), (find_recipes, "saturate"), (lower, "signature_of")):
         count(owner, name)
     return seen
 

@@ -19,7 +19,7 @@ from tests.cli.command import TG, document, environment, tg
 
 SLOW = """
 import time
-from tensor_graphs.frontends import generate
+from tensor_graphs.serving import generate
 
 fast = generate.checked_token
 
