@@ -66,7 +66,7 @@ def listed(names: Iterable[str], most: int = 8) -> str:
 
 def close_to(name: object, names: Iterable[str], most: int = 3) -> list[str]:
     """Up to `most` of `names` that were probably meant by `name`: those in other letters' case, those that end alike (a lost
-    prefix), then those spelt alike. Of what is no text, as it is written."""
+    prefix), then those spelt alike. Of what is no text, as written."""
     name, names = str(name), sorted(names)
     same = [k for k in names if k.casefold() == name.casefold() and k != name]
     ends_alike = [k for k in names if k.endswith("." + name) or name.endswith("." + k)]

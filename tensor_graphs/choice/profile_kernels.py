@@ -122,7 +122,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
 
 
 def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Request) -> str:
-    """Explain that a kernel's op is in the graph as it is written, and not in the form that is compiled."""
+    """Explain that a kernel's op is in the graph as written, and not in the form that is compiled."""
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
     if request.intermediates == "auto":

@@ -26,7 +26,7 @@ Given = Path | Pin
 
 
 def form_of(request: Request, chosen: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
-    """Return the form of a request's graph that a path is of: as it is written, with composites recognised and parts rewritten,
+    """Return the form of a request's graph that a path is of: as written, with composites recognised and parts rewritten,
     without recipes (where memory was short), and each of them with other values between its ops, except the unchanged pieces.
     database: where recipes are looked for. Raises NoPathError where it is of none."""
     graph, here, key, tried = request.graph, request.here, chosen.graph_key, list[PreparedGraph]()

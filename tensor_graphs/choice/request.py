@@ -40,7 +40,7 @@ ROUNDINGS = 2.0
 
 @dataclass(frozen=True)
 class Request:
-    """A graph, as it is written, and the options for it; each field is the argument of that name of `compile_graph`, unchanged.
+    """A graph, as written, and the options for it; each field is the argument of that name of `compile_graph`, unchanged.
     database: open, or its name, or None for the usual one. path: in place of a choice; of a pin, tolerance and backends count where
     none are given."""
 

@@ -38,7 +38,7 @@ def run(program: StageProgram, operands: Sequence[Numbers], dims: Mapping[str, i
 
 
 class _WrittenArray:
-    """An array as it is written: of scratch that belongs to turns of a nest, one for each of them."""
+    """An array as written: of scratch that belongs to turns of a nest, one for each of them."""
 
     def __init__(self, array: Array, sizes: tuple[int, ...], values: Numbers | None = None) -> None:
         self.array, self.shape = array, sizes

@@ -159,7 +159,7 @@ def constant(value: bool | int | float | Dim | np.ndarray | Sequence[Any], dtype
     """A constant: a scalar, an expression of dims (the value of the dim at run time), or a small array.
 
     dtype defaults to f32 for floats, i32 for ints and dims, bool for booleans. Raises DTypeError when the value does not fit.
-    A float is kept as it is written and rounded when it is used: one beyond the dtype's largest is infinite then (`x * 1e39`, where
+    A float is kept as written and rounded when it is used: one beyond the dtype's largest is infinite then (`x * 1e39`, where
     that is hardly meant, is refused).
     """
     if isinstance(value, Node):

@@ -4,7 +4,7 @@
 
 A second evaluation of the definitions. Every float carries an absolute error: what one unit roundoff u in each value that
 was computed on the way does to it, to first order, as if roundings were independent (in quadrature). Inputs are exact. An op
-adds u · |result| in the dtype as it is written; a sum adds what its partial sums lose in f32 or wider:
+adds u · |result| in the dtype as written; a sum adds what its partial sums lose in f32 or wider:
 
     x · y     √((x·δy)² + (y·δx)² + (δx·δy)²)          x + y    √(δx² + δy²)
     Σ xᵢ      √(Σ δxᵢ² + u² · ((n − 1)/2 · Σ xᵢ² + n/3 · (Σ xᵢ)²))

@@ -42,7 +42,7 @@ class _InWords:
 
 
 def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
-    """graphs: the same math, as it is written and as compiled."""
+    """graphs: the same math, as written and as compiled."""
     if len(op.written.outputs) > 1:
         return _of_several(graphs, op)
     difference, other_op = _in_words(graphs, op)

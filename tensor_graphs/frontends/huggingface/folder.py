@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gemma3TextConfig:
-    """Settings of the config.json of a Gemma 3 text decoder as it is written, under transformers' names (read: families.GEMMA3).
+    """Settings of the config.json of a Gemma 3 text decoder as written, under transformers' names (read: families.GEMMA3).
 
     layer_types: SLIDING or FULL per layer. rope_theta, rope_factor: of full layers (angle = position / factor ·
     theta^(−2i/head_dim)); rope_local_theta, rope_local_factor: of sliding layers. Scores are multiplied by
