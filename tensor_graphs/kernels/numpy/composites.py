@@ -203,7 +203,7 @@ def gather_linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         outs[0][mine] = y if bias is None else y + wide(bias[e])
 
 
-@row("embedding")
+@row("embedding", warns=False)
 def embedding(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     table, ids = ins
     if len(table) == 0:
@@ -261,7 +261,7 @@ def attention(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         outs[0][:, h] = weights @ v[:, h // group]
 
 
-@row("write_rows", in_place=True)
+@row("write_rows", in_place=True, warns=False)
 def write_rows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     base, value = ins
     out, axis, start = outs[0], attrs["axis"] % ins[0].ndim, attrs["start"]
@@ -273,17 +273,17 @@ def write_rows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         out[(*place, slice(low, high))] = value[(*place, slice(low - start, high - start))]
 
 
-@row("concat")
+@row("concat", warns=False)
 def concat(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     np.concatenate(list(ins), axis=attrs["axis"], out=outs[0])
 
 
-@row("argmax")
+@row("argmax", warns=False)
 def argmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     outs[0][...] = np.argmax(wide(ins[0]), axis=attrs["axis"])
 
 
-@row("topk")
+@row("topk", warns=False)
 def topk(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """A stable sort of the reversed axis, read backwards: descending, equal ones by index, NaN first. The definition ranks by
     counting, which takes n² elements: 256 rows of 1024 took minutes and gigabytes."""
@@ -307,7 +307,7 @@ def cumsum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     outs[0][...] = np.cumsum(x, axis=attrs["axis"], dtype=np.float64 if is_float(x) else x.dtype).astype(outs[0].dtype)
 
 
-@row("windows")
+@row("windows", warns=False)
 def windows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     how = of_attributes(attrs)
     outs[0][...] = strided(padded(ins[0], how.padding, attrs["value"]), how)
@@ -357,7 +357,7 @@ def avg_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     outs[0][...] = total / count
 
 
-@row("upsample")
+@row("upsample", warns=False)
 def upsample(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, scale = ins[0], attrs["scale"]
     lead = x.ndim - len(scale)
