@@ -124,7 +124,7 @@ def verdict_key(kernel: Kernel, signature: Signature) -> tuple[str, str]:
 
 def timing_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int], descriptors: Sequence[tuple[str, Described]] = (),
                ) -> tuple[str, str]:
-    """Return the key of a time, likewise."""
+    """Return the key of a timing, made as the key of a verdict is."""
     return kernel.identity, timed_workload(signature, binding, descriptors).key
 
 
