@@ -43,10 +43,10 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
                   assuming: str | Sequence[str] = ()) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
-    tolerance: largest relative error against the float64 oracle (default: 1e-3, or two roundings of an output's dtype where that is
-    more: 7.8e-3 for bf16, since storing a bf16 costs up to 3.9e-3 by itself). It is measured for every kernel and predicted for the
-    whole graph; where the prediction is beyond it, values are kept in float32 or float64 between ops (float states too; inputs and
-    outputs stay as written).
+    tolerance: None runs the graph as written: no value is narrower than the graph says, and each kernel agrees with the float64
+    oracle on its own part of the graph. A number is the largest relative error against the oracle: it is measured for every kernel
+    and predicted for the whole graph; where the prediction is beyond it, values are kept in float32 or float64 between ops (float
+    states too; inputs and outputs stay as written). It has to leave room for the rounding of the outputs: 3.9e-3 for bf16.
     intermediates: "as_written", "float32" or "float64" to fix that dtype; "bfloat16": products by parameters of bf16 are made of
     bf16 values, whatever is predicted, which is faster for many rows.
     at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'

@@ -1,7 +1,7 @@
 """cost_table: which kernels may be used, and what they cost: rows of the database, else an estimate that is marked as one.
 
 A kernel may be used for a signature when a verdict is on file here: it was compared with the oracle at several sizes, passed, and
-its error is within the tolerance. Without a verdict it is a candidate: the compiler has it verified before it uses it.
+its error is within the tolerance, if there is one. Without a verdict it is a candidate: the compiler has it verified before use.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class CostTable:
 
     database: Database
     backends: tuple[str, ...]
-    tolerance: float
+    tolerance: float | None
     threads: int | None = None
     margin: float = 1.0
     graph: weakref.ref[Graph] | None = None
@@ -195,7 +195,7 @@ class CostTable:
         if reason is not None:
             return reason
         error = self.error(kernel, signature, binding)
-        if error is None or not error <= self.tolerance:
+        if self.tolerance is not None and (error is None or not error <= self.tolerance):
             return f"its error {error:.2g} is beyond the tolerance {self.tolerance:.2g}"
         return None
 
@@ -325,7 +325,8 @@ class CostTable:
         measured = []
         for run in self.tried(graph, binding):
             error = run.row.worst_relative_error if run.path.all_steps else 0.0
-            if error is not None and error <= self.tolerance and (costed := paths.still(run.path)) is not None:
+            allowed = same_math_limit(root.type for root in graph.roots) if self.tolerance is None else self.tolerance
+            if error is not None and error <= allowed and (costed := paths.still(run.path)) is not None:
                 measured.append((run.seconds + paths.charge(costed), costed))
         if not measured:
             return cheapest

@@ -1,10 +1,10 @@
-"""intermediates: in which float dtype a graph's values are kept between its ops: as written, wider for a tight tolerance, or, on
-request, narrower in products.
+"""intermediates: in which float dtype a graph's values are kept between its ops: as written, wider for a tolerance, or, on request,
+narrower in products.
 
-A kernel's error is measured; how much a whole graph amplifies the rounding of its values is predicted (costs/precision.py). Where
-the prediction is beyond the tolerance, the graph is rewritten with wider intermediates (widening.py): float32 where that is wider
-and suffices, else float64 (decisions 0006, 0044 and 0092). bfloat16 products are never chosen automatically (passes/narrow.py,
-decision 0060).
+Without a tolerance a graph runs as written (decision 0099). A kernel's error is measured; how much a whole graph amplifies the
+rounding of its values is predicted (costs/precision.py). Where the prediction is beyond a tolerance, the graph is rewritten with
+wider intermediates (widening.py): float32 where that is wider and suffices, else float64 (decisions 0006, 0044 and 0092). bfloat16
+products are never chosen automatically (passes/narrow.py, decision 0060).
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ class IntermediatesError(TensorGraphsError):
     """Another word for the dtype of intermediates than those of WANTED."""
 
 
-def as_written(graph: Graph, tolerance: float, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
-    """Return the graph as it is."""
+def as_written(graph: Graph, tolerance: float | None, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
+    """Return the graph unchanged."""
     predicted = predicted_error(graph, backends)
+    if tolerance is None:
+        return Intermediates(graph, False, predicted, "as written, nothing narrower than the graph says")
     unknown, norm = unpredictable(graph, tolerance), centred(graph)
     of_rows = f", times |mean| / deviation of the rows of {norm} where that is above 1" if norm else ""
     reason = f"as written, predicted error {f'unknown: {unknown}' if unknown else f'{predicted:.1e}{of_rows}'}"
@@ -37,8 +39,8 @@ def as_written(graph: Graph, tolerance: float, why: str = "", backends: Sequence
 
 
 @phase("prepare")
-def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Intermediates:
-    """Return the graph to run within a tolerance. Raises IntermediatesError for a word that is not in WANTED."""
+def decide(graph: Graph, tolerance: float | None, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Intermediates:
+    """Return the graph to run within a tolerance (None: as written). Raises IntermediatesError for a word that is not in WANTED."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     beyond = _beyond(graph, tolerance, backends)
@@ -49,29 +51,34 @@ def decide(graph: Graph, tolerance: float, wanted: Wanted = "auto", backends: Se
     if wanted != "auto":
         form = widening.rewritten(graph, wanted, backends=backends)
         return replace(form, why=f"{form.why}{_beyond(form.graph, tolerance, backends)}")
+    assert tolerance is not None                                    # nothing is beyond none
     return widening.within(graph, tolerance, backends) or as_written(graph, tolerance, backends=backends)
 
 
-def _beyond(graph: Graph, tolerance: float, backends: Sequence[str]) -> str:
+def _beyond(graph: Graph, tolerance: float | None, backends: Sequence[str]) -> str:
     """Return a note that a graph's predicted error is beyond the tolerance; "" where it is not."""
+    if tolerance is None:
+        return ""
     predicted = predicted_error(graph, backends)
     return f"; the predicted error {predicted:.1e} is beyond the tolerance {tolerance:.1e}" if predicted > tolerance else ""
 
 
 def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
-    """Yield the form of a prepared graph that `decide` names; with "auto" then the other one, for when no path of the first is
-    within the tolerance.
+    """Yield the form of a prepared graph that `decide` names; with "auto" then the other one, for when the first has no path that
+    may be used.
 
     Listing, measuring and compiling all go through this, so that they use the same graph. Raises NoPathError for a tolerance that
     no form can meet.
     """
     tolerance, backends = request.allowed, request.here
-    check_reach(graph, tolerance)
+    if tolerance is not None:
+        check_reach(graph, tolerance)
     decided = decide(graph, tolerance, request.intermediates, backends)
     yield decided
     if request.intermediates != "auto":
         return
     if decided.wide:
+        assert tolerance is not None                                # wide by a prediction that is beyond it
         yield as_written(graph, tolerance, f"as written, since no path with wider values between the ops is within the tolerance "
                                 f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too", backends)
         return

@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from weakref import WeakKeyDictionary
 
+from tensor_graphs.choice.border_copies import Interior, interior
 from tensor_graphs.choice.prepared_form import PreparedGraph as PreparedGraph
+from tensor_graphs.devices.known import devices
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composite import is_loop
@@ -24,6 +26,7 @@ from tensor_graphs.paths.lower import device_asked
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites import user_rules
 
+_interiors: WeakKeyDictionary[Graph, Interior | None] = WeakKeyDictionary()
 _recognised: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
 Formed = tuple[tuple[tuple[PartOp, ...], str], Callable[[Collection[str]], PreparedGraph] | None]
 _formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool, Sequence[str]], Formed]] = WeakKeyDictionary()
@@ -43,6 +46,16 @@ def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = Tru
         device_asked(node)
     if not wanted:
         return _as_written(graph, backends)
+    if len(devices()) > 1 and graph not in _interiors:              # on one device a copy is its source
+        _interiors[graph] = interior(graph)
+    between = _interiors.get(graph)
+    if between is None:
+        return _prepared(graph, recipes, backends)
+    prepared = _prepared(between.graph, recipes, backends)
+    return PreparedGraph(graph) if prepared.graph is between.graph else between.restored(prepared)
+
+
+def _prepared(graph: Graph, recipes: Database | bool, backends: Sequence[str]) -> PreparedGraph:
     if graph not in _recognised:
         from tensor_graphs.choice.rewriting import said_in_composites
 

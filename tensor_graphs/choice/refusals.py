@@ -44,6 +44,7 @@ def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapp
         if more:
             fix = f"--backends {','.join((*costs.backends, *more))} (in Python backends=): {' and '.join(more)} computes it"
         return NoPathError(f"{error}\n  {listed}\n  fix: {fix}")
+    assert costs.tolerance is not None                              # where there is none, it stands in nobody's way
     coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > costs.tolerance}, key=str)
     listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
     return NoPathError(f"no path is within the tolerance {costs.tolerance:.2g}\n  {listed}\n"

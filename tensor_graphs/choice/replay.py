@@ -57,11 +57,11 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
                     yield prepared
 
 
-def _unchanged(graph: Graph, tolerance: float, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
+def _unchanged(graph: Graph, tolerance: float | None, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
     """Yield what may have stayed as it was written, the likeliest first. Of two that are one graph the first has more known
     kernels."""
     pieces = [] if word == NARROWER else own_pieces(graph, word, here)
-    if pieces:
+    if pieces and tolerance is not None:
         yield kept_within(graph, pieces, tolerance, word, here)[0]
     for count in range(len(pieces), -1, -1):
         yield frozenset(pieces[:count])

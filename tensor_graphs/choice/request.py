@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from tensor_graphs.arguments import ArgumentError, names, number, place, whole
 from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
-from tensor_graphs.language.dtypes import DType, bf16
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.assumptions import CONDITIONS
@@ -28,14 +28,9 @@ if TYPE_CHECKING:
 
 Wanted = Literal["auto", "as_written", "bfloat16", "float32", "float64"]
 
-DEFAULT_TOLERANCE = 1e-3
-
 CONDITION = f"one or several of {', '.join(map(repr, CONDITIONS))}, or leave it out"
 
 USUAL = f"backends={DEFAULT_BACKENDS} (tg: --backends {','.join(DEFAULT_BACKENDS)}), or leave it out"
-
-ROUNDINGS = 2.0
-"""of an output's own dtype that the default tolerance leaves room for: 7.8e-3 for bf16"""
 
 
 @dataclass(frozen=True)
@@ -121,14 +116,10 @@ class Request:
         return database if isinstance(database, Database) else open_database(database, make_folder=database is None)
 
     @cached_property
-    def allowed(self) -> float:
-        """The tolerance; by default 1e-3, or two roundings of the coarsest dtype of an output or state, or of products that are to
-        be of bf16, where that is more."""
+    def allowed(self) -> float | None:
+        """The tolerance; None: the graph as written, nothing narrower than it says."""
         asked = self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance
-        if asked is None:
-            rounded = [root.dtype for root in self.graph.roots] + [bf16] * (self.intermediates == "bfloat16")
-            return max([DEFAULT_TOLERANCE, *(ROUNDINGS * roundoff(dtype) for dtype in rounded)])
-        return float(asked)
+        return None if asked is None else float(asked)
 
 
 def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:

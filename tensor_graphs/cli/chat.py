@@ -41,7 +41,7 @@ def chat(
         int | None, typer.Option(min=1, help="How many tokens an answer has at most. [default: until the model ends its turn]")
     ] = None,
     drawing: groups.SamplingOptions,
-    dtype: options.WeightDtype = None,
+    dtypes: groups.Dtypes,
     random_weights: options.RandomWeights = None,
     choice: groups.ModelOptions,
     decoder: groups.DecoderOptions,
@@ -52,7 +52,7 @@ def chat(
 
     print_document = decoder.document_printer()
     sampling, stop_texts = drawing.sampling(), drawing.stop_texts()
-    loaded = load_decoder(model, dtype=dtype, max_positions=decoder.max_positions, random_seed=random_weights)
+    loaded = load_decoder(model, dtypes, max_positions=decoder.max_positions, random_seed=random_weights)
     chat_tokenizer(loaded)
     model_ready = ready(loaded, choice, decoder.db, at=STEP,
                         largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1},

@@ -26,13 +26,14 @@ class Ready:
     compile_seconds: float
 
 
-def load_decoder(name: str, *, dtype: str | None, max_positions: int | None, random_seed: int | None) -> LoadedModel:
+def load_decoder(name: str, dtypes: groups.Dtypes, *, max_positions: int | None, random_seed: int | None) -> LoadedModel:
     """Return the model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what
     `load_model` raises."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import load_model
 
-    loaded = load_model(name, dtype=dtype, max_positions=max_positions, random_seed=random_seed)
+    loaded = load_model(name, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
+                        random_seed=random_seed)
     if loaded.encoder:
         raise options.NotPossible(
             f"{name} is a {loaded.kind} model, which does not generate text\n  fix: tg embed {name} --text …"

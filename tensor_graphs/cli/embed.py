@@ -18,7 +18,7 @@ def embed(
         str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")
     ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
-    dtype: options.WeightDtype = None,
+    dtypes: groups.Dtypes,
     choice: groups.ModelOptions,
     common: groups.Common,
 ) -> None:
@@ -29,7 +29,7 @@ def embed(
     for number, each_text in enumerate(text, 1):
         if not each_text.strip():
             raise options.UsageError(f"--text number {number} is empty: there is nothing to embed")
-    loaded = load_model(model, dtype=dtype)
+    loaded = load_model(model, dtype=dtypes.dtype, activations=dtypes.activations)
     if not loaded.encoder:
         raise options.NotPossible(f"{model} is a {loaded.kind} model, which does not embed\n  fix: tg run {model} --prompt …")
     vectors, model_ready, left_out = embeddings(loaded, text, choice, common.db, quiet=common.json)

@@ -51,7 +51,7 @@ def explain(
 
     if (kernels or roofline is not None) and diff is not None:
         raise options.UsageError("--kernels and --roofline are of one plan\n  fix: without --diff")
-    graph = graph_of(source, choice.dtype, choice.max_positions)
+    graph = graph_of(source, choice, choice.max_positions)
     sizes = options.sizes(at, graph)
     request = {**choice.request(), "path": plan}
     requests = [request] if diff is None else [{**request, **side(text)} for text in diff]

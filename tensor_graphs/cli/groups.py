@@ -22,10 +22,17 @@ class Common:
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphOptions:
-    """Options of the verbs that choose paths of a `FILE.tg|MODEL`."""
+class Dtypes:
+    """Dtypes of a model."""
 
     dtype: options.WeightDtype = None
+    activations: options.ActivationDtype = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphOptions(Dtypes):
+    """Options of the verbs that choose paths of a `FILE.tg|MODEL`."""
+
     tolerance: options.GraphTolerance = None
     intermediates: options.Intermediates = "auto"
     backends: options.Backends = None

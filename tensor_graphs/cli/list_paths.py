@@ -36,7 +36,7 @@ def list_paths(
     from tensor_graphs.choice.prepare import prepare
     from tensor_graphs.views.pareto import picture
 
-    graph = graph_of(source, choice.dtype, choice.max_positions)
+    graph = graph_of(source, choice, choice.max_positions)
     names = options.backends(choice.backends)
     listing = enumerate_paths(graph, **choice.request() | {"backends": names}, database=common.store(), at=typical(graph, at),
                               measured=measured)

@@ -39,12 +39,12 @@ def plan(
     if pin is not None:
         options.check_new(pin, force)                               # before anything is compared
     drawing.check(svg)
-    graph = graph_of(source, choice.dtype, choice.max_positions, greedy=not logits)
+    graph = graph_of(source, choice, choice.max_positions, greedy=not logits)
     with options.status("compiling", common.json) as update:
         plan = compile_graph(graph, **choice.request(), database=common.store(pinned=plan_file is not None), at=typical(graph, at),
                              progress=update, largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit,
                              path=plan_file)
-    pinned = plan.pin.made_of(_in_words(source, graph, choice.max_positions, logits))
+    pinned = plan.pin.made_of(_in_words(source, graph, choice, logits))
     if pin is not None:
         pinned.save(pin, overwrite=force)
     if svg is not None or dot is not None:
@@ -61,11 +61,12 @@ def plan(
         print(f"pinned: {pin} (tg run, chat, embed, explain and plan take it: --plan {pin})")
 
 
-def _in_words(source: str, graph: Graph, max_positions: int | None, logits: bool) -> str:
+def _in_words(source: str, graph: Graph, choice: groups.GraphOptions, logits: bool) -> str:
     """Return what a graph was made of, as it is typed."""
     if source.endswith(".tg"):
         return source
     dtypes = {p.dtype for p in graph.parameters.values() if p.dtype.is_float}
     return " ".join([source, *(f"--dtype {dtype.numpy.name}" for dtype in dtypes),
-                     *([f"--max-positions {max_positions}"] if max_positions is not None else []),
+                     *([f"--activations {choice.activations}"] if choice.activations else []),
+                     *([f"--max-positions {choice.max_positions}"] if choice.max_positions is not None else []),
                      *(["--logits"] if logits else [])])

@@ -63,7 +63,7 @@ def profile(
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.measure.queue.report import LEFT, NOT_OFFERED
 
-    graph = graph_of(source, choice.dtype, choice.max_positions)
+    graph = graph_of(source, choice, choice.max_positions)
     store = common.store()
     single = bool(kernel or op)
     if paths and (single or inputs):

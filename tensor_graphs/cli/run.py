@@ -37,7 +37,7 @@ def run(
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
     drawing: groups.SamplingOptions,
-    dtype: options.WeightDtype = None,
+    dtypes: groups.Dtypes,
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
@@ -51,7 +51,7 @@ def run(
 
     print_document = decoder.document_printer()
     sampling, stop_texts = drawing.sampling(), drawing.stop_texts()
-    loaded = load_decoder(model, dtype=dtype, max_positions=decoder.max_positions, random_seed=random_weights)
+    loaded = load_decoder(model, dtypes, max_positions=decoder.max_positions, random_seed=random_weights)
     asked = starts(loaded, prompt, prompts, system, ids, chat)
     if stop_texts and loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer, so --stop has no text to look at\n  fix: leave it out")

@@ -16,7 +16,7 @@ def show(
     source: Annotated[
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.", show_default=False)
     ] = "",
-    dtype: options.WeightDtype = None,
+    dtypes: groups.Dtypes,
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
     svg: drawing.Svg = None,
@@ -32,7 +32,7 @@ def show(
     """Print a graph in canonical text (inputs, nodes, outputs, updates) and its structural key; or draw it; or print the text of
     a kernel."""
     if kernel is not None:
-        _show_source(source, kernel, dtype, max_positions, backends, at, common)
+        _show_source(source, kernel, dtypes, max_positions, backends, at, common)
         return
     if not source:
         raise options.UsageError("tg show: which graph?\n  fix: a .tg file, a model folder or a built-in shape; or --source KERNEL")
@@ -41,7 +41,7 @@ def show(
     from tensor_graphs.rewrites.passes.recognise import write_out
 
     drawing.check(svg)
-    graph = graph_of(source, dtype, max_positions)
+    graph = graph_of(source, dtypes, max_positions)
     if expand:
         graph = write_out(graph)
     if svg is not None or dot is not None:
@@ -60,7 +60,7 @@ def show(
         print(f"# structural key {graph.structural_key}")
 
 
-def _show_source(source: str, kernel: str, dtype: str | None, max_positions: int | None, backends: str | None, at: str | None,
+def _show_source(source: str, kernel: str, dtypes: groups.Dtypes, max_positions: int | None, backends: str | None, at: str | None,
                  common: groups.Common) -> None:
     """Print the text of a kernel by its name alone, or of what a plan of the graph runs."""
     from dataclasses import asdict
@@ -70,7 +70,7 @@ def _show_source(source: str, kernel: str, dtype: str | None, max_positions: int
     if source:
         from tensor_graphs.choice.compile import compile_graph
 
-        graph = graph_of(source, dtype, max_positions)
+        graph = graph_of(source, dtypes, max_positions)
         sizes = typical(graph, at)
         with options.status("compiling", common.json) as update:
             plan = compile_graph(graph, backends=options.given_backends(backends), database=common.store(), at=sizes,

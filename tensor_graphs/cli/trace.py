@@ -25,7 +25,7 @@ def trace(
     from tensor_graphs.choice.compile import compile_graph
     from tensor_graphs.views.timeline import timeline
 
-    graph = graph_of(source, choice.dtype, choice.max_positions)
+    graph = graph_of(source, choice, choice.max_positions)
     store = common.store(pinned=plan is not None)
     with options.status("compiling", common.json) as update:
         compiled = compile_graph(graph, **choice.request(), database=store, at=typical(graph, at), progress=update, path=plan)

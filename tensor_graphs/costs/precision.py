@@ -189,8 +189,11 @@ STEEP = 64.0
 _of_products: weakref.WeakKeyDictionary[Graph, dict[Precision, float]] = weakref.WeakKeyDictionary()
 
 
-def too_coarse(graph: Graph | None, precision: Precision, tolerance: float, backends: Sequence[str] = ()) -> str:
-    """Return why no product of a graph may have a precision; "" where it may. graph: None where it is no longer referenced."""
+def too_coarse(graph: Graph | None, precision: Precision, tolerance: float | None, backends: Sequence[str] = ()) -> str:
+    """Return why no product of a graph may have a precision; "" where it may. graph: None where it is no longer referenced.
+    tolerance: None, where nothing may be narrower than the graph says."""
+    if tolerance is None:
+        return f"products of {precision.name} are narrower than the graph says, and no tolerance allows them"
     predicted = math.inf if graph is None else predicted_with(graph, precision, backends)
     if predicted <= tolerance:
         return ""

@@ -60,7 +60,8 @@ class BertSpec:
             normalise=self.normalise, **ALIKE)
 
 
-def bert_graph(spec: BertSpec, *, max_positions: int | None = None, weight_dtype: DType = f32) -> Graph:
+def bert_graph(spec: BertSpec, *, max_positions: int | None = None, weight_dtype: DType = f32,
+               activation_dtype: DType = f32) -> Graph:
     """The encoder of a BERT: see `encoder_graph`; max_positions: by default as many as the model has."""
-    return encoder_graph(spec.facts, BERT, weight_dtype=weight_dtype,
+    return encoder_graph(spec.facts, BERT, weight_dtype=weight_dtype, activation_dtype=activation_dtype,
                          max_positions=spec.positions if max_positions is None else max_positions)

@@ -71,6 +71,8 @@ class Gemma3Spec:
             final_softcap=self.final_softcap, tied=self.tied, **{**ALIKE, "embedding_scale": self.embedding_scale})
 
 
-def gemma3_graph(spec: Gemma3Spec, *, max_positions: int, weight_dtype: DType = f32, output: Output = "logits") -> Graph:
+def gemma3_graph(spec: Gemma3Spec, *, max_positions: int, weight_dtype: DType = f32,
+                 activation_dtype: DType = f32, output: Output = "logits") -> Graph:
     """The decoder of a Gemma 3: see `decoder_graph`."""
-    return decoder_graph(spec.facts, GEMMA3, max_positions=max_positions, weight_dtype=weight_dtype, output=output)
+    return decoder_graph(spec.facts, GEMMA3, max_positions=max_positions, weight_dtype=weight_dtype,
+                         activation_dtype=activation_dtype, output=output)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 
@@ -208,7 +208,7 @@ class TensorNames:
 
 
 def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
-                  output: Output = "logits") -> Graph:
+                  activation_dtype: DType = f32, output: Output = "logits") -> Graph:
     """A decoder over a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
 
     output "token": -> `token` i32[m] and `logit` f32[m] instead, the likeliest token of each position and its logit; where they
@@ -216,19 +216,21 @@ def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
 
     Dims: n new tokens, p tokens that are in the cache already, m ≤ n last positions that get logits; p + n ≤
     max_positions. n = all, p = 0 is a prefill; n = m = 1 decodes; m = n is teacher forcing.
-    States: `layers.{i}.k` and `layers.{i}.v`, f32[max_positions, kv_heads, head_dim]; rows p … p + n − 1 are written,
+    States: `layers.{i}.k` and `layers.{i}.v`, [max_positions, kv_heads, head_dim]; rows p … p + n − 1 are written,
     keys after their rotation.
-    Parameters are declared in `weight_dtype` under the names of the checkpoint (`model.embed_tokens.weight`, …);
-    activations are f32. Raises AttributeValueError when max_positions < 1, or beyond a table of learnt positions.
+    Parameters are declared in `weight_dtype` under the names of the checkpoint (`model.embed_tokens.weight`, …); activations and
+    states in `activation_dtype`, except the logits, a router's probabilities and an attention sink's share, which are f32; norms
+    and softmax are computed in f32 inside. Raises AttributeValueError when max_positions < 1, or beyond a table of learnt
+    positions.
     """
     if max_positions < 1:
         raise AttributeValueError(f"decoder_graph: max_positions is {max_positions}", fix="at least 1")
     n, p, m = dim("n", 1, max_positions), dim("p", 0, max_positions - 1), dim("m", 1, max_positions)
-    step = _Step(facts, names, weight_dtype, n, p, max_positions)
+    step = _Step(facts, names, weight_dtype, n, p, max_positions, activation_dtype)
     x, table = step.embed(input("ids", (n,), i32))
     for i in range(len(facts.layers)):
         x = step.layer(i, x)
-    x = step.norm(names.norm, x[n - m:])
+    x = atomic.cast(step.norm(names.norm, x[n - m:]), f32)
     head = table if facts.tied else step.weight(names.head + ".weight", facts.vocabulary, facts.hidden)
     bias = step.bias("head", names.head, facts.vocabulary)
 
@@ -247,16 +249,17 @@ def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
     return graph({"token": token, "logit": scaled(logit)}, step.updates)
 
 
-def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32) -> Graph:
-    """`ids` i32[n], one sentence with its special tokens -> `hidden` f32[n, hidden], `embedding` f32[hidden].
+def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
+                  activation_dtype: DType = f32) -> Graph:
+    """`ids` i32[n], one sentence with its special tokens -> `hidden` [n, hidden], `embedding` f32[hidden].
 
     n: 1 … max_positions. Every token sees every token, or those in its window; all are of sentence type 0. Parameters are
-    declared in `weight_dtype` under the names of the checkpoint; activations are f32.
+    declared in `weight_dtype` under the names of the checkpoint; activations, `hidden` too, in `activation_dtype`.
     Raises AttributeValueError when max_positions < 1, or beyond a table of learnt positions.
     """
     if max_positions < 1:
         raise AttributeValueError(f"encoder_graph: max_positions is {max_positions}", fix="at least 1")
-    step = _Step(facts, names, weight_dtype, dim("n", 1, max_positions), 0, max_positions, cached=False)
+    step = _Step(facts, names, weight_dtype, dim("n", 1, max_positions), 0, max_positions, activation_dtype, cached=False)
     x, _ = step.embed(input("ids", (step.n,), i32))
     for i in range(len(facts.layers)):
         x = step.layer(i, x)
@@ -265,7 +268,8 @@ def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
 
 
 def pool(facts: Facts, hidden: Node) -> Node:
-    """hidden[n, d] -> [d]: the mean of the tokens, the first, or each channel's largest; of length 1 if asked."""
+    """hidden[n, d] -> f32[d]: the mean of the tokens, the first, or each channel's largest; of length 1 if asked."""
+    hidden = atomic.cast(hidden, f32)
     pooled: Node
     if facts.pooling == "mean":
         pooled = mean(hidden, axis=0)
@@ -280,12 +284,12 @@ def pool(facts: Facts, hidden: Node) -> Node:
 class _Step:
     """One forward step under construction: n new tokens after p cached ones (an encoder: after none, and none are kept)."""
 
-    def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, n: Dim, p: Dim, max_positions: int,
+    def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, n: Dim, p: Dim, max_positions: int, dtype: DType,
                  cached: bool = True) -> None:
         if facts.positions and max_positions > facts.positions - facts.first_position:
             raise AttributeValueError(f"max_positions is {max_positions}",
                                       fix=f"the model has 1 to {facts.positions - facts.first_position}")
-        self.facts, self.names, self.weight_dtype, self.cached = facts, names, weight_dtype, cached
+        self.facts, self.names, self.weight_dtype, self.dtype, self.cached = facts, names, weight_dtype, dtype, cached
         self.n, self.p, self.max_positions = n, p, max_positions
         self.updates: dict[State | str, Node] = {}
         places = atomic.iota((n,), 0, i32)
@@ -313,9 +317,9 @@ class _Step:
         if not name:
             return x
         if "{e}" in name:                                # x[n, heads, size]: a weight for each head
-            unit = rms_norm(x, eps=facts.eps) if facts.norm == "rms" else layer_norm(x, eps=facts.eps)
+            unit = (rms_norm if facts.norm == "rms" else layer_norm)(atomic.cast(x, f32), eps=facts.eps)
             stack = atomic.cast(self.weight(name.replace(".{e}", "") + ".weight", *x.shape[1:]), f32)
-            return cast(Node, unit * (stack + facts.norm_offset if facts.norm_offset else stack))
+            return atomic.cast(unit * (stack + facts.norm_offset if facts.norm_offset else stack), self.dtype)
         assert isinstance(size, int)
         weight = self.weight(name + ".weight", size)
         out: Node = (rms_norm(x, weight, eps=facts.eps, offset=facts.norm_offset) if facts.norm == "rms" else
@@ -328,13 +332,13 @@ class _Step:
         """(the tokens' vectors [n, hidden], the table they are from): tokens, types and learnt positions, added."""
         facts, names = self.facts, self.names
         table = self.weight(names.embed + ".weight", facts.vocabulary, facts.hidden)
-        x = embedding(table, ids, scale=facts.embedding_scale_for(self.weight_dtype), dtype=f32)
+        x = embedding(table, ids, scale=facts.embedding_scale_for(self.weight_dtype), dtype=self.dtype)
         if facts.token_types:
-            x = x + atomic.cast(self.weight(names.types + ".weight", facts.token_types, facts.hidden)[0], f32)
+            x = x + atomic.cast(self.weight(names.types + ".weight", facts.token_types, facts.hidden)[0], self.dtype)
         if facts.positions:
             start = facts.first_position + self.p
             rows = self.weight(names.positions + ".weight", facts.positions, facts.hidden)[start:start + self.n]
-            x = x + atomic.cast(rows, f32)
+            x = x + atomic.cast(rows, self.dtype)
         return self.norm(names.embed_norm, x), table
 
     def layer(self, i: int, x: Node) -> Node:
@@ -398,8 +402,8 @@ class _Step:
         """
         (n, heads, width), (s, groups, _) = q.shape, keys.shape
         per = self.facts.heads // self.facts.kv_heads
-        rows = atomic.reshape(atomic.permute(q, (1, 0, 2)), (groups, n * per, width))
-        scores = atomic.reshape(dot(rows, atomic.permute(keys, (1, 2, 0))), (heads, n, s)) * layer.scale
+        rows = atomic.cast(atomic.reshape(atomic.permute(q, (1, 0, 2)), (groups, n * per, width)), f32)
+        scores = atomic.reshape(dot(rows, atomic.cast(atomic.permute(keys, (1, 2, 0)), f32)), (heads, n, s)) * layer.scale
         if self.facts.attention_softcap:
             scores = tanh(scores / self.facts.attention_softcap) * self.facts.attention_softcap
         ahead = arithmetic.sub(atomic.iota((n, s), 1, i32), atomic.iota((n, s), 0, i32)) - atomic.dim_fill(self.p, (n, s), i32)
@@ -408,7 +412,7 @@ class _Step:
             seen = atomic.bit_and(seen, atomic.less(fill(-layer.window, (n, s), i32), ahead))
         total = logsumexp(arithmetic.where(seen, scores, -math.inf), axis=-1)                                  # [heads, n]
         sink_logits = atomic.reshape(atomic.cast(sinks, f32), (self.facts.heads, 1))
-        return atomic.reshape(atomic.permute(sigmoid(total - sink_logits), (1, 0)), (n, heads, 1))
+        return atomic.cast(atomic.reshape(atomic.permute(sigmoid(total - sink_logits), (1, 0)), (n, heads, 1)), self.dtype)
 
     def near(self, window: int) -> Node | None:
         """bool[n, n]: which tokens are at most `window` apart; None = all see all."""
@@ -432,11 +436,11 @@ class _Step:
         bucket = atomic.gather(constant(buckets.astype(np.int32)), arithmetic.abs(ahead), axis=0)
         bucket = bucket + arithmetic.where(arithmetic.less(0, ahead), half, 0)
         table = self.weight(self.names.relative + ".weight", self.facts.buckets, self.facts.heads)
-        return atomic.permute(embedding(table, bucket, dtype=f32), (2, 0, 1))
+        return atomic.permute(embedding(table, bucket, dtype=self.dtype), (2, 0, 1))
 
     def remember(self, name: str, rows: Node) -> Node:
         """The cache with rows p … p + n − 1 overwritten; the graph keeps it as the state's next value."""
-        cache = state(name, (self.max_positions, *rows.shape[1:]), f32)
+        cache = state(name, (self.max_positions, *rows.shape[1:]), self.dtype)
         self.updates[cache] = cache.write(rows, at=self.p)
         return self.updates[cache]
 
@@ -451,10 +455,11 @@ class _Step:
     def mix(self, at: str, x: Node, experts: Experts) -> Node:
         """x[n, hidden] -> [n, hidden]: what the chosen experts give, each times its probability; the others are not computed."""
         names, count, hidden = self.names, experts.count, self.facts.hidden
-        likely = softmax(self.linear("router", at + names.router, x, count))
+        likely = softmax(atomic.cast(self.linear("router", at + names.router, x, count), f32))
         best, which = topk(likely, k=experts.chosen)
         if experts.normalised:
             best = best / best.sum(-1, keepdims=True)
+        best = atomic.cast(best, self.dtype)
 
         def chosen(part: str, name: str, x: Node, size: int) -> Node:
             """x[n, chosen or 1, …] -> [n, chosen, size], each row by the matrix of the expert that it is for."""

@@ -56,7 +56,7 @@ class Pin:
 
     written: str
     dims: tuple[str, ...]
-    tolerance: float
+    tolerance: float | None
     backends: tuple[str, ...]
     variants: tuple[Pinned, ...]
     source: str = ""
@@ -166,8 +166,8 @@ def _read(data: Mapping[str, Any]) -> Pin:
         raise ArgumentError("it names no backend")
     Cells([v.cell for v in variants])                               # raises where they fill no box
     titles = entry("it", data, "titles", dict)
-    tolerance = float(entry("it", data, "tolerance", float))
-    if not tolerance >= 0:
+    tolerance = None if data.get("tolerance", 0) is None else float(entry("it", data, "tolerance", float))
+    if tolerance is not None and not tolerance >= 0:
         raise ArgumentError(f"its 'tolerance' is {tolerance}, and 0 or more is needed")
     return Pin(entry("it", data, "written", str), texts("dims"), tolerance, backends, variants,
                entry("it", data, "source", str), entry("it", data, "prepared", str), texts("devices"),

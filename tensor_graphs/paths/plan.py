@@ -167,7 +167,7 @@ class Plan:
     """
 
     graph: Graph
-    tolerance: float
+    tolerance: float | None
     variants: tuple[Variant, ...]
     largest: Mapping[str, int]
     backends: tuple[str, ...]
@@ -185,8 +185,13 @@ class Plan:
     def __repr__(self) -> str:
         calls = [v.path.kernel_calls for v in self.variants]
         return (f"<plan of graph {self.graph.structural_key[:12]}: {counted(len(self.variants), 'variant')} of "
-                f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, tolerance {self.tolerance:.1e}, "
+                f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, {self.accuracy}, "
                 f"backends {', '.join(self.backends)}>")
+
+    @property
+    def accuracy(self) -> str:
+        """What was asked for, for people."""
+        return "as written" if self.tolerance is None else f"tolerance {self.tolerance:.1e}"
 
     def __str__(self) -> str:
         from tensor_graphs.paths.plan_text import on_one_screen

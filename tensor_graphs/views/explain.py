@@ -144,7 +144,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     wanted = given_sizes(plan.graph, at, "at")
     at_memory = plan.binding(dims or wanted)
     use = plan.memory(**at_memory)
-    out = [f"graph {plan.graph.structural_key[:12]} · tolerance {plan.tolerance:.1e} · backends {', '.join(plan.backends)}"]
+    out = [f"graph {plan.graph.structural_key[:12]} · {plan.accuracy} · backends {', '.join(plan.backends)}"]
     out += [f"intermediates: {plan.intermediates}"] if plan.intermediates else []
     out += [plan.prepared] if plan.prepared else []
     out += [f"note: {n}" for n in (*plan.notes, *beyond(plan))]

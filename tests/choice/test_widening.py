@@ -109,7 +109,7 @@ def test_amid_a_graph_it_has_its_place_where_the_tolerance_allows_it() -> None:
     assert tight.wide and not of(tight.graph, NORMED) and "; as written: " not in tight.why
     assert re.search(r"; not as written: part_\w+, for which kernels are registered, as \S+ is predicted with it$", tight.why)
     with pytest.raises(KernelError) as refused:
-        tg.profile(AMID, kernels=[NORMED.name], database=":memory:", backends=BACKENDS)
+        tg.profile(AMID, kernels=[NORMED.name], database=":memory:", backends=BACKENDS, tolerance=2.0**-7)
     least = float(str(refused.value).rpartition("a tolerance of ")[2])
     loose = form(AMID, least)
     assert loose.wide and of(loose.graph, NORMED) and least < predicted_error(prepare(AMID, backends=BACKENDS).graph, BACKENDS)
@@ -120,7 +120,7 @@ def test_a_composite_that_has_no_place_is_told_so() -> None:
     graph = tg.graph(tg.exp(tg.sin(leaning(tg.cos(rows())))))
     here = r"leaning is in this graph as it is written(.|\n)*fix: intermediates=.* for profile and compile"
     with pytest.raises(KernelError, match=f"{here}; or a tolerance of"):
-        tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS)
+        tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS, tolerance=2.0**-7)
     with pytest.raises(KernelError, match=f"{here}$"):
         tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS, intermediates="float32")
 
@@ -180,7 +180,7 @@ def test_what_generated_kernels_join_with_a_piece_is_run_again(make: Callable[[t
 
 
 def test_a_pin_of_a_kernel_of_ones_own_is_run_in_another_process(database: Database, tmp_path: Path) -> None:
-    plan = tg.compile(ALONE, database=database, backends=BACKENDS)
+    plan = tg.compile(ALONE, database=database, backends=BACKENDS, tolerance=2.0**-7)
     assert [i.kernel for i in plan.variants[0].program.instructions] == [NORMED.name]
     plan.pin.save(tmp_path / "pinned.json")
     program = """
@@ -198,7 +198,7 @@ if __name__ == "__main__":
 
 
 def test_a_pin_of_a_kernel_that_is_gone_names_it(database: Database) -> None:
-    plan = tg.compile(OF_COMPOSITE, database=database, backends=BACKENDS)
+    plan = tg.compile(OF_COMPOSITE, database=database, backends=BACKENDS, tolerance=2.0**-7)
     unregister(LEANING.name)
     for given in (plan.pin, plan.variants[0].path):
         with pytest.raises(NoPathError, match=r"chooses 'numpy.run_leaning', and no kernel is named '\S+' here\n  fix: import"):

@@ -72,7 +72,7 @@ def filled(made: CompiledGraph, rows: int, seed: int) -> Session:
     session, draw = made.session(), np.random.default_rng(seed)
     states: dict[str, np.ndarray] = {}
     for name, node in made.graph.states.items():
-        states[name] = np.zeros([int(s) for s in node.shape], np.float32)
+        states[name] = np.zeros([int(s) for s in node.shape], node.dtype.numpy)
         states[name][:rows] = draw.standard_normal(states[name][:rows].shape) * 0.5
     session.restore(states)
     return session
@@ -128,6 +128,35 @@ def test_other_weights_are_packed_anew(graph: Graph, plans: tuple[Plan, Plan]) -
 
 def test_it_is_near_the_oracle(graph: Graph, plans: tuple[Plan, Plan]) -> None:
     assert error_at_once(plans[1], weights_of(graph, 3)) < 1e-3
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Plan]:
+    """The decoder with activations and caches of bf16: by launches, and as one kernel."""
+    graph = gemma3_graph(SPEC, max_positions=1024, weight_dtype=tg.bf16, activation_dtype=tg.bf16, output="token")
+    database = tmp_path_factory.mktemp("narrow") / "b.db"
+    launched = compile_graph(graph, backends=THERE, database=database, at=AT, largest=LARGEST)
+    (kernel,) = whole_kernels(THERE)
+    path = launched.variant(AT).path.at_once(kernel)
+    return launched, compile_graph(graph, backends=THERE, database=database, at=AT, largest=LARGEST, path=path)
+
+
+def test_with_caches_of_bf16_it_is_near_the_oracle(narrow: tuple[Plan, Plan]) -> None:
+    assert error_at_once(narrow[1], weights_of(narrow[1].graph, 3)) <= 2.0**-8 * 1.01      # rows of the caches are rounded once
+
+
+@pytest.mark.parametrize("begin", [0, 505, 990])
+def test_with_caches_of_bf16_it_writes_what_the_launches_write(narrow: tuple[Plan, Plan], begin: int) -> None:
+    weights = weights_of(narrow[0].graph, 1)
+    rows = []
+    for plan in narrow:
+        made = bind(plan, weights)
+        session = filled(made, begin, 7)
+        for at in range(begin, begin + 4):                          # the same tokens: what is drawn next may differ by a rounding
+            steps(made, session, [17 + at % 5], 1, at)
+        rows.append(caches(session, made.graph.states, begin + 4).astype(np.float32))
+    assert rows[0].shape == rows[1].shape and np.abs(rows[0] - rows[1]).max() < 0.05
+    assert np.sqrt(np.mean((rows[0][:, -4:] - rows[1][:, -4:]) ** 2)) < 0.01 * np.sqrt(np.mean(rows[0][:, -4:] ** 2))
 
 
 def test_a_plan_says_that_it_runs_at_once_and_what_that_keeps(plans: tuple[Plan, Plan]) -> None:

@@ -85,6 +85,7 @@ class LoadedModel:
     facts: Facts
     names: TensorNames
     dtype: DType
+    activations: DType
     max_positions: int
     folder: Path | None = None
     random_seed: int | None = None
@@ -104,7 +105,8 @@ class LoadedModel:
         """A decoder's graph with the likeliest token and its logit as outputs instead of all logits; an encoder's as it is."""
         if self.encoder:
             return self.graph
-        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype, output="token")
+        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
+                             activation_dtype=self.activations, output="token")
 
     @cached_property
     def generation(self) -> GenerationConfig:
@@ -133,13 +135,14 @@ class LoadedModel:
 
 @worded
 @phase("read model")
-def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = None, max_positions: int | None = None,
-               random_seed: int | None = None) -> LoadedModel:
+def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = None, activations: str | DType | None = None,
+               max_positions: int | None = None, random_seed: int | None = None) -> LoadedModel:
     """The graph and the weights of a model folder, or of a built-in shape with random weights.
 
     source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in
     `BUILTIN`. dtype: what the weights are kept in, "float32" or "bfloat16" (default: as the files store them, where that is
-    one of the two, else float32). max_positions: tokens that fit (of a KV
+    one of the two, else float32). activations: the dtype of values between ops and of the KV cache (default: the weights').
+    max_positions: tokens that fit (of a KV
     cache: at most 4096 unless said; of an encoder: as many as the model has). random_seed: draw the weights instead of reading
     them, each when it is first asked for (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
     Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError
@@ -157,7 +160,8 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
     config = builtin.read if builtin is not None else read_config(folder)
     stored = None if builtin is not None else open_weights(folder) if random_seed is None else _stored(folder)
     weight_dtype = _weight_dtype(dtype, stored)
-    unweighted = _assemble(config, folder, weight_dtype, max_positions, stored)
+    between = weight_dtype if activations is None else _supported(activations, "activations")
+    unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored)
     weights: Mapping[str, Array]
     if random_seed is None:
         assert stored is not None
@@ -173,25 +177,26 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
     return LoadedModel(
         name=str(source) if builtin is not None else folder.resolve().name, kind=unweighted.kind, encoder=unweighted.encoder,
         graph=unweighted.graph, weights=weights, config=config, facts=unweighted.facts, names=unweighted.names, dtype=weight_dtype,
-        max_positions=unweighted.max_positions,
+        activations=between, max_positions=unweighted.max_positions,
         folder=None if builtin is not None else folder, random_seed=random_seed, sentence=unweighted.sentence)
 
 
 @phase("read model")
-def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = None,
+def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = None, activations: str | DType | None = None,
                 max_positions: int | None = None, greedy: bool = False) -> Graph:
     """The graph alone, of a model folder (of its weights only the names and types are read) or of a name in `BUILTIN`.
 
-    greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. dtype, max_positions and what is raised: as in `load_model`.
+    greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. The rest is as in `load_model`.
     """
     folder, builtin = Path(source), _builtin(source)
     config = builtin.read if builtin is not None else read_config(folder)
     stored = None if builtin is not None else _stored(folder)
     weight_dtype = _weight_dtype(dtype, stored)
-    unweighted = _assemble(config, folder, weight_dtype, max_positions, stored)
+    between = weight_dtype if activations is None else _supported(activations, "activations")
+    unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored)
     if greedy and not unweighted.encoder:
         return decoder_graph(unweighted.facts, unweighted.names, max_positions=unweighted.max_positions,
-                             weight_dtype=weight_dtype, output="token")
+                             weight_dtype=weight_dtype, activation_dtype=between, output="token")
     return unweighted.graph
 
 
@@ -220,9 +225,14 @@ def _dtype_of(stored: Weights) -> str:
 def _weight_dtype(dtype: str | DType | None, stored: Weights | None) -> DType:
     if dtype is None:
         return bf16 if stored is not None and _dtype_of(stored) == bf16.name else f32
+    return _supported(dtype, "weights")
+
+
+def _supported(dtype: str | DType, what: str) -> DType:
+    """Return one of DTYPES. Raises ConfigError for another one."""
     parsed = parse_dtype(dtype)
     if parsed not in DTYPES:
-        raise ConfigError(f"weights cannot be kept in {parsed}", fix=" or ".join(t.numpy.name for t in DTYPES))
+        raise ConfigError(f"{what} cannot be kept in {parsed}", fix=" or ".join(t.numpy.name for t in DTYPES))
     return parsed
 
 
@@ -242,7 +252,8 @@ class _Unweighted:
     sentence: SentenceConfig | None = None
 
 
-def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: int | None, stored: Weights | None) -> _Unweighted:
+def _assemble(config: FamilyConfig, folder: Path, dtype: DType, activations: DType, max_positions: int | None,
+              stored: Weights | None) -> _Unweighted:
     """The graph of a configuration, with a head of its own where the files hold one. Raises ConfigError when it has no so many
     positions."""
     most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
@@ -258,7 +269,7 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, max_positions: i
     if sentence is not None:                         # read_sentence lets no other kind of pooling through
         facts = replace(facts, pooling=sentence.pooling, normalise=sentence.normalize)  # type: ignore[arg-type]
     make = encoder_graph if encoder else decoder_graph
-    g = make(facts, names, max_positions=limit, weight_dtype=dtype)
+    g = make(facts, names, max_positions=limit, weight_dtype=dtype, activation_dtype=activations)
     return _Unweighted(config.family.name, encoder, g, facts, names, limit, sentence)
 
 

@@ -254,8 +254,9 @@ def kernels() -> list[Kernel]:
                      partial(p.product_steps, tf32=True), precision=TF32),
             by_tiles("linear", partial(p.turned, tf32=True), partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
                      partial(p.turned_steps, tf32=True), precision=TF32),
-            *(by_tiles("scaled_linear", build, p.scaled_takes, p.TILED, f"_tensor{mark}", p.product_traffic, p.product_steps)
-              for mark, build in (("", p.product), ("_fast", partial(p.product, fast=True)))),
+            by_tiles("scaled_linear", p.product, p.scaled_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps),
+            by_tiles("scaled_linear", partial(p.product, fast=True), p.fast_takes, p.TILED, "_tensor_fast", p.product_traffic,
+                     p.product_steps),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",
                      p.product_traffic, p.turned_steps),
             by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,

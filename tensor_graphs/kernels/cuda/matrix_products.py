@@ -127,11 +127,16 @@ def _pitch(elements: int, itemsize: int = 2) -> int:
 
 def scaled_takes(spec: Spec) -> str | None:
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
-    if x.dtype not in EIGHT_BITS or w.dtype not in EIGHT_BITS:
-        return "floats of eight bits only"
+    if not (x.dtype in EIGHT_BITS and w.dtype in EIGHT_BITS) and (x.dtype, w.dtype) not in ((bf16, bf16), (f16, f16)):
+        return "floats of eight bits, or two of bf16 or of f16 only"
     if any(t.dtype not in FLOATS for t in (*spec.inputs[2:], y)):
         return "a result and a bias of f32, bf16 or f16"
     return _along_rows(spec)
+
+
+def fast_takes(spec: Spec) -> str | None:
+    """Return why this spec is refused where sums stay in tensor cores, which those of 16 bits do anyway."""
+    return scaled_takes(spec) if spec.inputs[0].dtype in EIGHT_BITS else "floats of eight bits only"
 
 
 def tf32_takes(spec: Spec) -> str | None:
@@ -166,7 +171,7 @@ def _piece(spec: Spec, tf32: bool = False) -> int:
         return 0
     if spec.inputs[0].dtype in EIGHT_BITS:
         return PIECES_OF_EIGHT_BITS.get(spec.outputs[0].dtype, PIECE_OF_FLOATS)
-    return PIECE_OF_FLOATS if spec.inputs[0].dtype is f32 else 0
+    return PIECE_OF_FLOATS if f32 in (spec.inputs[0].dtype, spec.outputs[0].dtype) else 0
 
 
 def product(spec: Spec, tf32: bool = False, fast: bool = False) -> LaunchCall:

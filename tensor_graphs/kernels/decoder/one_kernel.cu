@@ -27,7 +27,12 @@ struct Step {
 
 /* exchange: two sets of words; a launch uses number `set` and clears the other. table: of the embedding and of the head. rotations:
  * [which][ROOM], cosines and sines. id: of the token that is fed; token, top: the likeliest next one, and its product. caches: keys
- * and values of each layer, [ROOM][DIM]. position: of the token that is fed. */
+ * and values of each layer, [ROOM][DIM] of float or bf16. position: of the token that is fed. */
+#if CACHED_BYTES == 2
+typedef unsigned short Cached;
+#else
+typedef float Cached;
+#endif
 struct Model {
     const Step *steps;
     const unsigned char *packs, *auxes;
@@ -37,7 +42,7 @@ struct Model {
     const int *id;
     int *token;
     float *top;
-    float *caches[2 * LAYERS];
+    Cached *caches[2 * LAYERS];
     int position, set;
 };
 
@@ -162,6 +167,21 @@ IN void load8(float (&v)[8], const float *p, int apart = 4) {
 }
 IN void put8(float *p, const float (&v)[8], int apart = 4) {
     *(float4 *)p = make_float4(v[0], v[1], v[2], v[3]), *(float4 *)(p + apart) = make_float4(v[4], v[5], v[6], v[7]);
+}
+/* 4 numbers of each half of a row of bf16. */
+IN void load8(float (&v)[8], const unsigned short *p, int apart) {
+    const uint2 a = *(const uint2 *)p, b = *(const uint2 *)(p + apart);
+    v[0] = low(a.x), v[1] = high(a.x), v[2] = low(a.y), v[3] = high(a.y);
+    v[4] = low(b.x), v[5] = high(b.x), v[6] = low(b.y), v[7] = high(b.y);
+}
+IN u32 rounded2(float x, float y) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(y), "f"(x));
+    return both;
+}
+IN void put8(unsigned short *p, const float (&v)[8], int apart) {
+    *(uint2 *)p = make_uint2(rounded2(v[0], v[1]), rounded2(v[2], v[3]));
+    *(uint2 *)(p + apart) = make_uint2(rounded2(v[4], v[5]), rounded2(v[6], v[7]));
 }
 IN void widen8(float (&v)[8], const unsigned char *p) {
     const uint4 w = *(const uint4 *)p;
@@ -396,10 +416,10 @@ IN void attend(const Model &m, Mine &me, const Step &s) {
     int left = warp < KEY_WARPS ? position - (begin + split * KEY_WARPS + warp) : 0;      /* of our keys and those behind them */
     wait_for(&S.full[s.full], s.phase);
     if (left > 0) {
-        const float *here = (const float *)(S.ring + s.pack) + warp * DIM + lane * 4;
+        const Cached *here = (const Cached *)(S.ring + s.pack) + warp * DIM + lane * 4;
 #pragma unroll
         for (int t = 0; t < TAKEN; t++) {
-            const float *p = here + (t * APART < left ? t * KEY_WARPS * DIM : 0);
+            const Cached *p = here + (t * APART < left ? t * KEY_WARPS * DIM : 0);
             load8(k[t], p, HALF), load8(v[t], p + TAKEN * KEY_WARPS * DIM, HALF);
         }
     } else if (newest || warp == WARPS - 1) {
@@ -414,8 +434,8 @@ IN void attend(const Model &m, Mine &me, const Step &s) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) k[t][i] = v[t][i] = v[0][i];
         }
-        if (!newest || head == 0)
-            put8((newest ? m.caches[2 * s.layer] + (long long)position * DIM : S.query) + lane * 4, k[0], HALF);
+        if (!newest) put8(S.query + lane * 4, k[0], HALF);
+        else if (head == 0) put8(m.caches[2 * s.layer] + (long long)position * DIM + lane * 4, k[0], HALF);
     }
     barrier();
 #pragma unroll
@@ -444,8 +464,8 @@ IN void attend(const Model &m, Mine &me, const Step &s) {
         top = best;
         left -= TAKEN * APART, at += TAKEN * APART;
         if (left > 0) {                                     /* more keys than the ring has had room for */
-            const float *of_k = m.caches[2 * s.layer] + (long long)at * DIM + lane * 4;
-            const float *of_v = m.caches[2 * s.layer + 1] + (long long)at * DIM + lane * 4;
+            const Cached *of_k = m.caches[2 * s.layer] + (long long)at * DIM + lane * 4;
+            const Cached *of_v = m.caches[2 * s.layer + 1] + (long long)at * DIM + lane * 4;
 #pragma unroll
             for (int t = 0; t < TAKEN; t++) {
                 const int away = t * APART < left ? t * APART * DIM : 0;
@@ -604,7 +624,7 @@ IN void fetch(const Model &m, int block, int position) {
         if (s.wait > 0) wait_done(s.wait);
         const int bytes = block < BLOCKS ? s.bytes : 0;
         if (s.attends) {
-            const int begin = s.low && position + 1 > s.low ? position + 1 - s.low : 0, row = DIM * 4, split = block % SPLITS;
+            const int begin = s.low && position + 1 > s.low ? position + 1 - s.low : 0, row = DIM * CACHED_BYTES, split = block % SPLITS;
             int rows[TAKEN], all = 0;                       /* of each piece of the keys */
 #pragma unroll
             for (int t = 0; t < TAKEN; t++) {

@@ -55,7 +55,8 @@ _ALIGNED = 128
 @dataclass(frozen=True)
 class DecoderSizes:
     """hidden: of the residual. heads, dim: of queries; one head of keys. room: positions of the caches. vocabulary: rows of the
-    embedding, which is the head too. scale: of scores. embedded: what embedded tokens are multiplied by."""
+    embedding, which is the head too. scale: of scores. embedded: factor of embedded tokens. cached_bytes: of a number in the
+    caches, 4 (f32) or 2 (bf16)."""
 
     hidden: int
     heads: int
@@ -65,6 +66,7 @@ class DecoderSizes:
     eps: float
     scale: float
     embedded: float
+    cached_bytes: int = 4
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Attention:
         return sizes.heads * SPLITS * (sizes.dim + 2 * KEY_WARPS)
 
     def block_bytes(self, sizes: DecoderSizes) -> int:
-        return 2 * TAKEN * KEY_WARPS * sizes.dim * 4
+        return 2 * TAKEN * KEY_WARPS * sizes.dim * sizes.cached_bytes
 
     def common_bytes(self, sizes: DecoderSizes) -> int:
         return 2 * sizes.dim * 4
@@ -351,7 +353,7 @@ class OneKernel:
             "TAKEN": TAKEN, "RING": RING, "SLOTS": SLOTS, "SET": SET, "STAGES": STAGES, "SETS": s.vocabulary // SET, "PIECE": PIECE,
             "PACE": PACE, "FIRST_STEPS": FIRST_STEPS, "HIDDEN": s.hidden, "HEADS": s.heads, "DIM": s.dim, "ROOM": s.room,
             "MOST_SHARED": SHARED, "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
-            "MORE": self._more(),
+            "MORE": self._more(), "CACHED_BYTES": s.cached_bytes,
             "EPS": f"{s.eps}f", "SCALE": f"{s.scale}f", "EMBEDDED": f"{s.embedded}f"}
         lines = [f"#define {name} {value}" for name, value in numbers.items()]
         lines += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"

@@ -24,7 +24,7 @@ from tensor_graphs.language.composite import defined, expand_all
 from tensor_graphs.language.composites.positions import rope_table
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bf16, f32, i32
+from tensor_graphs.language.dtypes import DType, bf16, f32, i32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
@@ -32,6 +32,9 @@ from tensor_graphs.meaning.interpreter import interpret
 
 NAME = "gencuda"
 """the backend"""
+
+BETWEEN: tuple[DType, ...] = (f32, bf16)
+"""dtypes of values between steps, which the kernel keeps in f32, and of caches, which it writes as they are"""
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ class _ReadDecoder:
             x, layer = self._layer(x)
             layers.append(layer)
         table, ids = x.inputs
-        require(self._weight(table) == self.table and x.dtype == f32, "a head that is not the embedding")
+        require(self._weight(table) == self.table and x.dtype in BETWEEN, "a head that is not the embedding")
         require(ids.op is leaves.INPUT and ids.dtype == i32, "tokens that are no input of i32")
         states = {name for layer in layers for name in (layer.keys, layer.values)}
         require(states == set(self.graph.updates) and len(states) == 2 * len(layers), "states beside caches of layers")
@@ -175,7 +178,8 @@ class _ReadDecoder:
         shared = self.known
         sizes = one_kernel.DecoderSizes(
             hidden=_number(x.shape[1]), heads=shared["heads"], dim=shared["dim"], room=shared["room"],
-            vocabulary=_number(table.shape[0]), eps=shared["eps"], scale=shared["scale"], embedded=x.attrs["scale"])
+            vocabulary=_number(table.shape[0]), eps=shared["eps"], scale=shared["scale"], embedded=x.attrs["scale"],
+            cached_bytes=shared["cached"].itemsize)
         return Decoder(ids.attrs["name"], ends[1][0], ends[0][0], self.table, last_norm, tuple(reversed(layers)), sizes,
                        shared["ffn"], shared["offset"], tuple(self.rotations), (shared["new tokens"], asked), shared["position"])
 
@@ -225,8 +229,9 @@ class _ReadDecoder:
         """The state of which a slice is attended to, and the rows that are written into it."""
         written = _op(_op(node, "slice").inputs[0], "write_rows", axis=0)
         state, value = written.inputs
-        require(state.op is leaves.STATE and state.dtype == f32 and self.graph.updates.get(state.attrs["name"]) is written,
-                 "a cache that is no state of f32")
+        require(state.op is leaves.STATE and state.dtype in BETWEEN and self.graph.updates.get(state.attrs["name"]) is written,
+                "a cache that is no state of f32 or bf16")
+        self._same("cached", state.dtype, "dtypes of caches")
         start = written.attrs["start"]
         self._same("position", start, "positions")
         self._same("room", state.shape[0], "lengths of caches")
@@ -256,7 +261,7 @@ class _ReadDecoder:
         x, weight = _op(node, "rms_norm").inputs
         self._same("eps", float(node.attrs["eps"]), "eps of norms")
         self._same("offset", float(node.attrs["offset"]), "offsets of norms")
-        require(node.dtype == f32, "norms that are not f32")
+        require(node.dtype in BETWEEN, "norms that are neither f32 nor bf16")
         return x, self._weight(weight)
 
     def _product(self, node: Node) -> tuple[Node, str]:
@@ -264,7 +269,8 @@ class _ReadDecoder:
         if node.op.name != "linear_argmax":
             require("bias" in _op(node, "linear").attrs.get("absent", ()), "a bias")
         x, weight = node.inputs
-        require(node.types[0].dtype == f32 and x.dtype == f32, "products that are not f32")
+        x = x.inputs[0] if x.op.name == "cast" else x               # of logits that are wider than what goes into them
+        require(node.types[0].dtype in BETWEEN and x.dtype in BETWEEN, "products that are neither f32 nor bf16")
         return x, self._weight(weight)
 
     def _weight(self, node: Node) -> str:

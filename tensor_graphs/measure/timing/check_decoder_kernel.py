@@ -35,7 +35,7 @@ def error_at_once(plan: Plan, weights: Mapping[str, np.ndarray]) -> float:
         begin = int(share * decoder.sizes.room)
         session, states = compiled.session(), dict[str, np.ndarray]()
         for name, node in plan.graph.states.items():
-            states[name] = np.full([int(s) for s in node.shape], np.nan, np.float32)     # what nobody has written is not read
+            states[name] = np.full([int(s) for s in node.shape], np.nan, node.dtype.numpy)    # what nobody has written is not read
             states[name][:begin] = rng.standard_normal(states[name][:begin].shape) * SPREAD
         session.restore(states)
         for at in range(begin, begin + RUNS):

@@ -7,13 +7,14 @@ from typing import Any
 from tensor_graphs.language import atomic
 from tensor_graphs.language.composites import dot, linear, rms_norm, scaled_linear
 from tensor_graphs.language.composites.indexing import concat
+from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_to
 from tensor_graphs.rewrites.rule import REASSOCIATING, RuleTable
 
 TABLE = RuleTable("product")
 FLOATS = ("float",)
-EIGHT_BITS = ("f8e4m3", "f8e5m2")
+EIGHT_BITS, SIXTEEN_BITS = ("f8e4m3", "f8e5m2"), ("bf16", "f16")
 
 
 TABLE.row("dot-as-linear", "dot(x, permute(w, axes=(1, 0)))", REASSOCIATING,
@@ -40,6 +41,9 @@ def bias_out_of_linear(x: Node, w: Node, b: Node) -> Node:
 # What is widened for a product alone, multiplied as it is.
 TABLE.row("linear-of-eight-bits", "linear(cast(x, dtype=t), w)", REASSOCIATING,
           lambda x, w, t: scaled_linear(x, w, dtype=t), dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k]")
+TABLE.row("linear-of-sixteen-bits", "linear(cast(x, dtype=t), w)", REASSOCIATING,
+          lambda x, w, t: scaled_linear(x, w, dtype=t) if (t, w.dtype) == (f32, x.dtype) else None,
+          dtypes=SIXTEEN_BITS, shapes="x[n, k] w[m, k]")
 TABLE.row("linear-of-eight-bits-with-bias", "linear(cast(x, dtype=t), w, b)", REASSOCIATING,
           lambda x, w, b, t: scaled_linear(x, w, bias=b, dtype=t),
           dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")

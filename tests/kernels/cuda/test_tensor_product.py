@@ -210,7 +210,8 @@ def test_floats_that_tf32_cannot_say_are_multiplied_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(("y", "why"), [
-    (scaled(tg.bf16, tg.f8e4m3, 32, 16), "eight bits only"), (scaled(tg.f8e4m3, tg.f8e4m3, 24, 16), "a multiple of 16"),
+    (scaled(tg.bf16, tg.f8e4m3, 32, 16), "of eight bits, or two of bf16"),
+    (scaled(tg.f8e4m3, tg.f8e4m3, 24, 16), "a multiple of 16"),
     (scaled(tg.f8e4m3, tg.f8e4m3, 32, 16, dtype=tg.f8e4m3), "a result and a bias of"),
     (tg.scaled_linear(tg.input("x", (8, 16), tg.f8e4m3), tg.input("w", (N, 16), tg.f8e4m3)), "sizes that are known")])
 def test_what_it_does_not_take_of_eight_bits_is_said(y: Node, why: str) -> None:
@@ -240,6 +241,30 @@ def test_tiles_of_eight_bits_multiply_as_the_definition_does(y: Node) -> None:
             found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
             allowed = near * NEAR_EIGHT[y.dtype.name] * np.abs(wanted).max()
             np.testing.assert_allclose(found.astype(float), wanted, atol=allowed, rtol=0)
+
+
+OF_SIXTEEN = [scaled(kind, kind, k, columns, scales, biased, dtype) for kind in (tg.bf16, tg.f16)
+              for k, columns, scales, biased, dtype in ((8, 8, "", False, tg.f32), (640, 2048, "rows", True, tg.f32),
+                                                        (4096, 130, "", False, tg.f32), (128, 37, "one", True, kind))]
+
+
+def test_products_of_sixteen_bits_are_not_offered_twice() -> None:
+    assert matrix_products.scaled_takes(Spec.of(OF_SIXTEEN[0])) is None
+    assert matrix_products.fast_takes(Spec.of(OF_SIXTEEN[0])) == "floats of eight bits only"
+    assert matrix_products.fast_takes(Spec.of(OF_EIGHT[0])) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("y", OF_SIXTEEN, ids=str)
+def test_tiles_of_sixteen_bits_give_wider_results(y: Node) -> None:
+    device, spec = device_named("cuda:0"), Spec.of(y)
+    for rows in (1, 17, 128, 300, 1111):
+        arrays = drawn(y, rows)
+        wanted = exact(y, arrays)
+        product = matrix_products.product(spec)
+        for call, shift in ((product, 0), (product, 1), (matrix_products.turned(spec), 0)):
+            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu

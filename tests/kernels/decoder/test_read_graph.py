@@ -39,6 +39,14 @@ def test_a_decoder_is_read_from_its_graph() -> None:
     assert str(found.position) == "p"
 
 
+def test_values_between_steps_and_caches_may_be_bf16() -> None:
+    narrow = gemma3_graph(SPEC, max_positions=1024, weight_dtype=tg.bf16, activation_dtype=tg.bf16, output="token")
+    found, wide = decoder_of(narrow), decoder_of(graph_of())
+    assert (found.sizes.cached_bytes, wide.sizes.cached_bytes) == (2, 4)
+    assert dataclasses.replace(found, sizes=wide.sizes) == wide
+    assert decoder_of(prepare(narrow, True, recipes=False, backends=("gen", "numpy")).graph) == found
+
+
 def test_steps_follow_each_other_from_the_bottom() -> None:
     found = decoder_of(graph_of())
     kinds = found.kinds

@@ -1,0 +1,114 @@
+"""A prompt through a Llama of 1.2 billion parameters in bf16 on a GPU, all logits, next to transformers there (eager).
+
+    python benchmarks/prompt_cuda.py [--tokens 128,512,2048] [--layers 16] [--profile 0] [--runs 12]
+
+A folder with random weights of Llama 3.2 1B's shape is written. Both read it in one process; logits stay on the device. Runs are
+interleaved: milliseconds of one, median and quartiles, the device waited for. Errors are ‖logits − exact‖ / ‖exact‖, exact being
+transformers in float32 without TF32 on the same weights. Ends with 1 where ours is wrong: its error beyond 1.2 times that of
+transformers. Needs a GPU and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+
+import tensor_graphs as tg
+from tensor_graphs.choice.compile import compile_graph
+from tensor_graphs.choice.profile_graph import profile_graph
+from tensor_graphs.devices.known import device_named
+from tensor_graphs.frontends.huggingface.load import load_model
+from tensor_graphs.runtime.compiled_graph import bind
+from tensor_graphs.views.explain import explain
+
+MOST_ERROR = 1.2
+"""times transformers' error"""
+
+
+def written(folder: Path, layers: int) -> None:
+    """Write a folder of random weights, of Llama 3.2 1B's shape."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers,
+                         num_attention_heads=32, num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5, rope_theta=500000.0,
+                         max_position_embeddings=131072, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    with torch.device("cuda:0"):
+        model = LlamaForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tokens", default="128,512,2048")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--backends", default="cuda,gencuda,torchcuda,triton")
+    parser.add_argument("--profile", type=float, default=0.0, help="seconds in which the graph is profiled before, for each length")
+    parser.add_argument("--runs", type=int, default=12)
+    args = parser.parse_args()
+    lengths, backends, wrong = list(map(int, args.tokens.split(","))), tuple(args.backends.split(",")), 0
+    with tempfile.TemporaryDirectory() as name:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        folder, database = Path(name) / "model", str(Path(name) / "bench.db")
+        written(folder, args.layers)
+        loaded = load_model(folder, dtype="bfloat16", max_positions=max(lengths))
+        graph = tg.graph({"logits": tg.copy_to(loaded.graph.outputs["logits"], "cuda:0")}, dict(loaded.graph.updates))
+        theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to("cuda:0").eval()
+        torch.backends.cuda.matmul.allow_tf32 = False
+        exact_model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to("cuda:0").eval()
+        for n in lengths:
+            at = {"n": n, "m": n, "p": 0}
+            begun = time.perf_counter()
+            if args.profile:
+                profile_graph(graph, budget=args.profile, backends=backends, database=database, at=at, largest=at)
+            plan = compile_graph(graph, backends=backends, database=database, at=at, largest=at, reuse_outputs=True)
+            print(f"{n} tokens: compiled in {time.perf_counter() - begun:.1f} s; {plan!r}", flush=True)
+            lines = (line[:150] for line in explain(plan, at=at, rows=12).splitlines() if "compared at" not in line)
+            print("\n".join(lines), flush=True)
+            model = bind(plan, loaded.weights)
+            session, device = model.session(), device_named("cuda:0")
+            ids = np.random.default_rng(n).integers(0, 128256, n).astype(np.int32)
+            there = torch.from_numpy(ids.astype(np.int64))[None].to("cuda:0")
+
+            def ours(model: Any = model, session: Any = session, ids: Any = ids, n: int = n, device: Any = device) -> Any:
+                out = model.run({"ids": ids}, dims={"p": 0, "m": n}, session=session)["logits"]
+                device.synchronise()
+                return out
+
+            def peer(there: Any = there) -> Any:
+                out = theirs(there).logits
+                torch.cuda.synchronize()
+                return out
+
+            with torch.no_grad():
+                exact = exact_model(there).logits[0]
+                differences = [out.reshape(exact.shape).float() - exact for out in (torch.from_dlpack(ours()), peer())]
+                errors = [float(torch.linalg.vector_norm(x) / torch.linalg.vector_norm(exact)) for x in differences]
+                del exact, differences
+                times: dict[str, list[float]] = {"ours": [], "transformers": []}
+                for _ in range(args.runs):
+                    for what, run in (("ours", ours), ("transformers", peer)):
+                        start = time.perf_counter()
+                        run()
+                        times[what].append((time.perf_counter() - start) * 1e3)
+            quarters = {what: np.quantile(taken[2:], [0.25, 0.5, 0.75]) for what, taken in times.items()}
+            shown = "; ".join(f"{what} {q[1]:.2f} ms ({q[0]:.2f} to {q[2]:.2f})" for what, q in quarters.items())
+            print(f"{n} tokens: {shown}; ours ÷ transformers {quarters['ours'][1] / quarters['transformers'][1]:.2f}; "
+                  f"error {errors[0]:.1e}, transformers {errors[1]:.1e}", flush=True)
+            wrong += not errors[0] <= MOST_ERROR * errors[1]
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
