@@ -37,7 +37,7 @@ import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
 from benchmarks.cpu_graphs import Case, cases
 from benchmarks.in_turns import Timed, flushing, in_turns
-from tensor_graphs.choice.request import DEFAULT_TOLERANCE, ROUNDINGS
+
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 from tensor_graphs.kernels.torch.ops import tensor

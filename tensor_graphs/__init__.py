@@ -5,12 +5,12 @@
     x, w = tg.input("x", (tg.dim("n", 1, 4096), 640)), tg.parameter("w", (256, 640), tg.bf16)
     g = tg.graph(tg.softmax(tg.linear(x, w)))
 
-This page re-exports what a user types. In: Python calls.  Out: graphs, and from `tg.compile` something to run. The
-rooms, in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites, paths, runtime,
-measure, tuning, choice, views, models, frontends, serving, cli. Each one's docstring is the sign on its door.
+This module re-exports the public names. In: Python calls.  Out: graphs, and from `tg.compile` a plan to run. The
+subpackages ("rooms"), in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites,
+paths, runtime, measure, tuning, choice, views, models, frontends, serving, cli. Each has a docstring that describes it.
 
 Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
-are first used. Some names shadow Python's own (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never
+are first used. Some names shadow Python's built-ins (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never
 `from tensor_graphs import *`.
 """
 
@@ -115,7 +115,7 @@ __all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list 
 
 
 def _rule_differs(*rule: Any) -> str | None:
-    """Return how a user's own gradient differs from the definition's; the comparison is loaded when there is one."""
+    """Return how a user's gradient rule differs from the definition's gradient. The comparison is imported at the first call."""
     from tensor_graphs.meaning.gradient_rule import rule_differs
 
     return rule_differs(*rule)
@@ -136,5 +136,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names; the rooms and Python's own attributes are there without being listed."""
+    """Return the public names. Subpackages and Python's own attributes can be accessed, but are not listed."""
     return list(__all__)

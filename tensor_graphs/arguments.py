@@ -1,6 +1,6 @@
-"""arguments: checks of what callers pass, before anything is computed or stored.
+"""arguments: checks of the values that callers pass, made before anything is computed or stored.
 
-Each check returns the value that counts; the error names the argument, what was given and what fits. What stands in a file:
+Each check returns the checked value as one plain type. Its error names the argument, the value and what fits. Of files:
 documents.py.
 """
 
@@ -27,7 +27,7 @@ def _shown(value: Any) -> str:
 
 
 def whole(name: str, value: Any, least: int = 0, most: int | None = None, fix: str = "") -> int:
-    """A whole number (an int, or numpy's) in a range. Raises ArgumentError."""
+    """Return a whole number (an int, or numpy's) from `least` to `most`. fix: what fits, for people. Raises ArgumentError."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least or (
             most is not None and value.__index__() > most):
         span = f"of {least} or more" if most is None else f"from {least} to {most}"
@@ -36,7 +36,7 @@ def whole(name: str, value: Any, least: int = 0, most: int | None = None, fix: s
 
 
 def number(name: str, value: Any, fix: str, least: float = 0.0, infinite: bool = False) -> float:
-    """A number of `least` or more, not NaN, infinity where `infinite` says so. fix: what fits, in words. Raises ArgumentError."""
+    """Return a number of `least` or more as a float; infinity if `infinite`. fix: what fits, for people. Raises ArgumentError."""
     try:
         result = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except OverflowError:
@@ -47,7 +47,7 @@ def number(name: str, value: Any, fix: str, least: float = 0.0, infinite: bool =
 
 
 def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
-    """One name, or several. Raises ArgumentError."""
+    """Return one name, or several, as a tuple. fix: the names that fit, for people. Raises ArgumentError for anything else."""
     if isinstance(value, str):
         return (value,)
     items = tuple(value) if isinstance(value, Iterable) else (value,)
@@ -57,28 +57,28 @@ def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
 
 
 def text(name: str, value: Any) -> str:
-    """A string. Raises ArgumentError."""
+    """Return a string unchanged. Raises ArgumentError for anything else."""
     if not isinstance(value, str):
         raise ArgumentError(f"{name} is {_shown(value):.80}\n  fix: a string")
     return value
 
 
 def function(name: str, value: Any, takes: str) -> Any:
-    """A function, or None where nothing is to be called. takes: what it is called with, in words. Raises ArgumentError."""
+    """Return a function, or None if none is given. takes: its arguments, for people. Raises ArgumentError."""
     if value is not None and not callable(value):
         raise ArgumentError(f"{name} is {_shown(value)}, which cannot be called\n  fix: a function of {takes}, or leave it out")
     return value
 
 
 def place(name: str, value: Any, fix: str) -> str | os.PathLike[str]:
-    """A path. Raises ArgumentError."""
+    """Return the path of a file or folder. fix: the paths that fit, for people. Raises ArgumentError."""
     if not isinstance(value, str | os.PathLike):
         raise ArgumentError(f"{name} is {_shown(value)}\n  fix: {fix}")
     return value
 
 
 def switch(variable: str, unless_said: bool) -> bool:
-    """Return True or False as a variable of the environment says. Raises ArgumentError where it says neither."""
+    """Return a setting (on or off) from an environment variable; `unless_said` where it is not set. Raises ArgumentError."""
     setting = os.environ.get(variable, "").lower()
     if setting not in ("", "on", "1", "yes", "off", "0", "no"):
         raise ArgumentError(f"{variable} is {setting!r}\n  fix: on or off; without it, it is {'on' if unless_said else 'off'}")

@@ -1,6 +1,6 @@
-"""blas_sleep: numpy's BLAS goes to sleep between products, as our own threads do (docs/decisions/0010).
+"""blas_sleep: makes the threads of numpy's BLAS sleep between matrix products, as this package's own do (docs/decisions/0010).
 
-OpenBLAS reads how long its threads wait for the next product when it is loaded, so this has to be known before numpy is.
+OpenBLAS reads how long an idle thread spins before it sleeps when it is loaded, so the setting must precede the import of numpy.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import sys
 
 VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
 TICKS = "17"
-"""as a power of two: 2^17 clock ticks are some 50 µs, what our own threads wait. OpenBLAS's own choice is 2^26: 27 ms"""
+"""Time to spin, as a power of two: 2^17 clock ticks are some 50 µs, as in this package's threads. OpenBLAS's 2^26 are 27 ms."""
 
 LATE = "numpy" in sys.modules and VARIABLE not in os.environ
-"""whether numpy was there first: its threads then spin behind each product, and take a core from whatever runs next"""
+"""True if numpy was imported first: its threads then spin after each product and take a core from the code that runs next."""
 
 os.environ.setdefault(VARIABLE, TICKS)                              # for processes that this one starts, too

@@ -9,16 +9,17 @@ from pathlib import Path
 
 
 class TensorGraphsError(Exception):
-    """A mistake in what was asked for, not in this package. The message names what, where and the fix."""
+    """A mistake in the user's request, not in this package. The message names the fault, its location and the fix."""
 
 
 class NoAttributeError(TensorGraphsError, AttributeError):
-    """A name that a module or an object does not have; the fix names what is probably meant."""
+    """A name that a module or an object does not have; the fix names the attribute that was probably meant."""
 
 
 def no_attribute(owner: str, name: str, names: Iterable[str], meant: str = "", prefix: str = "") -> AttributeError:
-    """The error for a name that is not there. meant: what to write instead, where that is known; else names spelt alike, each after
-    the prefix. Python's own protocols (names that begin with _) are answered as Python does."""
+    """Return the error for an attribute that does not exist. meant: the expression to write instead, if there is one; else the
+    names spelt alike are suggested, each after `prefix`. A name that begins with _ (Python's protocols) gets a plain
+    AttributeError."""
     message = f"{owner} has no attribute {name!r}"
     if name.startswith("_"):
         return AttributeError(message)
@@ -28,9 +29,9 @@ def no_attribute(owner: str, name: str, names: Iterable[str], meant: str = "", p
 
 
 class FileError(TensorGraphsError):
-    """A file, a folder or what is in it that cannot be read as what it should be.
+    """A file or folder that cannot be read, or whose content is not of the expected format.
 
-    The text is `Kind: what is wrong`, then the file and the fix on lines of their own.
+    The message is `Kind: the fault`, then the file and the fix on lines of their own.
     """
 
     def __init__(self, message: str, *, file: str | Path | None = None, fix: str | None = None) -> None:
@@ -44,7 +45,7 @@ class FileError(TensorGraphsError):
 
 
 def raised(error: BaseException) -> str:
-    """`KeyError: 'x' at my.py:12 in mine`: what code of a caller raised, and the innermost line of that file which ran."""
+    """Return `KeyError: 'x' at my.py:12 in mine`: an error in a caller's code, and the innermost line of that file that ran."""
     ours = str(Path(__file__).parent) + "/"
     frames = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(error.__traceback__)]
     theirs = next((file for file, *_ in frames if not file.startswith(ours)), None)
@@ -53,20 +54,20 @@ def raised(error: BaseException) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """`1 call`, `3 calls`."""
+    """Return a number with its noun: `1 call`, `3 calls`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
-    """The first `most` names in order, and how many more there are: `a, b, c, … (12 more)`."""
+    """Return the first `most` names in alphabetical order, and the number of those left out: `a, b, c, … (12 more)`."""
     ordered = sorted(names)
     more = len(ordered) - most
     return ", ".join(ordered[:most]) + (f", … ({more} more)" if more > 0 else "")
 
 
 def close_to(name: object, names: Iterable[str], most: int = 3) -> list[str]:
-    """Up to `most` of `names` that were probably meant by `name`: those in other letters' case, those that end alike (a lost
-    prefix), then those spelt alike. Of what is no text, as written."""
+    """Return up to `most` of `names` that `name` was probably meant to be: those that differ in letter case only, those that end
+    alike (a lost prefix), then those spelt alike. A `name` that is no string is compared as `str(name)`."""
     name, names = str(name), sorted(names)
     same = [k for k in names if k.casefold() == name.casefold() and k != name]
     ends_alike = [k for k in names if k.endswith("." + name) or name.endswith("." + k)]

@@ -1,6 +1,6 @@
-"""interrupted: Ctrl-C while the command `tg` is starting: it ends at once, with exit code 130. While it runs: cli/ctrl_c.py.
+"""interrupted: Ctrl-C while the command `tg` starts ends the process immediately with exit code 130. Once it runs: cli/ctrl_c.py.
 
-Nothing happens in a program that only imports the package: a handler is set where this process is the command itself.
+Programs that only import the package are not affected: the handler is set only where this process is the command itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def is_the_command() -> bool:
 
 
 def at_once(signum: int, frame: FrameType | None) -> NoReturn:
-    """The handler that ends the process now."""
+    """Handle SIGINT: end the process immediately."""
     os.write(2, b"error: stopped\n")
     os._exit(CODE)
 
 
 def while_starting() -> None:
-    """Until the command runs (the package is being imported), Ctrl-C ends the process with one line instead of a traceback."""
+    """Make Ctrl-C end the process with one line, not a traceback, until the command runs (while the package is being imported)."""
     if is_the_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, at_once)
 

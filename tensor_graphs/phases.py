@@ -1,7 +1,7 @@
-"""phases: where the time of a command goes. `with phase("verify"):` wherever such work is done; `tg --verbose` prints the table.
+"""phases: the time that a command spends in each kind of work, marked by `with phase("verify"):`. `tg --verbose` prints the table.
 
-Phases nest: the time of an inner one is not counted in the outer one, so that the rows add up to the whole. What lies in no phase
-is a row too. Only the thread that first enters a phase is followed; work of other threads shows in its processor time.
+Phases nest: the time of an inner phase is not counted in the outer one, so the rows add up to the total. Time in no phase has a row
+too. Only the thread that first enters a phase is followed; work of other threads shows in its processor time.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ IMPORT, ELSE = "import", "anything else"
 
 @dataclass
 class Spent:
-    """Time in phases of one name, without those inside of them: seconds of the clock, and of processors (of this process's threads
-    and of its children that have ended). times: how often one was entered."""
+    """Time in all phases of one name, without the phases nested in them. wall: seconds by the clock. worked: processor seconds of
+    this process's threads and of its children that have ended. times: how often a phase of that name was entered."""
 
     wall: float = 0.0
     worked: float = 0.0
@@ -28,7 +28,7 @@ class Spent:
 
 
 class Phases:
-    """The phases of a process. began: seconds before this moment at which the whole began."""
+    """The phases of a process. began: seconds that the process had run when this object is created; the total includes them."""
 
     def __init__(self, began: float = 0.0) -> None:
         self._begin(began)
@@ -50,7 +50,7 @@ class Phases:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Context manager: the time inside belongs to this name."""
+        """Return a context manager that adds the time inside to the phase `name`."""
         if self._thread is None:
             self._thread = threading.get_ident()
         if self._thread != threading.get_ident():
@@ -67,14 +67,14 @@ class Phases:
             self._open.pop()
 
     def until_here(self, name: str) -> None:
-        """Add the time in no phase so far to this name: the imports before the first line of a command."""
+        """Add all time that was in no phase so far to the phase `name`: the imports before the first line of a command."""
         self._attribute()
         before = self.spent.pop(ELSE, Spent())
         mine = self.spent.setdefault(name, Spent())
         mine.wall, mine.worked, mine.times = mine.wall + before.wall, mine.worked + before.worked, mine.times + 1
 
     def so_far(self) -> dict[str, Spent]:
-        """Name -> what was spent until now, in the order in which they were first entered; what is in no phase comes last."""
+        """Return phase name -> time spent until now, in the order in which phases were entered; time in no phase comes last."""
         self._attribute()
         spent = dict(self.spent)
         rest = spent.pop(ELSE, Spent())
@@ -82,11 +82,11 @@ class Phases:
 
     @property
     def total(self) -> float:
-        """Seconds since the whole began."""
+        """Seconds since the process began."""
         return time.perf_counter() - self._began
 
     def table(self) -> str:
-        """Return a table for people, a line for each phase."""
+        """Return a table for people, one line per phase."""
         phases, whole = self.so_far(), self.total
         width = max(map(len, phases))
         lines = [f"{'phase':{width}s}  {'seconds':>8s}  {'share':>5s}  {'processor':>9s}"]
@@ -94,18 +94,18 @@ class Phases:
         return "\n".join([*lines, f"{'all':{width}s}  {whole:8.3f}"])
 
     def to_json(self) -> dict[str, dict[str, float]]:
-        """Name -> milliseconds of the clock and of processors."""
+        """Return phase name -> milliseconds by the clock, and of processors."""
         return {name: {"ms": round(s.wall * 1e3, 3), "processor_ms": round(s.worked * 1e3, 3)} for name, s in self.so_far().items()}
 
 
 def _worked() -> float:
-    """Processor seconds of this process and of its children that have ended."""
+    """Return the processor seconds of this process and of its children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 def _age() -> float:
-    """Seconds since this process was started (to a hundredth); 0 where the system does not say."""
+    """Return the seconds since this process was started (to a hundredth); 0 where the system does not report it."""
     try:
         with open("/proc/self/stat", "rb") as file:
             started = int(file.read().rpartition(b")")[2].split()[19])
@@ -115,7 +115,7 @@ def _age() -> float:
 
 
 OURS = Phases(_age())
-"""those of this process, from its start on"""
+"""The phases of this process, from its start on."""
 
 phase = OURS.phase
 os.register_at_fork(after_in_child=OURS._begin)

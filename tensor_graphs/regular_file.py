@@ -1,6 +1,6 @@
-"""regular_file: files that a person named, read whole: never a device, which has no end, and never more than was expected.
+"""regular_file: reads all of a file that a person named: never a device, which has no end, and never more bytes than expected.
 
-All faults are OSErrors whose `strerror` says what is wrong, so that who catches one for a missing file catches these too.
+All faults are OSErrors with an explanation in `strerror`, so a handler for a missing file catches these too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import BinaryIO
 
 
 def blocking(path: Path) -> Path | None:
-    """The part of a path that is there and is no folder, so that no folder can be made below it; None where there is none."""
+    """Return the part of a path that exists and is no folder, so that no folder can be created below it; None if there is none."""
     return next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
 
 
 def open_regular(path: str | os.PathLike[str], *, pipes: bool = False) -> BinaryIO:
-    """The file, open for reading bytes; opening never waits. pipes: take a pipe too (`<(…)`, /dev/stdin), which is read to its end.
+    """Return the file, open for reading bytes; opening never waits. pipes: accept a pipe too (`<(…)`, /dev/stdin), read to its end.
 
-    Raises OSError for what cannot be opened, for a folder, and for a device, a socket or (without `pipes`) a pipe.
+    Raises OSError for a path that cannot be opened, for a folder, and for a device, a socket or (without `pipes`) a pipe.
     """
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
@@ -38,7 +38,7 @@ def open_regular(path: str | os.PathLike[str], *, pipes: bool = False) -> Binary
 
 
 def read_regular(path: str | os.PathLike[str], most: int, *, pipes: bool = False) -> bytes:
-    """All bytes of the file. Raises OSError as `open_regular`, and for a file of more than `most` bytes."""
+    """Return all bytes of a file. Raises OSError as `open_regular` does, and for a file of more than `most` bytes."""
     with open_regular(path, pipes=pipes) as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -47,6 +47,6 @@ def read_regular(path: str | os.PathLike[str], most: int, *, pipes: bool = False
 
 
 def read_text(path: str | os.PathLike[str], most: int, *, encoding: str = "utf-8", pipes: bool = False) -> str:
-    """All of a text file, its ends of line made \\n. Raises OSError as `read_regular`, and UnicodeDecodeError."""
+    """Return the text of a file, its line ends converted to \\n. Raises OSError as `read_regular` does, and UnicodeDecodeError."""
     text = read_regular(Path(path), most, pipes=pipes).decode(encoding)
     return text.replace("\r\n", "\n").replace("\r", "\n")

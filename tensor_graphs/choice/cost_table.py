@@ -1,7 +1,8 @@
-"""cost_table: which kernels may be used, and what they cost: rows of the database, else an estimate that is marked as one.
+"""cost_table: which kernels may be used, and what they cost by rows of the database, or else by an estimate that is marked as one.
 
-A kernel may be used for a signature when a verdict is on file here: it was compared with the oracle at several sizes, passed, and
-its error is within the tolerance, if there is one. Without a verdict it is a candidate: the compiler has it verified before use.
+A kernel may be used for a signature once a verdict for this machine is in the database: it was compared with the oracle at several
+sizes, passed, and its error is within the tolerance, if there is one. A kernel without a verdict is a candidate: the compiler has it
+verified before it uses it.
 """
 
 from __future__ import annotations
@@ -56,29 +57,28 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COPY_SECONDS = 0.3e-6
-"""of a call that copies, in addition to the time of what moves"""
+"""seconds per call of a copy, in addition to the time of moving its bytes"""
 
 ESTIMATE_MARGIN = 2.0
-"""factor on an estimate when a path is chosen to be used: a roofline is a lower bound, and a measurement is preferred to an
-estimate.
-Where a kernel of the same op was timed, an estimate is raised further, by the ratio of that measurement to its own estimate: what
-makes this work slower than its roofline does so for the next kernel too. Measurements of the kernel's own backend count before
-those of others. On one backend an estimate thus never beats a measurement, unless the kernel moves less than half of what the timed
-one does; a backend without a measurement there, whose roofline is more than twice as fast, may. Measurements of kernels that are no
-part of this package raise no estimate: such a kernel may just be slow."""
+"""factor on estimates when a path is chosen to be used: a roofline is a lower bound, and a measurement is preferred to an estimate.
+Where a kernel of the same op was timed, an estimate is raised further, by the ratio of that measurement to its own roofline:
+whatever makes this op slower than its roofline also slows the next kernel. Measurements of the kernel's own backend count before
+those of others. On one backend an estimate thus never beats a measurement, unless the kernel moves less than half as much as the
+timed one; a kernel of a backend without a measurement may, if its roofline is more than twice as fast. Measurements of
+user-registered kernels raise no estimate: such a kernel may just be slow."""
 
 UNKNOWN_HAND = 1.5
-"""a further factor for a kernel that is no part of this package, until it is timed: the rates of a backend are those of its own
-kernels. About what one kernel in place of two saves, so that a plain loop that a user registers for several ops does not win by
-that estimate alone, and is still listed among the first paths"""
+"""further factor for user-registered kernels until they are timed: the rates of a backend are those of built-in kernels. It is
+about what one kernel in place of two saves. A plain loop that a user registers for several ops thus does not win by that estimate
+alone, and is still listed among the first paths"""
 
 NEAR = 0.97
-"""of a cost: another one has to be lower than that to differ by more than measurements vary"""
+"""factor on a cost; another cost below that is lower by more than measurements vary"""
 
 
 @dataclass(frozen=True)
 class MeasuredPath:
-    """A path that was run as a whole. seconds: of a run, comparable with other paths; row: the measurement."""
+    """A path that was run as a whole. seconds: of a run, comparable between paths; row: the measurement."""
 
     path: GraphPath
     seconds: float
@@ -94,9 +94,8 @@ class MeasuredPath:
 class CostTable:
     """Measurements of kernels in this machine's environments, and estimates for the rest.
 
-    threads: measurements with this many threads count (None: of the default number). margin: factor on estimates; 1 where the next
-    measurement is sought, ESTIMATE_MARGIN where a plan is chosen. graph: the one in question, where there is one.
-    """
+    threads: only measurements with this many threads count (None: the default number). margin: factor on estimates; 1 for deciding
+    what to measure next, ESTIMATE_MARGIN for choosing a plan. graph: the graph to be computed, where there is one."""
 
     database: Database
     backends: tuple[str, ...]
@@ -109,32 +108,33 @@ class CostTable:
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     in_graph: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
     parts: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
-    """environment key -> times of parts as a whole, read on demand"""
+    """environment key -> times of parts run as a whole, read on demand"""
     generation: str = ""
-    """of the rows that were read (records/rows_digest.py)"""
+    """digest of the rows that were read (records/rows_digest.py)"""
     rates: dict[str, DeviceRates] = field(default_factory=dict)
-    """of each device, by name"""
+    """device name -> its rates"""
     links: dict[tuple[str, str], LinkRates] = field(default_factory=dict)
-    """of copies between the host and another device, by (source, target)"""
+    """(source, target) -> rates of copies between the host and another device"""
     _timed_on: dict[str, list[tuple[str, KnownTime]]] | None = field(default=None, repr=False)
-    """workload key -> (backend, row) of all times there"""
+    """workload key -> (backend, row) of all times of that workload"""
     _tried: dict[str, list[MeasuredPath]] = field(default_factory=dict, repr=False)
     _off: dict[tuple[str, str], tuple[float, int]] = field(default_factory=dict, repr=False)
     left_out: dict[tuple[str, str], str] = field(default_factory=dict)
-    """(kernel's identity, signature key) -> why it is not used in this process: its compiler or the judge failed; no row says so"""
+    """(kernel's identity, signature key) -> why this process does not use it, when its compiler or the judge failed; not in the
+    database"""
     _estimates: dict[tuple[str, str], Estimate] = field(default_factory=dict, repr=False)
     _unreachable: dict[str, str | None] = field(default_factory=dict, repr=False)
     _logged: dict[tuple[str, str], str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> CostTable:
-        """Return the table for where a request would run."""
+        """Return the cost table for a request, with its rows loaded."""
         return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
                    request.assumed).load()
 
     @phase("rows")
     def load(self) -> CostTable:
-        """Read everything measured in these environments: two queries per backend, and one for its device's constants."""
+        """Read all measurements of these environments, with two queries per backend, and the rates of its devices."""
         self.generation = generation(self.database)                 # before they are read: rows that come meanwhile are newer
         for backend in self.backends:
             if why_missing(backend) is None:
@@ -160,16 +160,16 @@ class CostTable:
         return self
 
     def verdict(self, kernel: Kernel, signature: Signature) -> KnownTime | None:
-        """Return the row of this kernel's comparison on this signature at all sizes; None: it was never compared."""
+        """Return the row of this kernel's comparison with the oracle on a signature at all sizes; None if it was never compared."""
         return self.known.get(kernel.backend, {}).get(verdict_key(kernel, signature))
 
     def time(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> KnownTime | None:
-        """Return the row of this kernel alone at these sizes."""
+        """Return the row of this kernel timed alone at these sizes."""
         return self.known.get(kernel.backend, {}).get(timing_key(kernel, signature, binding))
 
     def timed(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[KnownTime, bool] | None:
-        """Return the row that gives its cost, and whether it was measured in its place in a whole graph, which counts before one
-        alone."""
+        """Return the row that gives a kernel's cost, and whether it was timed inside a graph; such a time counts before one of the
+        kernel alone."""
         key = timing_key(kernel, signature, binding)
         row_in_graph = self.in_graph.get(kernel.backend, {}).get(key)
         if row_in_graph is not None and row_in_graph.median_ms is not None:
@@ -178,7 +178,7 @@ class CostTable:
         return None if row is None or row.median_ms is None else (row, False)
 
     def error(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
-        """Return the worst error over all sizes compared and at these sizes; None when it was never compared."""
+        """Return a kernel's worst error over all sizes compared and at these sizes; None when it was never compared."""
         rows = (self.verdict(kernel, signature), self.time(kernel, signature, binding))
         errors = [r.worst_relative_error for r in rows if r is not None and r.worst_relative_error is not None]
         return max(errors, default=None)
@@ -200,13 +200,13 @@ class CostTable:
         return None
 
     def refusal(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
-        """Return `why_not`, for people: with the line of the log that says why it failed."""
+        """Return `why_not` for readers, followed by the log line that explains the failure."""
         reason = self.why_not(kernel, signature, binding)
         logged = "" if reason is None else self.logged(kernel, signature, binding)
         return f"{reason}: {logged}" if logged else reason
 
     def logged(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str:
-        """Return the line of the log that says why a kernel failed, over all sizes or else at these; "" where it did not, or
+        """Return the log line that explains why a kernel failed, over all sizes or else at these; "" where it did not fail or
         nothing was logged."""
         at = {verify_workload(signature).key: self.verdict(kernel, signature),
               timed_workload(signature, binding).key: self.time(kernel, signature, binding)}
@@ -221,7 +221,7 @@ class CostTable:
         return ""
 
     def why_wrong(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> str | None:
-        """Return `why_not` regardless of the tolerance."""
+        """Return the reason of `why_not` that holds regardless of the tolerance; None where there is none."""
         if kernel.name not in self._unreachable:
             self._unreachable[kernel.name] = out_of_reach(kernel)
         unreachable = self._unreachable[kernel.name]
@@ -244,7 +244,7 @@ class CostTable:
         return None
 
     def cost(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int], optimistic: bool = False) -> Cost | None:
-        """Return the cost, or None when the kernel may not be used. optimistic: unverified kernels count as usable."""
+        """Return a kernel's cost, or None when it may not be used. optimistic: unverified kernels count as usable."""
         reason = self.why_not(kernel, signature, binding)
         if reason is not None and not (optimistic and reason == "unverified"):
             return None
@@ -263,8 +263,8 @@ class CostTable:
         return replace(estimated, seconds=estimated.seconds * off, error=error, note=note)
 
     def estimate(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Cost:
-        """Return the cost of a kernel as if no time of its op were known: by the learned model, where there is one, else by the
-        roofline. A margin above 1 is this table's for a roofline; the model gives its own."""
+        """Return the cost of a kernel as if no kernel of its op were timed: from the learned model where there is one, else the
+        roofline. The table's margin applies to rooflines; the model gives its own where that is above 1."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
         model = cost_model.of_calls() if device_of(kernel.backend).is_host else None
@@ -289,9 +289,9 @@ class CostTable:
                      link=partial(self.link, binding), around=self.device.run_seconds)
 
     def tried(self, graph: Graph, binding: Mapping[str, int]) -> list[MeasuredPath]:
-        """Return the paths of a graph that were run as a whole at these sizes, on these backends at most, the fastest first. Those
-        that a device timed are compared by its clock: the host's time around them varies between profiles by more than a short
-        kernel takes. It is replaced by that of the fastest of them, which the host's clock compares with other paths."""
+        """Return the paths of a graph that were run as a whole at these sizes, on a subset of these backends, the fastest first.
+        Paths timed by a device's clock are compared by it. The host's time around it varies between profiles by more than a short
+        kernel takes, so all get that of the fastest of them; the host's clock compares this path with others."""
         workload = path_workload(graph, binding).key
         if workload not in self._tried:
             here = [name for name in self.backends if why_missing(name) is None]
@@ -315,13 +315,14 @@ class CostTable:
         return self._tried[workload]
 
     def as_run(self, graph: Graph, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """Return the path with what a run took as a whole, where it was run at these sizes."""
+        """Return the path with its measured time of a whole run, where it was run at these sizes."""
         took = next((run.took for run in self.tried(graph, binding) if run.path.id == path.id), None)
         return path if took is None else replace(path, seconds=took, measured=True)
 
     def best_measured(self, graph: Graph, paths: Paths, cheapest: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """Return the fastest of the paths that were run as a whole; of those that took about as long, one of the fewest calls, the
-        cheapest by cost. Return the cheapest of all where it is measured but was not run, and none that was run comes near it."""
+        """Return the fastest of the paths that were run as a whole; among those about as fast, the one with the fewest calls, then
+        the least cost. Return `cheapest` where none was run, or where it is fully measured, was not run, and costs clearly less
+        than those that were."""
         measured = []
         for run in self.tried(graph, binding):
             error = run.row.worst_relative_error if run.path.all_steps else 0.0
@@ -338,12 +339,12 @@ class CostTable:
         return min(close, key=lambda p: (p.kernel_calls, p.cost), default=path)
 
     def whole(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> Cost | None:
-        """Return the measured time of a part as a whole, in its place, computed by these kernels this way."""
+        """Return the measured time of a part inside a graph, computed in this way by these kernels; None where there is none."""
         row = self.whole_row(binding, part, way, steps)
         return None if row is None or row.median_ms is None else Cost(row.median_ms * 1e-3, True, None, f"trace {row.trace_id}")
 
     def whole_row(self, binding: Mapping[str, int], part: Signature, way: Alternative, steps: Steps) -> KnownTime | None:
-        """Return the row of that time; None unless it counts."""
+        """Return the row of that measured time; None unless it counts."""
         if not steps:                                               # all of it is known when the graph is bound
             return None
         environment = part_environment(steps, self.threads)
@@ -359,12 +360,14 @@ class CostTable:
         return self.rates.get(HOST.name, DeviceRates())
 
     def link(self, binding: Mapping[str, int], source: str, target: str, t: TensorType) -> float:
-        """Estimate the seconds of a copy of a value from one device to another; between two that are no host, via the host."""
+        """Estimate the seconds of a copy of a value between devices; between two devices other than the host it goes via the
+        host."""
         hops = [(source, target)] if HOST.name in (source, target) else [(source, HOST.name), (HOST.name, target)]
         return sum(self.links.get(hop, LinkRates()).seconds(_nbytes(t, binding)) for hop in hops)
 
     def copied(self, binding: Mapping[str, int], t: TensorType) -> float:
-        """Estimate the seconds of a copy of a value: on the host, unless no backend in use runs there."""
+        """Estimate the seconds of a copy of a value within the host, or within the device where no backend in use runs on the
+        host."""
         nbytes = _nbytes(t, binding)
         devices = [device_of(name) for name in self.backends]
         if devices and not any(one.is_host for one in devices):
@@ -373,14 +376,14 @@ class CostTable:
         return COPY_SECONDS + 2.0 * nbytes / (self.device.bandwidth * BACKEND_RATES["c"].bandwidth_share)
 
     def roofline(self, backend: str, signature: Signature, binding: Mapping[str, int], kernel: Kernel | None = None) -> float:
-        """Estimate the least seconds that a kernel of a backend takes; of this kernel, where it declares what it moves."""
+        """Estimate the least seconds of any kernel of a backend, or of `kernel` if given, by the traffic that it declares."""
         at = {n: int(binding[n]) for n in signature.dim_names}
         moved, steps = says_of(kernel, signature.spec, at)
         return estimate_seconds(signature, at, backend, self.rates.get(device_of(backend).name), moved, steps)
 
     def off(self, backend: str, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int]:
-        """Return the least ratio of time to roofline (1 at least) of the package's kernels timed on this signature at these sizes,
-        and its trace; (1, 0) when none was. Kernels of this backend count, where one was timed, else all."""
+        """Return the least ratio (1 or more) of time to roofline among built-in kernels timed on this signature at these sizes, and
+        its trace; (1, 0) where none was. Kernels of this backend count if one was timed, else those of all backends."""
         if self._timed_on is None:
             self._timed_on = {}
             for name, times in self.known.items():
@@ -402,8 +405,8 @@ class CostTable:
 
 
 def _around(conditions: Mapping[str, Any], took: float) -> float | None:
-    """Return the seconds of a path's time that the host spent around a device, from the conditions of its row; None where the host
-    timed it all, and for a value that cannot be part of it."""
+    """Return the seconds that the host spent around a device during a path's run, from the conditions of its row; None where the
+    host timed it all, or the value is invalid."""
     milliseconds = conditions.get("around_ms")
     if not isinstance(milliseconds, int | float) or isinstance(milliseconds, bool) or not 0 <= milliseconds * 1e-3 <= took:
         return None
@@ -415,6 +418,6 @@ def _nbytes(t: TensorType, binding: Mapping[str, int]) -> int:
 
 
 def typical_sizes(graph: Graph, at: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return the sizes at which a graph's costs are estimated: given ones, else the middle of each dim's range. Raises PlanError.
-    """
+    """Return the sizes at which a graph's costs are estimated: given sizes, else the middle of each dim's range. Raises
+    PlanError."""
     return {n: midpoint(s) for n, s in graph.dims.items()} | given_sizes(graph, at, "at")

@@ -1,6 +1,6 @@
-"""deferred_measure: functions of `measure`, imported only when `choice` has something measured.
+"""deferred_measure: functions of `measure`, imported only when `choice` needs a measurement.
 
-A plan whose kernels have their verdicts on file does without it: the judge and its workers are a sixth of the package.
+A plan whose kernels have verdicts in the database runs without them: the judge and its workers are a sixth of the package.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 def open_judge(database: Database, threads: int | None, rates: DeviceRates | None) -> Judge:
-    """Open a judge that files its verdicts in the database; close it. threads: of kernels (None: the default). rates: of this
-    device."""
+    """Open a judge that stores its verdicts in the database; the caller closes it. threads: threads of kernels (None: the default).
+    rates: of this device."""
     from tensor_graphs.measure.judge import Judge
 
     return Judge(database, threads=threads, rates=rates)
 
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Return how near to the exact result an output of its dtype can be at these sizes; 0 where it is not known."""
+    """Return the least error that rounding the exact output to its dtype has at these sizes; 0 where it is not known."""
     from tensor_graphs.measure import path_errors
 
     return path_errors.least_error(signature, binding)
@@ -39,7 +39,7 @@ def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
 
 @phase("verify")
 def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
-    """Have the oracle compute what comparisons are going to need, until it is enough."""
+    """Have the oracle compute results that comparisons will need, until `enough` returns True."""
     from tensor_graphs.measure.judge import JudgeTask
 
     judge.foresee([JudgeTask(*question) for question in pending], enough)
@@ -47,8 +47,8 @@ def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str
 
 def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]],
                 progress: Callable[[str], None], until: float = float("inf")) -> dict[tuple[str, str], str]:
-    """Compare kernels with the oracle, each at some sizes, and file the verdicts. until: on time.perf_counter's clock.
-    Returns those that the judge itself failed over, so that nothing is filed: identity and signature's key -> why."""
+    """Compare kernels with the oracle at the given sizes and store the verdicts. until: on the clock of time.perf_counter. Return
+    the comparisons in which the judge itself failed, so that nothing is stored: (identity, signature key) -> why."""
     from tensor_graphs.measure.comparison_pipeline import compare
     from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
     from tensor_graphs.measure.judge import JudgeTask
@@ -66,14 +66,14 @@ def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping
 
 
 def may_have_been_disturbed() -> bool:
-    """Return whether measurements of this machine record if it was quiet meanwhile."""
+    """Return whether measurements on this machine record if other load disturbed them."""
     from tensor_graphs.measure.timing.reference_stream import waits_for_quiet
 
     return waits_for_quiet()
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None) -> None:
-    """Store the constants on which first estimates rest, where none are known (measure/rates/calibration.py)."""
+    """Store the device rates that first estimates need, where none are in the database (measure/rates/calibration.py)."""
     if known_rates(database, backends, threads) is None:
         from tensor_graphs.measure.rates import calibration
 

@@ -1,4 +1,4 @@
-"""evidence: why one signature is computed as it is, with the rows that say so."""
+"""evidence: why a signature is computed as it is, and the database rows behind it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from tensor_graphs.paths.plan import Evidence
 
 @dataclass(frozen=True)
 class Choice(Evidence):
-    """Why one signature is computed the way it is, and the rows of its time and of its comparison with the oracle.
+    """The reason why a signature is computed the way it is, with the rows of its time and of its comparison with the oracle.
 
-    times, agreeing: number of its times, and of those that agree with the one that counts. doubt: why it may be too slow. covered:
-    what the comparison covered, in a line. derivation: of a recipe, step by step.
-    """
+    times, agreeing: number of its times, and of those that agree with the one used. doubt: why that may be too slow. covered: one
+    line on what the comparison covered. derivation: of a recipe, step by step."""
 
     trace: int | None = None
     measured_at: datetime | None = None
@@ -29,7 +28,7 @@ class Choice(Evidence):
 
 
 def in_words(covered: Mapping[str, Any]) -> str:
-    """Describe in one line what a comparison covered, as its row has it (measure/points/coverage.py)."""
+    """Describe in one line what a comparison covered, from the record in its row (measure/points/coverage.py)."""
     sizes = ", ".join(f"{name}: {text}" for name, text in covered.get("sizes", {}).items()) or "its only size"
     more = f", and {covered['and']}" if "and" in covered else ""
     return (f"{covered.get('points', '?')} points: {sizes} | {', '.join(covered.get('values', ())) or 'ordinary values'} | "

@@ -1,7 +1,7 @@
-"""finalists: the few paths that may be the fastest are run as a whole, interleaved, and the choice rests on these times.
+"""finalists: run the few paths that may be the fastest as a whole, interleaved; the choice rests on these times.
 
-Costs of kernels add up to an order of the paths, not to what a graph takes: what one kernel leaves in the caches, how threads of
-two runtimes follow each other and what a call costs in its place belong to no kernel.
+Sums of kernel costs give an order of paths, not the time of a graph. They lack what one kernel leaves in the caches for the next,
+how threads of two runtimes follow each other, and the overhead of calls.
 """
 
 from __future__ import annotations
@@ -33,49 +33,47 @@ from tensor_graphs.paths.path import NoPathError, Path, Paths
 log = logging.getLogger(__name__)
 
 MOST = 10
-"""paths of a graph that are run as a whole in one profile"""
+"""most paths of a graph that one profile runs as a whole"""
 
 LOOKED_AT = 10 * MOST
-"""paths in the order of their costs, of which some are run"""
+"""cheapest paths from which some are selected to run"""
 
 CLOSE, SHORT = 1.6, 2e-5
-"""factor on the cheapest path's cost, and seconds more, beyond which a path is not run: measurements are seldom further off than
-that, and they do not contain what calls of a few microseconds cost in their place (awake threads, operands in the caches)"""
+"""limit on the cost of paths to run: this factor times the cheapest path's cost, plus these seconds. Measurements are seldom off by
+more, and they lack what calls of a few microseconds cost inside a graph (awake threads, operands in the caches)"""
 
 NOTICED = 0.03
-"""of the cheapest path's cost: a kernel that is called for less is not exchanged for its next best"""
+"""share of the cheapest path's cost below which a kernel is not exchanged for its next best alternative"""
 
 LEFT = 4
-"""paths that are run more often"""
+"""most paths that are run again"""
 
 FEW_ROUNDS, ROUNDS = 3, 7
-"""rounds of each path at first, and of each of those that are left"""
+"""rounds of each path at first, and of each path that is run again"""
 
 TURNS, UNSURE = 4, 1.15
-"""repetitions of these, at most, each time bound again (where its memory lies makes a short path 10 % slower or faster), and the
-ratio to the fastest beyond which a path is not repeated"""
+"""most repetitions, each with newly bound paths (memory placement makes a short path 10 % slower or faster), and the ratio to the
+fastest path beyond which a path is not repeated"""
 
 KEPT = 0.7
-"""of all runs of a repeated path: the slower ones are those of a busy machine"""
+"""share of a repeated path's runs that count; the slower ones are attributed to other load"""
 
 COMPARING = 0.3
-"""of the time that is left, for comparing kernels without a verdict with the oracle"""
+"""share of the remaining time for comparing kernels without a verdict with the oracle"""
 
 MOST_MORE = 10.0
-"""seconds by which the needs of one plan may exceed the budget: a sum of measurements and estimates says little, and what is
-missing may be one of three kernels on a busy machine; but kernels of millions of numbers take so long each, and a path may have ten
-"""
+"""most seconds by which one plan's needs may exceed the budget: sums of measurements and estimates alone say little, and one of
+three kernels may be all that is missing; but kernels on millions of numbers take this long each, and a path may have ten"""
 
 EACH = 0.2
-"""seconds that running a path as a whole costs in addition to its runs, about: binding it, letting threads sleep, emptying the
-caches"""
+"""approximate seconds to run a path as a whole, besides its runs: binding it, letting threads sleep, emptying the caches"""
 
 RUNS = 30
-"""runs of a path, about"""
+"""approximate runs of a path"""
 
 
 def at_once(graph: Graph, binding: Mapping[str, int], backends: Sequence[str]) -> list[Kernel]:
-    """Return the kernels that run all steps of a graph at these sizes."""
+    """Return the kernels that run all steps of a graph in one call at these sizes."""
     kernels = []
     for kernel in whole_kernels(backends):
         assert kernel.whole is not None
@@ -90,8 +88,9 @@ def at_once(graph: Graph, binding: Mapping[str, int], backends: Sequence[str]) -
 
 
 def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] = ()) -> list[Path]:
-    """Return the paths worth a run: the cheapest, also with each of some kernels that run all steps at once, the graph as written,
-    each dear step in its next best way, and the best of the rest; as many as can be run in `seconds`. Raises NoPathError."""
+    """Return the paths worth a run, as many as fit into `seconds`: the cheapest; variants of it with one of the kernels `whole` for
+    all steps, with original definitions instead of recipes, and with the next best alternative for each costly step; then the next
+    cheapest paths. Raises NoPathError."""
     first = paths.cheapest()
     most = int(min(MOST, seconds / (EACH + RUNS * first.cost)))
     selected = {first.id: first}
@@ -128,11 +127,11 @@ def finalists(paths: Paths, seconds: float = math.inf, whole: Sequence[Kernel] =
 
 def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float, say: Callable[[str], None],
                   again: bool = False, without: Sequence[str] = (), more: float = MOST_MORE) -> int:
-    """Run the finalists of a graph at these sizes as a whole, and file their times; the faster ones are run more often.
+    """Run the finalists of a graph at these sizes as a whole and store their times; the fastest are run more often. Return how many
+    ran.
 
     end: of the budget, on the clock of time.perf_counter; more: seconds by which comparing kernels with the oracle first may move
-    it. again: also where all of them were run before. without: kernels of all steps that are left out. Returns how many ran.
-    """
+    it. again: run even if all were run before. without: names of all-steps kernels to leave out."""
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
     costs = CostTable.of(request, ESTIMATE_MARGIN)
@@ -180,15 +179,14 @@ def try_finalists(judge: Judge, graph: Graph, binding: Mapping[str, int], reques
 
 
 def _still_open(results: Sequence[Deployed], unsure: float) -> list[Deployed]:
-    """Return those that took less than `unsure` times what the fastest took, the fastest first; LEFT at most."""
+    """Return the results below `unsure` times the fastest path's time, the fastest first, LEFT at most."""
     ordered = sorted(results, key=lambda result: median(result.whole))
     return [result for result in ordered if median(result.whole) <= unsure * median(ordered[0].whole)][:LEFT]
 
 
 def both(results: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed]:
-    """Merge the times of paths with those of some that were run again: the faster ones of all their runs, so that what was not run
-    again does not seem the fastest where the machine was slower by then. The host's part around a device's time is the least of
-    all."""
+    """Merge the times of paths with those of paths run again. Of the latter only the faster runs count: else paths not run again
+    would seem fastest if the machine became slower. The host's part around a device's time is replaced by the least of all."""
     least = min((result.around for result in (*results, *more) if result.around is not None), default=0.0)
     results, more = ([_with(least, result) for result in some] for some in (results, more))
     again = {result.path.id: result.whole for result in more}
@@ -201,7 +199,7 @@ def both(results: Sequence[Deployed], more: Sequence[Deployed]) -> list[Deployed
 
 
 def _with(around: float, result: Deployed) -> Deployed:
-    """Replace the host's part of the times, where a device timed the rest."""
+    """Return a result with the host's part of its times replaced by `around`, where a device timed the rest."""
     if result.around is None:
         return result
     whole = tuple(spent - result.around + around for spent in result.whole)
@@ -210,9 +208,9 @@ def _with(around: float, result: Deployed) -> Deployed:
 
 def _compared(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, costs: CostTable, end: float,
               say: Callable[[str], None], more: float) -> Paths:
-    """Return the paths of a graph of which every kernel may be used. With a short budget some kernels of promising paths have no
-    verdict: those of the cheapest path are compared with the oracle first, and those of other finalists while there is time; the
-    rest is on no path. Raises NoPathError."""
+    """Return the paths of a graph whose kernels may all be used. With a short budget, kernels of promising paths may lack a
+    verdict: those of the cheapest path are compared with the oracle first, then those of other finalists while time is left. Paths
+    with other such kernels are excluded. Raises NoPathError."""
     table = by_op(all_kernels(request.here))
     hopeful = costs.paths(graph, table, binding, optimistic=True)
     until = time.perf_counter() + COMPARING * (end - time.perf_counter())

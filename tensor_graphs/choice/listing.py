@@ -1,4 +1,4 @@
-"""listing: every path of a graph, and what is on none of them, with the reason."""
+"""listing: list every path of a graph, and what is on no path, with the reason."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
                limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False,
                assuming: str | Sequence[str] = ()) -> PathListing:
-    """Every path of a graph, lazily: the cheapest first, those with a swap of a small step that moves less than 1 % of the time
-    last; of several devices, those that are all on one follow the cheapest. Kernels without a verdict are listed too (error None)
-    unless all_kernels_count is False.
+    """List the paths of a graph lazily, the cheapest first; those with a swap of a small step that moves less than 1 % of the time
+    come last. With several devices, paths on a single device follow the cheapest. Kernels without a verdict are included (error
+    None) unless all_kernels_count is False.
 
-    limit: at most this many; there may be millions, and its `total` counts them. Its repr shows the first few that are left, and
-    how to go on. measured: only those whose steps all have measurements at these sizes. tolerance, intermediates, simplify,
-    threads, assuming: as in `compile_graph`. `not_offered` names what a path may not use at all.
-    Raises GraphError for what is no graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError
-    where there is no path.
-    """
+    limit: at most this many; there may be millions, and the listing's `total` counts them all. Its repr shows the next few, and how
+    to go on. measured: only paths whose steps all have measurements at these sizes. tolerance, intermediates, simplify, threads,
+    assuming: as in `compile_graph`. `not_offered` names what no path may use. Raises GraphError for what is no graph, PlanError for
+    a size in `at` that its dim cannot have, ArgumentError, and NoPathError where there is no path."""
     graph = require_graph(graph, "list_paths")
     limit = None if limit is None else whole("limit", limit, 1)
     request = Request(graph, tolerance, backends, database, at, threads=threads, intermediates=intermediates, simplify=simplify,
@@ -79,7 +77,7 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
 
 
 def _by_worth(paths: Paths, costs: CostTable, binding: Mapping[str, int]) -> Iterator[GraphPath]:
-    """Yield all paths in order: those that were run as a whole by their time, among the others by cost."""
+    """Yield all paths: those that were run as a whole by their measured time, the others by cost, merged into one order."""
     tried = (paths.still(run.path) for run in costs.tried(paths.graph, binding) if not run.path.all_steps)
     ran = {path.id: costs.as_run(paths.graph, path, binding) for path in tried if path is not None}
     others = (path for path in paths if path.id not in ran)
@@ -94,12 +92,12 @@ def _count(paths: Paths) -> PathCount:
 
 
 SHOWN = 3
-"""paths in the repr of a listing"""
+"""number of paths in the repr of a listing"""
 
 
 class PathListing(Iterator[GraphPath]):
-    """Iterator over paths, each once; its repr shows the next ones without consuming them. parts: the pieces that kernels of graphs
-    compute, for people. total: the number of all paths, whatever the limit; counted on first access."""
+    """Iterator over paths, each once; its repr shows the next ones without consuming them. parts: a text on the pieces that kernels
+    of graphs compute. total: the number of all paths, whatever the limit; counted on first access."""
 
     def __init__(self, paths: Iterator[GraphPath], parts: str, count: Callable[[], PathCount]) -> None:
         self.parts, self._paths, self._count = parts, paths, count
@@ -123,8 +121,8 @@ class PathListing(Iterator[GraphPath]):
 
 
 def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: bool = True) -> list[str]:
-    """Describe for people: the backends that are missing here, the kernels of ops in a graph whose requirements this device does
-    not meet, and those of graphs that occur nowhere in it. None of them is on any path."""
+    """Return lines for readers on what is on no path: backends that are missing here, kernels of ops in the graph whose
+    requirements this device does not meet, and kernels of graphs that occur nowhere in it."""
     request = Request(graph, backends=backends)
     here, notes = request.here, request.notes
     if simplify:
@@ -138,7 +136,7 @@ def not_offered(graph: Graph, backends: Sequence[str] | None = None, simplify: b
 
 
 def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kernel, str]]:
-    """Yield the kernels of graphs that occur nowhere in this one, and why, as far as that is known."""
+    """Yield the kernels of graphs that occur nowhere in this graph, each with the reason as far as it is known."""
     kernels = [k for k in all_kernels(backends) if isinstance(k.composite, PartOp)]
     if not kernels:
         return
@@ -151,8 +149,8 @@ def _without_place(graph: Graph, backends: Sequence[str]) -> Iterator[tuple[Kern
 
 
 def signatures_of(graph: Graph) -> list[Signature]:
-    """Return every signature that a path of a graph may reach: its own, and those in the definitions of its composites, all the way
-    down. Each once."""
+    """Return every signature that a path of a graph may reach, each once: those of its nodes, and those in the definitions of
+    composites at any depth."""
     paths = Paths(graph, {}, lambda kernel, signature: None)
     signatures: dict[str, Signature] = {}
     todo = [s for s, _ in reversed(paths.top)]

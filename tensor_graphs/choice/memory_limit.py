@@ -1,4 +1,4 @@
-"""memory_limit: whether a plan fits into the memory it may use at the largest sizes asked for, and up to which sizes it would."""
+"""memory_limit: check if a plan fits into the memory it may use at its largest sizes, and find the largest sizes that would fit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.plan import Plan
 
 STEPS = 4096
-"""in how many steps all dims are made smaller together, where no single one is enough"""
+"""steps in which all dims are reduced together, where reducing a single dim is not enough"""
 
 
 def check_room(plan: Plan) -> None:
-    """Raise PlanError when the plan, at its largest sizes, needs more than its capacity: how much, for what, and what would fit."""
+    """Raise PlanError where the plan needs more than its capacity at its largest sizes; the message has the need, its causes and a
+    fix."""
     for binding in _largest_per_variant(plan, plan.largest):
         text = plan.over_capacity(binding)
         if text is not None:
@@ -24,7 +25,7 @@ def check_room(plan: Plan) -> None:
 
 
 def _largest_per_variant(plan: Plan, largest: Mapping[str, int]) -> list[dict[str, int]]:
-    """Return the largest sizes at which each variant is used, the last one first; one variant serves its cell."""
+    """Return the largest sizes at which each variant is used, for the last variant first; each variant serves its cell of sizes."""
     bindings = [v.cell.largest(largest) for v in reversed(plan.variants)]
     return [binding for binding in bindings if all(size <= largest[n] for n, size in binding.items())]
 
@@ -38,7 +39,8 @@ def fits(plan: Plan, largest: Mapping[str, int]) -> bool:
 
 
 def _fix(plan: Plan) -> str:
-    """Return the largest sizes that fit: of one dim alone where that is enough, the table's first, else of all together."""
+    """Return advice with the largest sizes that fit. A single dim is reduced if that is enough (dims of the plan's table are tried
+    first), else all dims together."""
     names = sorted(plan.graph.dims, key=lambda n: (n not in plan.table_dims, n))
     lowest = {n: d.bounds(s)[0] for n, s in plan.graph.dims.items()}
     cache = ", a shorter cache" if plan.graph.states else ""
@@ -64,6 +66,7 @@ def _said(sizes: Mapping[str, int]) -> str:
 
 
 def _highest(good: Callable[[int], bool], low: int, high: int) -> int | None:
-    """Return the highest int in low..high that is good, if the good ones come first; None when low is not."""
+    """Return the highest int in low..high for which `good` holds, if it holds up to some int and not beyond; None where low
+    fails."""
     good_ones = bisect.bisect_left(range(low, high + 1), True, key=lambda n: not good(n))
     return low + good_ones - 1 if good_ones else None

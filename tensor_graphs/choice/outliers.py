@@ -1,9 +1,8 @@
-"""outliers: which times of the database may be those of a busy machine, why, and how little the kernel may take then.
+"""outliers: find stored times that other load on the machine may have spoiled, why, and the least time that the kernel may take.
 
-Whatever happens on a machine slows a kernel down and never speeds it up. A time far above what other measurements lead to expect,
-or measured while something disturbed or shortly before or after that, may therefore hide a faster kernel: `tg profile` measures it
-again where that could change the choice, and a plan that rests on it reports it. A second measurement that agrees, from another
-time in which nothing disturbed, settles the matter.
+Disturbances slow a kernel down and never speed it up. A time may hide a faster kernel if it is far above what other measurements
+suggest, or was measured during or close to a disturbance. `tg profile` measures it again where that could change the choice, and a
+plan that rests on it reports it. A second, agreeing measurement from another, undisturbed time settles the doubt.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.records.measurements import AGREE, KnownTime, circumstances, in_busy_times
 
 FAR = 3.0
-"""ratio of two times that are far apart: estimates by the roofline are off by 2 to 5 and for a backend's kernels alike, so that
-their ratios to it differ less"""
+"""ratio from which on two times are far apart. Estimates by the roofline are off by 2 to 5, but similarly for all kernels of a
+backend, so that ratios of time to roofline differ less"""
 
 SLOW_REFERENCE = 1.4
-"""a machine was slower where the reference stream took this factor times its best time"""
+"""ratio of the reference stream's time to its best time from which on the machine counts as slowed down"""
 
 BUSY = 15.0
 """seconds before and after a disturbed measurement in which others may have been disturbed too: between bursts of a neighbour the
-reference stream, which works on one core, is as fast as ever and a kernel on all cores is not"""
+reference stream, on one core, runs at full speed while a kernel on all cores does not"""
 
 OLD = timedelta(days=30)
 
 SETTLED, ENOUGH = 2, 3
-"""number of measurements that agree: this many settle a doubt; this many are enough where a rival is close"""
+"""numbers of agreeing measurements: SETTLED of them settle a doubt, ENOUGH suffice where a rival is close"""
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """why: for people. least: seconds that the kernel may take after all."""
+    """A doubt about a time. why: a readable reason. least: seconds that the kernel may really take."""
 
     why: str
     least: float
@@ -50,7 +49,7 @@ class Outlier:
 
 @dataclass
 class Outliers:
-    """Doubts about the measurements in a cost table. signatures, points: of the graph in question, whose times are compared."""
+    """Doubts about the measurements in a cost table. signatures, points: those of the graph at hand, whose times are compared."""
 
     costs: CostTable
     table: Mapping[str, list[Kernel]]
@@ -59,25 +58,24 @@ class Outliers:
     _seen: dict[int, tuple[datetime, Mapping[str, Any]]] = field(default_factory=dict)
     """trace -> time and conditions of its measurement"""
     _busy: set[int] = field(default_factory=set)
-    """traces measured in busy times"""
+    """traces measured close to a disturbance"""
     _ratios: dict[str, dict[tuple[str, str], float]] = field(default_factory=dict)
 
     def look_at(self, rows: Iterable[KnownTime]) -> None:
-        """Read the conditions of these measurements, in one query."""
+        """Read the conditions of these measurements, and which of them were near a disturbance."""
         unread = {row.trace_id for row in rows} - self._seen.keys()
         self._seen.update(circumstances(self.costs.database, *unread))
         self._busy.update(in_busy_times(self.costs.database, *unread, seconds=BUSY))
 
     def quiet(self, row: KnownTime) -> bool | None:
-        """Return whether nothing disturbed the runs of a measurement; None where it does not say."""
+        """Return whether nothing disturbed the runs of a measurement; None where its conditions do not record that."""
         conditions = self._conditions(row)
         over = conditions.get("over_reference", conditions)
         quiet = over.get("quiet") if isinstance(over, Mapping) else None
         return quiet if isinstance(quiet, bool) else None
 
     def of(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Outlier | None:
-        """Return why the measurement that gives this kernel's cost here may be too slow; None: it is not suspect, or there is none.
-        """
+        """Return the doubt about the measurement that gives this kernel's cost; None where it is not suspect, or there is none."""
         timed = self.costs.timed(kernel, signature, binding)
         if timed is None or timed[0].median_ms is None:
             return None
@@ -97,8 +95,8 @@ class Outliers:
         return None
 
     def least(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float | None:
-        """Return the least seconds that a timed kernel may take, by its row: by what is doubtful about it, else by its interval,
-        until enough rows agree. None: it has no row."""
+        """Return the least seconds that a timed kernel may take by its row: from a doubt, else from its confidence interval until
+        enough rows agree. None where it has no row."""
         timed = self.costs.timed(kernel, signature, binding)
         if timed is None or timed[0].median_ms is None:
             return None
@@ -140,7 +138,7 @@ class Outliers:
         return ""
 
     def _of_kernel(self, kernel: Kernel) -> dict[tuple[str, str], float]:
-        """Return the ratios of time to roofline of a kernel, over all that the graph asks of it."""
+        """Return the ratios of time to roofline of a kernel, over all signatures and sizes of the graph that it computes."""
         if kernel.identity not in self._ratios:
             ratios: dict[tuple[str, str], float] = {}
             for signature in self.signatures:
@@ -172,7 +170,7 @@ class Outliers:
 
 
 def _reference(conditions: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the reference stream's time during the measurement: its kind, and its median [ms]."""
+    """Return the kind of the reference stream and its median time [ms] during the measurement; None where there is none."""
     match conditions:
         case {"reference": {"kind": str(kind), "median": float(median)}} if median > 0:
             return kind, median

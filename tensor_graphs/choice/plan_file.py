@@ -1,12 +1,12 @@
-"""plan_file: the plan of a request, stored in the user's cache folder: the same request in the same environment needs no search.
+"""plan_file: the plan of a request, stored in the user's cache folder. A repeated request in an equal environment needs no search.
 
-    file = of(Request(graph, …))        # None: nothing is stored for it
+    file = of(Request(graph, …))        # None: plans of this request are not stored
     plan = file.read()                  # None: search, then file.write(plan)
 
-The name of a file is a digest of all that a plan follows from, except the rows of the database: the graph, the request, this
-package's code, every kernel there is (by identity), the software and the hardware. The file holds the generation of the database
-(records/rows_digest.py) that the plan rests on; rows added since make it stale. A stale or damaged file is left out, and replaced.
-Nothing heavy is imported here: reading a plan needs neither the rewriting nor the judge nor SQLAlchemy.
+The file's name is a digest of everything that determines a plan, except the rows of the database: the graph, the request, this
+package's code, the identities of all kernels, the software and the hardware. The file contains the generation of the database
+(records/rows_digest.py) for which the plan was made; rows added since make it stale. A stale or damaged file is ignored and
+replaced. This module imports nothing heavy: reading a plan needs neither rewriting nor the judge nor SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VARIABLE = "TENSOR_GRAPHS_PLANS"
-"""the environment variable: "off" to store no plans, and use none"""
+"""the environment variable that is "off" to store no plans and use none"""
 
 MOST_BYTES = 64 << 20
-"""of all plans together; the least recently used ones go"""
+"""most bytes of all plans together; the least recently used ones are deleted"""
 
 FORMAT = b"tensor_graphs plan 2\n"
 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """File of the plan of one request."""
+    """The file of one request's plan."""
 
     path: Path
     request: Request
 
     @phase("read plan")
     def read(self) -> Plan | None:
-        """Return the plan, where there is one that rests on the rows that the database has now."""
+        """Return the stored plan; None where there is none, or the database has other rows now."""
         content = read(self.path)
         if content is None:
             log.debug("no plan is on file for this request")
@@ -106,9 +106,9 @@ class PlanFile:
 
 
 def of(request: Request) -> PlanFile | None:
-    """Return the file of a request's plan, whether it exists or not; None where nothing is stored: TENSOR_GRAPHS_PLANS is off, a
-    path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for an unknown backend, and
-    ArgumentError where the variable is neither on nor off."""
+    """Return the file of a request's plan, which may not exist yet. Return None where nothing is stored: TENSOR_GRAPHS_PLANS is
+    off, a path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for an unknown backend,
+    and ArgumentError where the variable is neither on nor off."""
     graph, database = request.graph, request.database
     if request.path is not None or not switch(VARIABLE, unless_said=True) or _place(database) == ":memory:":
         return None
@@ -128,8 +128,8 @@ def of(request: Request) -> PlanFile | None:
 
 
 class Images(Mapping[Node, Node]):
-    """`Plan.images` of a plan that is read from a file, which holds none of it. They are seldom asked for, so the graph is
-    prepared again only then; before that nothing that rewrites is loaded."""
+    """`Plan.images` of a plan read from a file, which does not contain them. They are seldom needed, so the graph is prepared again
+    only on first access; until then no rewriting code is loaded."""
 
     def __init__(self, request: Request, plan: Plan) -> None:
         self.request, self.path = request, plan.variants[0].path
@@ -156,7 +156,7 @@ class Images(Mapping[Node, Node]):
 
 
 def _place(database: Database | str | Path | None) -> str:
-    """Return the same place for a database and for its name."""
+    """Return the location of a database, equal for a database object and for its name."""
     if database is None or isinstance(database, str | Path):
         file = file_of(database)
         return str(default_target() if database is None else database) if file is None else os.path.realpath(file)

@@ -1,12 +1,11 @@
-"""prepare: the graph that is compiled in place of the one that was written: the same bits, said in ops that kernels compute.
+"""prepare: the graph that is compiled in place of the written one. It computes the same bits, in ops that kernels compute.
 
-Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs are simplified (simplify.py there). What
-then computes the same as a part for which a kernel is registered becomes one node (rewrites/parts.py), and so does what rules can
-rewrite (rewrites/find_recipes.py), and loops that a device has no kernel for (unroll.py there). All are bitwise, so tolerances
-and predictions keep their meaning; a graph that gets no fewer steps stays the very same graph. Costs decide whether a kernel of a
-part, or a recipe, runs.
-rewriting.py does the work; it imports all that rewrites, and is loaded for a graph that was not prepared before: a stored plan
-needs none of it.
+Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs are simplified (simplify.py there). Some
+subgraphs become one node, a part: those that a registered kernel computes (rewrites/parts.py), those that rules can rewrite
+(rewrites/find_recipes.py), and loops for which a device has no kernel (unroll.py). All steps are bitwise, so tolerances and
+predictions stay valid; a graph that gets no fewer steps stays the same object. Costs decide whether a part's kernel or recipe (a
+graph that means the same) runs. rewriting.py does the work. It imports all rewriting code and is loaded only for a graph that was
+not prepared before: a stored plan does not need it.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _interiors: WeakKeyDictionary[Graph, Interior | None] = WeakKeyDictionary()
 _recognised: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
 Formed = tuple[tuple[tuple[PartOp, ...], str], Callable[[Collection[str]], PreparedGraph] | None]
 _formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool, Sequence[str]], Formed]] = WeakKeyDictionary()
-"""by where recipes were looked for, whether steps were joined, and (of a graph with loops) for which backends: with the parts and
-the digest of the users' rules that were looked for; None where the graph holds none"""
+"""graph -> (source of recipes, whether steps were joined, backends if it has loops) -> the parts and the digest of user-registered
+rules then searched for, and the function that builds the prepared graph (None where the graph contains none of them)"""
 
 
 def prepare(graph: Graph, wanted: bool = True, *, recipes: Database | bool = True,
             backends: Sequence[str] = DEFAULT_BACKENDS) -> PreparedGraph:
-    """Return the graph to compile. wanted: False to have the one that is written, except for loops that a device has no kernel for.
-    recipes: whether pieces may be rewritten by rules; a database, so that recipes are read from its rows and stored there.
-    backends: that may be used; for one that writes kernels for any piece (`gen`) neighbouring steps become parts.
+    """Return the graph to compile. wanted: False for the written graph, changed only in loops for which a device has no kernel.
+    recipes: whether rules may rewrite pieces; a database to read recipes from its rows and store them there. backends: those that
+    may be used; with one that generates kernels for any piece (`gen`) neighbouring steps become parts.
 
-    Listing, measuring and compiling all go through this, so that they use the same graph. Raises PlanError for a device not here.
-    """
+    Listing, measuring and compiling all call this, so that they use one graph. Raises PlanError for a device that is not
+    present."""
     for node in (n for n in graph.nodes if n.op is leaves.COPY_TO):
         device_asked(node)
     if not wanted:
@@ -73,7 +72,7 @@ def _as_written(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
 
 
 def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> PreparedGraph:
-    """Add the parts for which there are kernels now, and those that rules can rewrite."""
+    """Add the parts that have kernels now, and those that rules can rewrite."""
     wanted = parts()
     looked_for, formed = (wanted, user_rules.digest()), _formed.setdefault(prepared.graph, {})
     # a database in memory is itself and no other one of its name

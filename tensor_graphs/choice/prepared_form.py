@@ -1,5 +1,6 @@
-"""prepared_form: the forms in which a graph is compiled: prepared (prepare.py), and with which values between its ops
-(intermediates.py)."""
+"""prepared_form: types for the forms in which a graph is compiled: prepared (prepare.py), and with intermediates of some dtype
+(intermediates.py).
+"""
 
 from __future__ import annotations
 
@@ -11,20 +12,20 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 
 WIDER: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
-"""the words for wider intermediates, the narrower ones first"""
+"""names of the options for wider intermediates, the narrower first"""
 
 NARROWER: Literal["bfloat16"] = "bfloat16"
-"""the word for products by parameters of bf16 that are made of such values"""
+"""name of the option for products of bf16 values with bf16 parameters"""
 
 REWRITTEN: tuple[Literal["bfloat16", "float32", "float64"], ...] = (NARROWER, *WIDER)
-"""the words for which the graph is rewritten"""
+"""names of the options for which the graph is rewritten"""
 
 
 @dataclass(frozen=True)
 class PreparedGraph:
-    """The graph to compile, and what was done to the written one, for people ("" where nothing was). parts: those formed.
-    images: what a node of the graph as it was written, or as it was before parts were formed, has become, where that is another
-    one; a node whose value is no longer computed has none."""
+    """The graph to compile. note: a text on what was changed in the written graph ("" for nothing). parts: a text on the parts
+    formed. images: for each changed node, of the written graph or of the graph before parts were formed, its replacement; a node
+    whose value is no longer computed has none."""
 
     graph: Graph
     note: str = ""
@@ -34,12 +35,11 @@ class PreparedGraph:
 
 @dataclass(frozen=True)
 class Intermediates:
-    """A decision on intermediates. graph: the one to run. predicted: relative error of the graph as it was written. why: for
-    people.
+    """A decision on intermediates. graph: the one to run. predicted: relative error of the graph as written. why: a readable
+    reason.
 
-    written: the graph as it was written, when the one to run is another. images: what became of nodes of the widened graph where
-    parts were formed in it, and of those of the written one where it has pieces that are as they were written.
-    """
+    written: the graph as written, where the one to run differs. images: replacements of nodes of the widened graph where parts were
+    formed in it, and of nodes of the written graph where pieces of it stay unchanged."""
 
     graph: Graph
     wide: bool

@@ -1,4 +1,4 @@
-"""profile_graph: which measurements would settle the choices of a graph, asked of `measure` until a budget is spent."""
+"""profile_graph: find the measurements that would settle the choices of a graph, and request them until a budget is spent."""
 
 from __future__ import annotations
 
@@ -51,42 +51,42 @@ from tensor_graphs.tuning.strategies import Strategy
 log = logging.getLogger(__name__)
 
 ROUNDS = 6
-"""how often another path may turn out the cheapest before the search for it ends"""
+"""most times that a different path may turn out the cheapest before the search for it ends"""
 
 MANY_RUNS = 20.0
-"""runs of a path that measuring it as a whole costs, about"""
+"""approximate cost of measuring a path as a whole, in runs of the path"""
 
 MOST_ASKED = 2
-"""times that one profile measures the same kernel alone, and this many more that it runs it in its place"""
+"""most times that one profile measures a kernel alone, and most times that it runs it inside a graph"""
 
 WORTH_ASKING = 0.02
-"""of a path's time: what may save less is not measured again"""
+"""share of a path's time: a measurement that may save less is not repeated"""
 
 WARMER = 1.25
-"""factor by which a kernel may be faster in its place, where caches are warm, than alone; it is run there before another one is
-chosen"""
+"""factor by which a kernel may be faster inside a graph, where caches are warm, than alone; it is run there before another kernel
+is chosen"""
 
 PROMISING = 2.0
-"""factor by which a kernel's estimate is below the time of the chosen one, from which on it is measured as if the plan used it"""
+"""ratio of the chosen kernel's time to another kernel's estimate, beyond which that kernel is measured as if the plan used it"""
 
 CLOSE = 1.5
-"""ratio to the time of a part as it is chosen: another wording within it is run next to it, and both are measured as a whole"""
+"""ratio to the time of a part as chosen; an alternative recipe or definition within it is run next to it, both as a whole"""
 
 FINAL = 0.25
-"""of the budget, reserved for whole paths"""
+"""share of the budget reserved for whole paths"""
 
 LEAST_SEARCH, SEARCHING = 2.0, 0.25
-"""seconds, and of the budget, that finding out what to measure may take in any case; else as long as was announced"""
+"""seconds, and share of the budget, that finding questions may always take; beyond that, as long as was announced"""
 
 Asked = Counter[tuple[str, ...]]
-"""counts of measurements in one profile: `question_key` of a kernel alone, `_step_key` and `_part_key` of what is in its place"""
+"""counts of measurements in one profile: by `question_key` for a kernel alone, `_step_key` and `_part_key` for runs inside a
+graph"""
 
 OnStep = Callable[[int, int, str], None]
-"""(done, total, what) for a progress bar"""
+"""callback (done, total, what) for a progress bar"""
 
 OnStart = Callable[[Ahead], None]
-"""callback with what a profile takes in addition to its budget, about; called before anything is measured, where that is something
-"""
+"""callback with the estimated time that a profile takes in addition to its budget, called before measuring where there is any"""
 
 OnVerdict = Callable[[Answered], None]
 """callback with the verdict on one kernel"""
@@ -94,20 +94,19 @@ OnVerdict = Callable[[Answered], None]
 
 def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: Asked | None = None,
                  again: bool = False) -> list[Question]:
-    """Return every kernel that could run a signature of the graph, at the sizes the compiler costs it at, weighed by its doubt.
+    """Return questions about every kernel that could run a signature of the graph, at the sizes the compiler costs it at.
 
-    A question's worth is the share of the path's time that would be saved if the kernel took as little as its estimate leaves open:
-    of a kernel that the path has chosen, its share of the time × how uncertain that is; nothing, where it cannot become cheaper
-    than what is chosen.
+    A question's worth is the share of the path's time that the kernel would save if it were as fast as its estimate allows. For a
+    kernel that the path has chosen, that is its share of the time × the uncertainty of its estimate. It is 0 where the kernel
+    cannot become cheaper than the chosen one.
 
-    The signatures are the graph's own, and those inside the definitions that the cheapest path expands. The cheapest path changes
-    as rows arrive: asked again then, the answer may name more. What reads an input whose values are given is asked about with those
-    too, as another workload. Raises NoPathError when nothing may be used.
+    The signatures are those of the graph's nodes, and those inside the definitions that the cheapest path expands. New rows change
+    the cheapest path, so a later call may return more. A signature that reads an input with given values gets another question with
+    those values, as another workload. Raises NoPathError when no kernel may be used.
 
-    A measured kernel is asked about again where its row is in doubt, or a rival's too close, and that could change the choice
-    (`_doubtful`); so is what failed as on a busy machine (`may_pass_later`). asked: so far in this profile. again: all is asked
-    again, once.
-    """
+    A measured kernel is asked about again if its row is in doubt, or a rival is too close, and that could change the choice
+    (`_doubtful`); so is one that failed as kernels do on a busy machine (`may_pass_later`). asked: counts so far in this profile.
+    again: ask everything again, once."""
     asked = Counter() if asked is None else asked
     costs = CostTable.of(request)
     table = by_op(all_kernels(request.here))
@@ -144,12 +143,12 @@ def questions_of(graph: Graph, request: Request, *, given: Given = (), asked: As
 
 
 Ways = list[tuple[Signature, Alternative]]
-"""how a path computes each signature that it reaches"""
+"""pairs of a signature that a path reaches and the alternative that computes it"""
 
 
 def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
            costs: CostTable) -> Iterator[tuple[Mapping[str, int], Paths, Path, Ways]]:
-    """Yield at each of these sizes the path that `compile_graph` would use at these costs. Raises NoPathError."""
+    """Yield for each of these sizes the path that `compile_graph` would use at these costs. Raises NoPathError."""
     table = by_op(all_kernels(costs.backends))
     for binding in points:
         paths = costs.paths(graph, table, binding, optimistic=True)
@@ -159,10 +158,10 @@ def _plans(graph: Graph, points: Iterable[Mapping[str, int]],
 
 
 def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
-    """Return the kernels that `compile_graph` would use at these sizes and of which no time is known there, the dearest first.
+    """Return questions about the kernels that `compile_graph` would use at these sizes without a measured time, the most expensive
+    first.
 
-    A question's worth is the kernel's share of its path's time. Raises NoPathError.
-    """
+    A question's worth is the kernel's share of its path's time. Raises NoPathError."""
     out: list[Question] = []
     for binding, _, path, ways in _plans(graph, points, CostTable.of(request, ESTIMATE_MARGIN)):
         for s, way in ways:
@@ -173,12 +172,12 @@ def needed(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) 
 
 
 def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Question]:
-    """Return the kernels never timed whose estimates are below 1 / PROMISING of the measured time of a kernel that `compile_graph`
-    would use at these sizes in their place, or of the steps of a definition; those first that may save most. A plan prefers what is
-    measured, as estimates of rivals rise where one was too low; but how slow one backend's kernel is says little of another's.
+    """Return questions about kernels never timed whose estimates are far lower than what `compile_graph` would use in their place
+    at these sizes (a measured kernel or the steps of a definition): below 1 / PROMISING of its time. Those that may save most come
+    first. A plan prefers measured kernels, as estimates of rivals rise where one was too low. But a slow kernel of one backend says
+    little about kernels of another.
 
-    A question's worth is the share of its path's time that may be saved. Raises NoPathError.
-    """
+    A question's worth is the share of its path's time that may be saved. Raises NoPathError."""
     costs, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
     plain = replace(costs, margin=1.0)
     out: list[Question] = []
@@ -198,13 +197,13 @@ def promising(graph: Graph, points: Sequence[Mapping[str, int]], request: Reques
 
 def rests_on(graph: Graph, asked: Sequence[Mapping[str, int]], others: Sequence[Mapping[str, int]],
              request: Request) -> tuple[Rests, ...]:
-    """Return which share of the time of the plans for these sizes comes from rows now. Raises NoPathError."""
+    """Return the share of the plans' time at these sizes that rests on measurements now. Raises NoPathError."""
     plans = _plans(graph, (*asked, *others), CostTable.of(request, ESTIMATE_MARGIN))
     return tuple(Rests(dict(binding), path.measured_share, binding in asked) for binding, _, path, _ in plans)
 
 
 def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> dict[str, float]:
-    """Return, for each backend of the host, the most flop/s measured of a product of f32 in the plans for these sizes. Raises
+    """Return, for each backend of the host, the most flop/s measured for an f32 matrix product in the plans for these sizes. Raises
     NoPathError."""
     out: dict[str, float] = {}
     for binding, _, _, ways in _plans(graph, points, CostTable.of(request, ESTIMATE_MARGIN)):
@@ -218,7 +217,8 @@ def _reached(graph: Graph, points: Sequence[Mapping[str, int]], request: Request
 
 
 def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> float:
-    """Return the share of the path's time that these questions may save at one of these sizes: of each signature the most."""
+    """Return the most that these questions may save at one of these sizes, as a share of the path's time; one question counts per
+    signature."""
     saved = []
     for point in points:
         most: dict[str, float] = {}
@@ -230,7 +230,7 @@ def _may_save(left: Sequence[Question], points: Sequence[Mapping[str, int]]) -> 
 
 
 def _unless_asked(q: Question, asked: Asked, most: int) -> Question:
-    """Return the same question; not to be asked again where this profile has asked it `most` times."""
+    """Return the question, without a repetition if this profile has asked it `most` times already."""
     return replace(q, again="") if asked[question_key(q)] >= most else q
 
 
@@ -242,11 +242,10 @@ def _may_pass_later(costs: CostTable, kernel: Kernel, signature: Signature, bind
 
 def _doubtful(costs: CostTable, paths: Paths, path: Path, outliers: Outliers, binding: Mapping[str, int],
               asked: Asked) -> list[Question]:
-    """Return what is to be timed alone again: the kernels whose rows leave open that another path is faster than the cheapest, of
-    that which would be the fastest of all; and those that they compete with, where their intervals meet.
+    """Return questions that time kernels alone again. These are the kernels whose rows allow another path to be faster than the
+    cheapest, as far as they are on the fastest such path; and the kernels they compete with, where their intervals overlap.
 
-    A kernel that was timed in its place is asked about there (`in_place`): that time counts.
-    """
+    A kernel that was timed inside a graph is left to `in_place`, as that time counts."""
     def at_best(kernel: Kernel, signature: Signature) -> Cost | None:
         cost, left = costs.cost(kernel, signature, binding, True), asked[timing_key(kernel, signature, binding)] < MOST_ASKED
         timed = costs.timed(kernel, signature, binding)
@@ -286,8 +285,8 @@ def _outliers(costs: CostTable, paths: Paths, table: Mapping[str, list[Kernel]],
 
 
 def readers(graph: Graph, descriptors: Given, binding: Mapping[str, int]) -> list[tuple[Signature, Given]]:
-    """Return the ops that read an input whose values are given and fit at these sizes, and the descriptors of their operands; each
-    once."""
+    """Return the ops that read an input with given values that fit at these sizes, each once, with the descriptors of those
+    operands."""
     out: list[tuple[Signature, Given]] = []
     leaves = {graph.inputs.get(name, graph.parameters.get(name)): (name, descriptor) for name, descriptor in descriptors}
     fitting = {leaf: descriptor for leaf, (name, descriptor) in leaves.items()
@@ -312,11 +311,9 @@ def _fits(name: str, descriptor: Descriptor, leaf: Node, binding: Mapping[str, i
 
 def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | Descriptor], bindings: Sequence[Mapping[str, int]],
                  ) -> Given:
-    """Return the descriptors of those inputs and parameters whose values are not random, each of which fits at one binding at
-    least.
+    """Return the descriptors of inputs and parameters whose values are not random; each fits at one binding at least.
 
-    Raises InputError: no such input, a description that says nothing, or values that fit nowhere.
-    """
+    Raises InputError for an unknown input, a meaningless description, or values that fit nowhere."""
     out = []
     for name, text in sorted(inputs.items(), key=str):
         leaf = graph.inputs.get(name, graph.parameters.get(name))
@@ -336,12 +333,12 @@ def given_inputs(graph: Graph, inputs: Mapping[str, str | Mapping[str, Any] | De
 
 def in_place(judge: Judge, graph: Graph, binding: Mapping[str, int], request: Request, end: float,
              say: Callable[[str], None], asked: Asked | None = None, again: bool = False) -> int:
-    """Measure the cheapest path at these sizes where it will run, next to the best by estimates, until the cheapest one is known
-    there; and the path that would be the cheapest if doubtful measurements, and kernels timed alone only, were as fast as may be.
+    """Run the cheapest path at these sizes as a whole, next to the best by estimates, until the cheapest one has times inside a
+    graph. Also run the path that would be the cheapest if doubtful measurements, and kernels timed only alone, were as fast as they
+    may be.
 
-    end: of the budget, on the clock of time.perf_counter. asked: so far in this profile. again: each path is run, known or not.
-    Returns how many steps were measured.
-    """
+    end: of the budget, on the clock of time.perf_counter. asked: counts so far in this profile. again: run each path even if it has
+    times. Return how many steps were measured."""
     if not all_hold(conditions_of(graph.roots), binding):           # x[5] of two rows: no run at these sizes
         return 0
     asked = Counter() if asked is None else asked
@@ -399,8 +396,8 @@ def _runs_any(graph: Graph, path: Path, steps: Set[str], parts: Set[tuple[str, s
 
 
 def _open_parts(costs: CostTable, paths: Paths, path: Path, binding: Mapping[str, int], asked: Asked) -> set[tuple[str, str]]:
-    """Return the keys and ways of the path's parts that were never measured as a whole the way they are computed there, where
-    another way is close."""
+    """Return (key, alternative) for the path's parts that were never measured as a whole in their chosen alternative, where another
+    one is close."""
     close = set(_rivals(paths, path))
     return {(s.key, way.name) for s, way, steps in parts_on(paths, path)
             if s in close and asked[_part_key((s, way, steps), binding)] < MOST_ASKED
@@ -408,7 +405,7 @@ def _open_parts(costs: CostTable, paths: Paths, path: Path, binding: Mapping[str
 
 
 def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
-    """Return for each part of the path that has recipes the cheapest other wording, where it is CLOSE to the chosen one."""
+    """Return for each part of the path with recipes its cheapest other recipe or definition, if it is CLOSE to the chosen one."""
     rivals = {}
     for s, way, _ in parts_on(paths, path):
         others = [(paths.seconds(s, a), a) for a in paths.alternatives(s) if a.kernel is None and a.name != way.name]
@@ -419,7 +416,7 @@ def _rivals(paths: Paths, path: Path) -> dict[Signature, Alternative]:
 
 
 def _reworded(paths: Paths, path: Path) -> Path | None:
-    """Return the path with those wordings instead, to be run next to it; None where there are none."""
+    """Return the path with those rivals in place of the chosen ones, to be run next to it; None where there are none."""
     rivals = _rivals(paths, path)
     return paths.reworded(path, rivals) if rivals else None
 
@@ -435,7 +432,8 @@ def _step_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int]) 
 
 def _open_in_place(costs: CostTable, outliers: Outliers, asked: Asked, kernel: Kernel, signature: Signature,
                    binding: Mapping[str, int], again: bool) -> bool:
-    """Return whether a kernel is still to be run in its place: it never was, its row there is in doubt, or that is asked for."""
+    """Return whether a kernel is still to be run inside a graph: it never was, its row there is in doubt, or `again` requests
+    it."""
     ran = asked[_step_key(kernel, signature, binding)]
     if not _known_in_graph(costs, kernel, signature, binding):
         return ran < MOST_ASKED
@@ -444,7 +442,7 @@ def _open_in_place(costs: CostTable, outliers: Outliers, asked: Asked, kernel: K
 
 def _in_place_at_best(costs: CostTable, outliers: Outliers, asked: Asked, binding: Mapping[str, int], kernel: Kernel,
                       signature: Signature) -> Cost | None:
-    """Return the cost of a kernel in its place if all that is open about it turns out well."""
+    """Return the least cost that a kernel may have inside a graph, given what is open about its measurements."""
     cost = costs.cost(kernel, signature, binding)
     if cost is None or not cost.measured or asked[_step_key(kernel, signature, binding)] >= MOST_ASKED:
         return cost
@@ -460,7 +458,7 @@ def _known_in_graph(costs: CostTable, kernel: Kernel, signature: Signature, bind
 
 
 def _estimate(costs: CostTable, binding: Mapping[str, int], kernel: Kernel, signature: Signature) -> Cost | None:
-    """Return the cost of a kernel that may be used, as if nothing had been timed."""
+    """Return the estimated cost of a kernel that may be used, as if nothing had been timed."""
     return None if costs.why_not(kernel, signature, binding) is not None else costs.estimate(kernel, signature, binding)
 
 
@@ -476,41 +474,41 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   assuming: str | Sequence[str] = ()) -> ProfileReport:
     """Measure what the compiler needs to know about a graph, until the budget [s] is spent or nothing is left.
 
-    The budget is for measuring kernels and paths. What comes before and between (preparing the graph, finding the question worth
-    most, the device's own constants, the start of a worker) is reported in addition. Of any budget at least one question is
-    answered; a budget of 0 asks none. What was begun when the budget is spent is finished in short: each kernel that is interleaved
-    with others is measured in one process at least, and in no further one.
+    The budget is for measuring kernels and paths. Other work (preparing the graph, finding the question worth most, the device's
+    own constants, starting a worker) is reported in addition. With any budget above 0 at least one question is answered. What was
+    begun when the budget is spent is finished in short: each kernel that is interleaved with others is measured in one process at
+    least, and in no further one.
 
     The kernels that the plan would use at the sizes in `at` (by default at all sizes at which the graph is costed) are measured
-    before any other, the dearest first. They may exceed the budget by what comparing and timing them is expected to take, by twice
-    the budget and MOST_MORE seconds at most: `ProfileReport.ahead`, passed to on_start before anything is measured, where it is
-    anything. After that nothing more is begun. Before them, once something was measured, come those whose estimates are half of
-    what the plan uses; after them those that plans for other sizes use, and then all others by what they may save.
-    `ProfileReport.rests` reports how far the plans rest on rows then, and `may_save` what asking again may save.
+    first, the most expensive before the others. They may exceed the budget by the time expected for comparing and timing them, by
+    twice the budget and MOST_MORE seconds at most. `ProfileReport.ahead` has that time; it is passed to on_start before anything is
+    measured, unless it is 0. After that nothing more is begun. Once something was measured, kernels with estimates below half of
+    what the plan uses come before the plan's kernels. Kernels that plans for other sizes use follow, then all others by what they
+    may save. `ProfileReport.rests` reports how far the plans rest on rows then, and `may_save` what another call may save.
 
     kernels, ops: measure just the kernels of these names, and those of these ops, at the signatures at which they occur; each
-    verdict is reported to on_verdict as soon as it is known (profile_kernels.py). `inputs` does not go with them.
-    paths: measure this many of the listed paths as wholes, and the one that is written out the furthest (profile_paths.py).
-    tune: seconds after that in which schedules of generated kernels are searched, where the path takes most time beyond what the
-    machine allows (tune_graph.py). strategy: a name in tuning.strategies (default: descent), or a function of (space, rng).
+    verdict is passed to on_verdict as soon as it is known (profile_kernels.py). They cannot be combined with `inputs`. paths:
+    measure this many of the listed paths as a whole, and the one that runs most definitions (profile_paths.py). tune: extra seconds
+    for searching schedules of generated kernels, where the path's time exceeds most what the machine allows (tune_graph.py).
+    strategy: a name in tuning.strategies (default: descent), or a function of (space, rng).
 
-    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, and so on until the cheapest one
-    rests on rows only. Then the cheapest path is run as a whole, and the times of its steps in their places count before those of
-    kernels alone; again until nothing is cheaper. In the last quarter of the budget, the paths that may be the fastest are run as a
-    whole, interleaved, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row measured so far; the next
-    call continues from there.
+    Rounds: what the cheapest path could use is measured, which may make another path the cheapest, until the cheapest one rests on
+    rows only. Then the cheapest path is run as a whole, and the times of its steps inside it count before those of kernels alone;
+    this repeats until nothing is cheaper. In the last quarter of the budget, the paths that may be the fastest are run as a whole,
+    interleaved, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row measured so far; the next call
+    continues from there.
 
-    What has a row is measured again where the row is in doubt (outliers.py) and that could change the choice; the better time then
-    counts instead of one that a busy machine spoiled (`known.counting`). again: measure all of it again.
+    A kernel with a row is measured again where the row is in doubt (outliers.py) and that could change the choice; the better time
+    then counts instead of one that a busy machine spoiled (`known.counting`). again: measure everything again.
 
-    per_kernel: seconds of timed runs for each kernel (default: 0.25, less of a small budget), from 0.6 on over several processes.
-    tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging.
-    Raises NoPathError when nothing may be used from the start, ArgumentError.
+    per_kernel: seconds of timed runs for each kernel (default: 0.25, less with a small budget), from 0.6 on over several processes.
+    tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging. Raises
+    NoPathError when nothing may be used from the start, ArgumentError.
 
-    inputs: where values of inputs and parameters come from: "random" (as all others), a number, "model.safetensors:norm.weight", or
-    FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these directly are measured with them too,
-    and their traces' workloads record it; a kernel that is wrong on them is not used. Raises InputError when values do not fit.
-    """
+    inputs: where values of inputs and parameters come from: "random" (the default for all), a number,
+    "model.safetensors:norm.weight", or FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these
+    directly are measured with them too, and their traces' workloads record it; a kernel that is wrong on them is not used. Raises
+    InputError when values do not fit."""
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
                       intermediates=intermediates, assuming=assuming)
     budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
@@ -572,7 +570,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                     on_step(done, max(total, done), f"{q.kernel.name} {q.signature.title()}")
 
     def run_whole(judge: Judge, graph: Graph) -> int:
-        """Run the finalists, then what the fastest holds that was never timed alone. Return how many ran."""
+        """Run the finalists, then time the kernels of the fastest path that were never timed alone. Return how many paths ran."""
         left = budget - spent.seconds
         most = left + report.ahead.beyond
         if min(budget, most) <= 0:
@@ -600,12 +598,13 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return pace.seconds - report.device_seconds - spent.seconds
 
     def may_search() -> bool:
-        """Return whether looking for questions once more takes no longer than was announced, or little of the budget."""
+        """Return whether finding questions once more stays within the announced time, or takes little of the budget."""
         return looked + opening <= max(LEAST_SEARCH, SEARCHING * budget, report.ahead.search)
 
     def open_now() -> tuple[list[Question], list[Question], list[Question], list[Question], dict[tuple[str, str], Question]]:
-        """Return (all questions; the unanswered ones: of what promises to replace a part of the plan at the sizes asked for; of
-        that plan; of these or else of the plan at the others; and all of them by key). Raises NoPathError."""
+        """Return five items: all questions; unanswered ones about kernels that may replace a part of the plan at the requested
+        sizes; those about that plan; both of these, or else those about the plans at other sizes; and all unanswered ones by key.
+        Raises NoPathError."""
         nonlocal opening, looked
         began = time.perf_counter()
         every = questions_of(form.graph, request, given=descriptors, asked=counted, again=again)
@@ -695,8 +694,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
 
 def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,
              per_kernel: float | None, at_least: int) -> Iterator[tuple[Question, str]]:
-    """Yield `answer`; when the budget is spent, those whose keys are in `must` go on, in short, for `more` seconds: each that is
-    expected to end by then."""
+    """Yield the results of `answer`. When the budget is spent, questions with keys in `must` are still answered in short runs for
+    up to `more` seconds, each if it is expected to end by then."""
     end = time.perf_counter() + budget + more
     answered = set()
     for q, status in answer(judge, todo, budget=budget, per_kernel=per_kernel, at_least=at_least):

@@ -1,5 +1,6 @@
-"""profile_kernels: measure single kernels on a graph: each is compared and timed at the signatures at which its op occurs there, be
-it inside a definition that no plan of today expands. Nothing else is measured, so that a verdict takes seconds."""
+"""profile_kernels: measure single kernels on a graph. Each is compared and timed at the signatures of its op, even inside a
+definition that no current plan expands. Nothing else is measured, so that a verdict takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ from tensor_graphs.paths.signature_counts import tally_of
 from tensor_graphs.rewrites.no_match import why_nowhere
 
 MOST_REASONS = 5
-"""lines of why a kernel is not offered"""
+"""most lines on why kernels are not offered"""
 
 
 def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str], *, budget: float = 60.0,
@@ -50,13 +51,11 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     """Compare and time kernels on a graph, at the sizes in `at` (by default at all sizes that it is costed at);
     `ProfileReport.verdicts` has the results.
 
-    kernels: names, of any backend. ops: all kernels of these ops, of the backends that a plan may use. What is on file already is
-    reported and not measured, unless `again`. Where no other kernel was timed, the one that is probably the fastest is measured
-    too, its rival: one for each signature and size at which a requested kernel is right. The rest is as in `profile_graph`, which
-    calls this.
-    Raises KernelError: no such kernel or op, with the near ones, a kernel whose op the graph has nowhere, or none that takes its op
-    anywhere in the graph.
-    """
+    kernels: names, of any backend. ops: all kernels of these ops, of the backends that a plan may use. Results in the database are
+    reported and not measured, unless `again`. Where no other kernel was timed, the probably fastest one is measured too as a rival:
+    one for each signature and size at which a requested kernel is right. All else is as in `profile_graph`, which calls this.
+    Raises KernelError for an unknown kernel or op (with similar names), for a kernel whose op does not occur in the graph, and
+    where no kernel accepts its op anywhere in the graph."""
     started = time.perf_counter()
     names, written = list(dict.fromkeys(kernels)), request.graph
     wanted = {k.name: k for k in (*(_kernel(name, request.here) for name in names), *_of_ops(ops, request.here))}
@@ -122,7 +121,7 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
 
 
 def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Request) -> str:
-    """Explain that a kernel's op is in the graph as written, and not in the form that is compiled."""
+    """Explain that a kernel's op is in the graph as written, but not in the form that is compiled."""
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
     if request.intermediates == "auto":
@@ -134,17 +133,16 @@ def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Requ
 
 
 def _rounded_up(value: float) -> str:
-    """Format with two digits, no smaller than the value."""
+    """Format with two digits, rounded up."""
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return f"{math.ceil(value / step) * step:.1e}"
 
 
 class _Places:
-    """Questions about single kernels, by where they are asked: a signature and sizes. A kernel that is right waits for its verdict
-    until nothing else is to be measured there, so that it is reported with the best of them; one that fails does not.
+    """Questions about single kernels, grouped by place (a signature and sizes). The verdict on a right kernel waits until nothing
+    else is left to measure at its place, so that it is reported next to its best rival; a failed kernel is reported immediately.
 
-    open: what is to be measured, in order.
-    """
+    open: the questions to be measured, in order."""
 
     def __init__(self, graph: Graph, costs: CostTable, taken: Sequence[tuple[Kernel, Signature]],
                  points: Sequence[Mapping[str, int]], table: Mapping[str, list[Kernel]], report: ProfileReport,
@@ -154,7 +152,7 @@ class _Places:
         self.asked: dict[str, list[Question]] = {}
         self.rivals: dict[str, Question] = {}
         self.right: dict[str, list[tuple[Question, bool]]] = {}
-        """place -> the kernels that are right and wait for their verdict, and whether that was known"""
+        """place -> the right kernels that wait for their verdict, and whether the result was in the database"""
         self.open: dict[tuple[str, str], Question] = {}
         for s in dict.fromkeys(s for _, s in taken):
             for binding in points:
@@ -184,8 +182,8 @@ class _Places:
         return {question_key(q) for q in unanswered(self.costs.database, questions, VERIFIER, self.costs.threads)}
 
     def _rival(self, asked: Sequence[Question]) -> Question | None:
-        """Return the question how long the kernel takes that is probably the fastest of those that were not asked for; None where
-        one of these was timed, or none may be used."""
+        """Return a question about the probably fastest kernel that was not requested; None where such a kernel was timed, or none
+        may be used."""
         q, costs = asked[0], self.costs
         others = [k for k in matching(q.signature.spec, self.table) if k not in [question.kernel for question in asked]]
         by_cost = [(cost.seconds, k) for k in others if (cost := costs.cost(k, q.signature, q.binding, True)) is not None]
@@ -194,18 +192,19 @@ class _Places:
         return Question(min(by_cost, key=itemgetter(0))[1], q.signature, q.binding, 0.0)
 
     def needless(self, q: Question) -> bool:
-        """Return whether it asks about the rival of kernels of which none is right."""
+        """Return whether a question is about the rival of kernels of which none is right."""
         place = _place(q)
         return self.rivals.get(place) is not None and q.kernel is self.rivals[place].kernel and place not in self.right and not any(
             question_key(question) in self.open for question in self.asked[place])
 
     def unbeaten(self, judge: Judge, per_kernel: float | None) -> Iterator[tuple[Question, str]]:
-        """Answer in short the rivals that the budget left open where a kernel is right: a plan would choose that for its row."""
+        """Answer, in short runs, the open questions about rivals of right kernels; without them a plan would choose the right
+        kernel untested."""
         rivals = [q for place, q in self.rivals.items() if question_key(q) in self.open and self.right.get(place)]
         yield from answer(judge, rivals, budget=0.0, per_kernel=per_kernel, at_least=len(rivals))
 
     def answered(self, q: Question, status: str) -> None:
-        """Take a measurement, and report the verdicts that are due by now."""
+        """Process a measurement, and report the verdicts that are now due."""
         del self.open[question_key(q)]
         self.report.left = len(self.open)
         place = _place(q)
@@ -216,7 +215,7 @@ class _Places:
         self._tell(place)
 
     def end(self) -> None:
-        """Report all that still waits, and what was left open."""
+        """Report all waiting verdicts, and the questions left open."""
         for key in [key for key, q in self.open.items() if self.needless(q)]:
             del self.open[key]
         self.report.left = len(self.open)
@@ -236,7 +235,7 @@ class _Places:
         _say(self.report, verdict, self.on_verdict)
 
     def _tell(self, place: str, last: bool = False) -> None:
-        """Report the verdicts of the kernels that are right at a place, unless something is still to be measured there."""
+        """Report the verdicts of right kernels at a place, unless something is still to be measured there."""
         if place in self.right and (last or not any(_place(q) == place for q in self.open.values())):
             self.costs.load()
             for q, on_file in self.right[place]:
@@ -244,7 +243,7 @@ class _Places:
             self.right[place] = []
 
     def _verdict(self, q: Question, on_file: bool) -> Answered:
-        """Return what the rows say of a question by now."""
+        """Return the current answer to a question, from the database rows."""
         costs = self.costs
         verdict, row = costs.verdict(q.kernel, q.signature), costs.time(q.kernel, q.signature, q.binding)
         bad = next((r for r in (verdict, row) if r is not None and (r.status != "PASSED" or r.refuted)), None)
@@ -262,13 +261,13 @@ class _Places:
                         "" if rival is not None else self._no_rival(q, others))
 
     def _alone_takes(self, kernel: Kernel, q: Question) -> float | None:
-        """Return the seconds of a kernel alone where a question is asked. Times in a graph, where caches are warm, do not count:
-        one of two kernels may never have run there."""
+        """Return the seconds of a kernel timed alone at the question's place. Times inside a graph, where caches are warm, do not
+        count, since one of two kernels may never have run there."""
         row = self.costs.time(kernel, q.signature, q.binding)
         return None if row is None or row.median_ms is None else row.median_ms * 1e-3
 
     def _no_rival(self, q: Question, others: Sequence[Kernel]) -> str:
-        """Explain why no other kernel was timed where this one was."""
+        """Explain why no other kernel was timed at the question's place."""
         rival = self.rivals.get(_place(q))
         if rival is None:
             return ("no other kernel takes it" if not others else "no other kernel may be used for it") + self._by_definition(q)
@@ -277,7 +276,7 @@ class _Places:
         return f"{rival.kernel.name}: {self.costs.refusal(rival.kernel, rival.signature, rival.binding) or 'not timed'}"
 
     def _by_definition(self, q: Question) -> str:
-        """Return the predicted time of a composite's definition, the rival of its only kernel."""
+        """Return a text with the predicted time of a composite's definition, the only rival of its only kernel."""
         if not isinstance(q.signature.spec.op, CompositeOp) or q.signature.spec.op.opaque:
             return ""
         alone = with_parameters(q.signature.spec.single_node_graph(), [f"x{i}" for i in self.bound(q.signature)])
@@ -287,12 +286,12 @@ class _Places:
 
 
 def _place(q: Question) -> str:
-    """Return where a question is asked: the same for all kernels."""
+    """Return the key of a question's place, equal for all kernels."""
     return timed_workload(q.signature, q.binding).key
 
 
 def _say(report: ProfileReport, verdict: Answered, on_verdict: Callable[[Answered], None] | None) -> None:
-    """Add a verdict; that a kernel is wrong on a signature is reported once, not for each of its sizes."""
+    """Add a verdict to the report. A failure on a signature is reported once, not for each of its sizes."""
     if any((v.kernel, v.signature, v.status) == (verdict.kernel, verdict.signature, verdict.status)
            and v.status not in ("PASSED", LEFT) for v in report.verdicts):
         return
@@ -302,7 +301,7 @@ def _say(report: ProfileReport, verdict: Answered, on_verdict: Callable[[Answere
 
 
 def _kernel(name: str, backends: Sequence[str]) -> Kernel:
-    """Return the kernel of this name. Raises KernelError, with those of similar names."""
+    """Return the kernel of this name. Raises KernelError, with similar names."""
     try:
         return kernel_named(name)
     except KernelError as e:
@@ -317,7 +316,7 @@ def _kernel(name: str, backends: Sequence[str]) -> Kernel:
 
 
 def _not_offered(refused: Sequence[tuple[Kernel, Signature, str]], table: Mapping[str, list[Kernel]]) -> KernelError:
-    """Explain of kernels that take their ops nowhere in a graph why, and which kernels do."""
+    """Return an error that explains why kernels accept their ops nowhere in a graph, and which kernels do."""
     others = {k.name for _, s, _ in refused for k in matching(s.spec, table)}
     reasons = "\n  ".join(f"{k.name} on {s.title()}: {why}" for k, s, why in refused[:MOST_REASONS])
     more = f"\n  … {len(refused) - MOST_REASONS} more" if len(refused) > MOST_REASONS else ""
@@ -326,7 +325,7 @@ def _not_offered(refused: Sequence[tuple[Kernel, Signature, str]], table: Mappin
 
 
 def _of_ops(ops: Sequence[str], backends: Sequence[str]) -> list[Kernel]:
-    """Return all kernels of these ops, composites of a user's own among them. Raises KernelError for a name that no op has, and for
+    """Return all kernels of these ops, including user-registered composites. Raises KernelError for a name that no op has, and for
     an op without any kernel."""
     available = all_kernels(backends)
     result = []

@@ -1,7 +1,7 @@
-"""profile_paths: whole paths, measured where they run: those that are listed first, and the one that is written out the furthest.
+"""profile_paths: measure many paths as a whole, in the order of the list, and the path that runs most definitions.
 
-`profile_graph` runs the paths that may be the fastest (finalists.py); this runs many: each as a whole, and the times of its steps
-in their places are stored, as is that of the whole. A kernel without a verdict is compared with the oracle first.
+`profile_graph` runs the few paths that may be the fastest (finalists.py). Here each path is run as a whole; its time and the times
+of its steps inside it are stored. A kernel without a verdict is compared with the oracle first.
 """
 
 from __future__ import annotations
@@ -44,28 +44,27 @@ from tensor_graphs.measure.timing.deployed import (
 from tensor_graphs.paths.path import EXPAND, Alternative, Path, Paths, Steps
 
 TOGETHER = 3
-"""paths that are interleaved, in addition to the first of all"""
+"""paths that run interleaved, in addition to the first path of the list"""
 
 MOST_WRITTEN = 64 << 20
-"""bytes of a value inside a definition, from which on it is not written out: the products of a head of 262,144 rows fill it"""
+"""bytes of a value inside a definition from which on the definition is not run: the products of a head of 262,144 rows reach it"""
 
 ROUNDS, SECONDS = 4, 3.0
-"""rounds of each of these for the time of the whole, and seconds after which no round begins"""
+"""rounds of each path for the time of its whole run, and seconds after which no round begins"""
 
 RAN, REFUSED, FAILED = "RAN", "REFUSED", "FAILED"
 
 
 class Wrong(NotDeployed):
-    """Error: a run in place was wrong, and the kernel that is to blame is on file as such."""
+    """Error: a run inside a path was wrong, and the kernel to blame is recorded as wrong."""
 
 
 def run_in_place(judge: Judge, graph: Graph, several: Sequence[tuple[Paths, Path]], signatures: Mapping[str, Signature],
                  binding: Mapping[str, int], backends: Sequence[str]) -> int:
-    """Run paths of one graph interleaved, store the times of their steps and parts in their places, and return how many steps were
+    """Run paths of one graph interleaved, store the times of their steps and parts inside it, and return how many steps were
     stored.
 
-    Raises NotDeployed where they cannot be run, and Wrong.
-    """
+    Raises NotDeployed where the paths cannot be run, and Wrong."""
     kernels = kernels_of(several)
     at = {n: int(s) for n, s in binding.items()}
     try:
@@ -88,7 +87,7 @@ def kernels_of(several: Sequence[tuple[Paths, Path]]) -> dict[str, Kernel]:
 
 
 def parts_on(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Steps]]:
-    """Return the parts of a path that have recipes and no kernel, how each is computed, and by which kernels."""
+    """Return the parts of a path that have recipes and no kernel, each with its chosen alternative and the kernels of its steps."""
     chosen = paths.kernels(path)
     parts = []
     for s in paths.known():                                         # parts inside of others, too
@@ -101,13 +100,12 @@ def parts_on(paths: Paths, path: Path) -> list[tuple[Signature, Alternative, Ste
 
 def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout: float | None = None, again: bool = False,
                   on_step: Callable[[int, int, str], None] | None = None) -> ProfileReport:
-    """Measure the first `count` paths of a graph as wholes, and the one that is written out the furthest, at the sizes in `at` (by
-    default at all that it is costed at); of a graph of one op also each kernel, and the definition in steps, of each backend alone.
-    `ProfileReport.walked` has the times.
+    """Measure the first `count` paths of a graph as a whole, and the one that runs most definitions, at the sizes in `at` (by
+    default at all sizes that it is costed at). Of a graph of one op, also measure each kernel, and each backend's run of the
+    definition. `ProfileReport.walked` has the times.
 
-    A path that was measured here before is not measured again, unless `again`; the next call goes on with those that the budget [s]
-    leaves: one path at least is measured. Interrupting it keeps what was measured. Raises NoPathError.
-    """
+    A path already measured on this machine is not measured again, unless `again`. At least one path is measured; those for which
+    the budget [s] does not suffice are left to the next call. Interrupting it keeps what was measured. Raises NoPathError."""
     started = time.perf_counter()
     store, here, threads = request.store, request.here, request.threads
     graph = next(forms(prepare(request.graph, recipes=store, backends=here).graph, request)).graph
@@ -146,7 +144,7 @@ def profile_paths(request: Request, count: int, *, budget: float = 60.0, timeout
 
 
 class _PathWalk:
-    """Paths of one graph at one binding. open: those that are still to be measured, in their order."""
+    """Paths of one graph at one binding. open: the paths still to be measured, in order."""
 
     def __init__(self, graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], binding: Mapping[str, int], count: int,
                  request: Request, again: bool) -> None:
@@ -170,7 +168,7 @@ class _PathWalk:
         self.open = [p for p in self.listed if p.id not in self.walked]
 
     def _of_each_backend(self) -> list[Path]:
-        """Return, for a graph of one op and each backend alone, each of its kernels, and the definition in its steps."""
+        """Return, for a graph of one op and each backend alone, a path for each of its kernels and one for its definition."""
         by_id: dict[str, Path] = {}
         for backend in self.backends if len(self.paths.top) == 1 else ():
             paths = self.costs.paths(self.graph, by_op(all_kernels((backend,))), self.binding, optimistic=True)
@@ -182,7 +180,7 @@ class _PathWalk:
         return list(by_id.values())
 
     def _small(self, s: Signature) -> bool:
-        """Return whether no value inside its definition is large at these sizes."""
+        """Return whether all values inside a composite's definition are small at these sizes."""
         assert isinstance(s.spec.op, CompositeOp)
         inside = [n for n in walk(s.spec.op.define(s.spec.inputs, s.spec.attrs).outputs) if n.inputs and not n.op.facts.view]
         return all(int(d.evaluate(t.nbytes(), self.binding)) <= MOST_WRITTEN for n in inside for t in n.types)
@@ -193,7 +191,7 @@ class _PathWalk:
                                       path.id == self.written)
 
     def some(self, judge: Judge) -> int:
-        """Measure the next few, next to the first of the list. Return how many steps were stored."""
+        """Measure the next few paths, interleaved with the first of the list. Return how many steps were stored."""
         group, self.open = self.open[:TOGETHER], self.open[TOGETHER:]
         group = [p for p in group if self._usable(judge, p)]
         first = self.listed[0]
@@ -203,7 +201,7 @@ class _PathWalk:
         return self._run(judge, group) if group else 0
 
     def _usable(self, judge: Judge, path: Path) -> bool:
-        """Return whether its kernels are right, here and within the tolerance; those without a verdict are compared first."""
+        """Return whether a path's kernels are right and within the tolerance; those without a verdict are compared first."""
         ways = [(a.kernel, self.signatures[key]) for key, a in self.paths.kernels(path).items() if a.kernel is not None]
         pending = [(kernel, s) for kernel, s in ways if self.costs.verdict(kernel, s) is None]
         for kernel, s in pending:
@@ -238,7 +236,7 @@ class _PathWalk:
         return steps
 
     def results(self) -> list[Walked]:
-        """Return the result of each path in the order of the list, with the share of its time that was measured in place."""
+        """Return each path's result in list order, with the share of its time that was measured inside the graph."""
         for p in self.listed:
             if p.id not in self.walked:
                 self._say(p, LEFT)
@@ -257,8 +255,8 @@ class _PathWalk:
 
 
 def written_out(paths: Paths, may: Callable[[Signature], bool]) -> Path | None:
-    """Return the path on which each composite runs by its definition, all the way down, where `may` lets it and something computes
-    what is inside; elsewhere the cheapest way. None where there is no such path. Raises NoPathError."""
+    """Return the path that runs each composite by its definition, at all depths, where `may` allows that and kernels exist for the
+    steps; elsewhere the cheapest alternative. None where there is no such path. Raises NoPathError."""
     picks: dict[Signature, Alternative] = {}
     done: set[Signature] = set()
     todo = [s for s, _ in paths.top]

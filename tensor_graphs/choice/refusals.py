@@ -1,4 +1,4 @@
-"""refusals: why nothing that may be used computes a graph, and what to do: the error in place of a plan or a list."""
+"""refusals: explain why no path of a graph may be used, and what to do, in the error that replaces a plan or a list."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tensor_graphs.paths.path import NoPathError, Paths
 from tensor_graphs.rewrites.passes.unroll import IN_ALL, why_whole
 
 TURNS = "for a loop a length that is a number and not too large, or a backend that runs it as it is, like numpy; else "
-"""of a loop, before OTHERWISE"""
+"""advice on a loop, placed before OTHERWISE"""
 
 COMPARES = ("tg profile compares them with the oracle (--backends), and tg.compile those that it runs; without "
             "all_kernels_count=False tg.list_paths lists them as they are")
-"""where nothing was compared yet"""
+"""advice where no kernel was compared yet"""
 
 OTHERWISE = ("other backends (tg devices lists them); what was not compared yet is by tg profile, and what failed once is compared "
              "again by tg db retry KERNEL")
@@ -28,10 +28,10 @@ OTHERWISE = ("other backends (tg devices lists them); what was not compared yet 
 
 def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapping[str, list[Kernel]],
                  binding: Mapping[str, int]) -> NoPathError:
-    """Return the same error with what was refused and why, and a fix: when only the tolerance stands in the way, a sufficient one.
+    """Return the error with the refused kernels, the reasons, and a fix: a sufficient tolerance where only the tolerance is the
+    obstacle.
 
-    paths: those of which there is none, at these sizes.
-    """
+    paths: the paths object that has no path at these sizes."""
     reasons = _Reasons(paths, costs, table, binding)
     culprits = [s for s, _ in paths.top if paths.best(s)[1] is None]
     needed = max(map(reasons.enough, culprits))
@@ -53,7 +53,7 @@ def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapp
 
 @dataclass
 class _Reasons:
-    """Reasons why signatures have no way to be computed, at given sizes."""
+    """Reasons why signatures cannot be computed at given sizes."""
 
     paths: Paths
     costs: CostTable
@@ -75,13 +75,13 @@ class _Reasons:
         return f"{text}; {why_whole(s.spec.inputs, s.spec.attrs) or IN_ALL}" if is_loop(s.spec.op) and not kernels else text
 
     def right_errors(self, s: Signature) -> list[float]:
-        """Return the errors of the kernels that are right."""
+        """Return the errors of a signature's right kernels."""
         errors = [self.costs.error(k, s, self.binding) for k in matching(s.spec, self.table)
                   if self.costs.why_wrong(k, s, self.binding) is None]
         return [e for e in errors if e is not None]
 
     def best_error(self, s: Signature) -> float:
-        """Return the least error of kernels that are right, or of the definition made of such; inf where there are none."""
+        """Return the least error of right kernels, or of the definition run by right kernels; inf where there are none."""
         if s.key not in self.errors:
             self.errors[s.key] = math.inf
             inner = max((self.best_error(i) for i, _ in self.paths.within(s)), default=0.0) if _may_expand(s) else math.inf
@@ -89,7 +89,7 @@ class _Reasons:
         return self.errors[s.key]
 
     def enough(self, s: Signature) -> float:
-        """Return a tolerance that can be reached: rounding the result is within it, even if the numbers seen had smaller errors."""
+        """Return a tolerance that can be met; it includes rounding the result, even where measured errors are smaller."""
         best = self.best_error(s)
         return max(best, *(roundoff(t.dtype) for t in s.spec.outputs if best > roundoff(t.dtype) / 2), 0.0)
 
@@ -97,8 +97,8 @@ class _Reasons:
         return "" if min(self.right_errors(s), default=math.inf) <= self.best_error(s) else " by its definition"
 
     def uncompared(self, s: Signature) -> set[str] | None:
-        """Return the kernels without a verdict that compute a signature, or what nothing else computes in it; None where these do
-        not."""
+        """Return the kernels without a verdict that compute a signature, or those for the otherwise uncomputed steps of its
+        definition; None where they do not suffice."""
         if s.key not in self.waiting:
             names = {k.name for k in matching(s.spec, self.table) if self.costs.why_not(k, s, self.binding) == "unverified"}
             computed = self.paths.best(s)[1] is not None
@@ -115,7 +115,7 @@ class _Reasons:
         return [step for i, _ in self.paths.within(s) for step in self.without_kernel(i, seen)] if _may_expand(s) else [s]
 
     def backends_with(self, culprits: Sequence[Signature]) -> list[str]:
-        """Return backends of the same device to add, so that each culprit has a kernel; [] where none suffice."""
+        """Return backends of the same device whose addition gives each culprit a kernel; [] where none suffice."""
         left, added = {step for s in culprits for step in self.without_kernel(s, set())}, list[str]()
         device = device_of(self.costs.backends[0])
         others = [b for b in BACKENDS if b not in self.costs.backends and why_missing(b) is None and device_of(b) is device]
@@ -129,7 +129,7 @@ class _Reasons:
         return added
 
     def why_none(self, s: Signature) -> str:
-        """Explain why no kernel is right: none was compared yet, none is here, or all are wrong."""
+        """Explain why no kernel is right: none was compared yet, none exists here, or all are wrong."""
         if waiting := sorted(self.uncompared(s) or ()):
             return f"what computes it was not compared with the oracle yet: {', '.join(waiting[:6])}{', …' * (len(waiting) > 6)}"
         if steps := self.without_kernel(s, set()):
@@ -143,6 +143,6 @@ def _may_expand(s: Signature) -> bool:
 
 
 def _rounded_up(x: float) -> str:
-    """Format with two digits, never less than x: the advised tolerance must be enough."""
+    """Format with two digits, never less than x, so that the advised tolerance suffices."""
     text = f"{x:.1e}"
     return text if float(text) >= x else f"{x * 1.05:.1e}"

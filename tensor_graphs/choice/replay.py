@@ -1,6 +1,6 @@
-"""replay: a path that was given in place of a choice: of which form of the graph it is, and why it cannot be run here.
+"""replay: find the form of a graph to which a given path belongs, and explain why a given path cannot run on this machine.
 
-It is a `Path` (it serves all sizes), a `Pin` (a path per cell of sizes), or the file of a pin.
+A given path replaces a choice. It is a `Path` (for all sizes), a `Pin` (a path for each cell of sizes), or the file of a pin.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Given = Path | Pin
 
 
 def form_of(request: Request, chosen: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
-    """Return the form of a request's graph that a path is of: as written, with composites recognised and parts rewritten,
-    without recipes (where memory was short), and each of them with other values between its ops, except the unchanged pieces.
-    database: where recipes are looked for. Raises NoPathError where it is of none."""
+    """Return the form of a request's graph to which a path belongs. Forms: as written; with composites recognised and parts
+    rewritten; without recipes (where memory was short); each also with other intermediates, except in unchanged pieces. database:
+    where to look for recipes. Raises NoPathError where the path belongs to no form."""
     graph, here, key, tried = request.graph, request.here, chosen.graph_key, list[PreparedGraph]()
     for prepared in _forms(graph, request.simplify, database, here):
         if prepared.graph.structural_key == key:
@@ -58,8 +58,8 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
 
 
 def _unchanged(graph: Graph, tolerance: float | None, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
-    """Yield what may have stayed as it was written, the likeliest first. Of two that are one graph the first has more known
-    kernels."""
+    """Yield sets of pieces that may have stayed as written, the likeliest first. If two sets give one graph, the first has more
+    usable kernels."""
     pieces = [] if word == NARROWER else own_pieces(graph, word, here)
     if pieces and tolerance is not None:
         yield kept_within(graph, pieces, tolerance, word, here)[0]
@@ -72,13 +72,14 @@ def _paths(chosen: Given) -> list[Path]:
 
 
 def _told_apart(graph: Graph, here: Sequence[str]) -> list[Sequence[str]]:
-    """Return the backends for which a graph is prepared in different ways: those here for one with loops, whose parts of one key
-    may be other rewritings elsewhere; and without and with neighbouring steps as parts."""
+    """Return the sets of backends for which a graph may have been prepared differently: those present here for a graph with loops,
+    since parts with equal keys may be rewritten differently elsewhere; and backends without and with fusion of neighbouring
+    steps."""
     return [*([here] if any(is_loop(n.op) for n in graph.nodes) else []), (), GENERATORS]
 
 
 def _of_another(graph: Graph, chosen: Given, simplify: bool, database: Database | bool) -> str:
-    """Explain why no form of the graph is the one that the path is of, and what to do."""
+    """Explain why the path belongs to no form of the graph, and what to do."""
     for name in {name: None for path in _paths(chosen) for name in path.choices.values() if not is_way_on(name)}:
         try:                                                        # what it computes may be no piece of its own any more
             kernel_named(name)
@@ -100,7 +101,7 @@ def _of_another(graph: Graph, chosen: Given, simplify: bool, database: Database 
 
 def explained(error: StalePathError, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
               costs: CostTable, binding: Mapping[str, int]) -> NoPathError:
-    """Return the same error with why the choice is not available here, and a fix."""
+    """Return the error with the reason why the choice is not available here, and a fix."""
     if error.name is None:
         return NoPathError(f"the path {error.path.id} chooses nothing for {error.title}, which its graph holds\n"
                            "  fix: choose again (tg plan --pin)")
@@ -112,7 +113,7 @@ def explained(error: StalePathError, signature: Signature | None, backends: Sequ
 
 def _why(name: str, signature: Signature | None, backends: Sequence[str], table: Mapping[str, list[Kernel]],
          refusal: Callable[[Kernel, Signature], str | None]) -> tuple[str, str]:
-    """Return (why a choice is not available, the fix)."""
+    """Return the reason why a choice is not available, and a fix."""
     if is_way_on(name):
         return "rules say this part otherwise today, or no kernel computes a step of it", "the version that it was chosen with"
     backend = name.partition(".")[0]

@@ -1,6 +1,7 @@
-"""rewriting: a graph rewritten in ops that kernels compute: composites recognised, parts formed, recipes found.
+"""rewriting: rewrite a graph in ops that kernels compute: recognise composites, form parts, find recipes (graphs that mean the
+same).
 
-A copy to the device that everything is on is its source; rewriting knows values and no devices.
+A copy to the only device is replaced by its source, because rewriting handles values and no devices.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from tensor_graphs.rewrites.user_rules import user_rules
 from tensor_graphs.rewrites.wordings import both
 
 SMALL = 64
-"""nodes of a graph that is simplified by an e-graph before it is compiled"""
+"""most nodes of a graph that an e-graph simplifies before it is compiled"""
 
 
 def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool, fused: bool,
                   backends: Sequence[str]) -> Callable[[Collection[str]], PreparedGraph] | None:
-    """Form these parts, and those of recipes and of loops that one of the backends' devices has no kernel for; fused: also of
-    neighbouring steps. Return None where the graph holds nothing of it, else a function that, given backends, names the parts with
-    their kernels."""
+    """Form these parts, parts where recipes are found, and parts of loops for which a device of the backends has no kernel; fused:
+    also of neighbouring steps. Return None where the graph contains none of these. Else return a function from backends to the
+    prepared graph with its note, which names the parts with kernels of these backends."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     formed = form(prepared.graph, wanted)
     worded = _worded(prepared.graph, formed.images, recipes is not False, fused, rows)
@@ -60,15 +61,15 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
 
 
 def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
-    """Return the graph with the loops of `said_in_parts` unrolled, their steps unchanged."""
+    """Return the graph with the loops that `said_in_parts` would unroll, unrolled; their steps stay unchanged."""
     unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends))
     note = f"loops: {unrolled.note}" if unrolled.note else ""
     return PreparedGraph(unrolled.graph, note, note, unrolled.images)
 
 
 def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph with a part wherever recipes are found, with neighbouring steps as parts, and with loops as by
-    `said_in_parts`; and what became of its nodes."""
+    """Return the graph with parts where recipes are found, of neighbouring steps (fused), and of loops as in `said_in_parts`; and
+    the replacements of its nodes."""
     ways = _worded(graph, {}, recipes, fused)["ways"]
     looped, images = _in_turns(ways.graph, ways.images, recipes, backends)
     return looped.graph, images
@@ -76,8 +77,8 @@ def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str])
 
 def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: bool,
             rows: RecipeRows | None = None) -> dict[str, PassResult]:
-    """Return the graph with parts where recipes are found and where steps are joined, and ("ways") with what kernels and rules of
-    users add to that. places: what those for which kernels are registered have become of its nodes."""
+    """Return the graph with parts where recipes are found, with joined steps, and ("ways") with what user-registered kernels and
+    rules add. places: the replacements of its nodes by parts with registered kernels."""
     offered = offers(graph, rows=rows, of_users=False) if recipes else []
     theirs = offers(graph, rows=rows) if recipes and user_rules() else offered
     theirs = beside(theirs, offers_of_composites(graph, rows)) if recipes else theirs
@@ -92,20 +93,20 @@ def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: boo
 
 
 def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Compose the images of two passes, one after the other: of the nodes that either of them was given."""
+    """Compose the images of two consecutive passes, for the nodes given to either of them."""
     return {**second, **{n: second.get(image, image) for n, image in first.items()}}
 
 
 def _joined(reworded: PassResult, fused: bool) -> tuple[PassResult, dict[Node, Node]]:
-    """Return it with neighbouring steps as parts, and what became of the nodes of both graphs."""
+    """Return the graph with neighbouring steps as parts (if fused), and the replacements of the nodes of both graphs."""
     joined = fuse(reworded.graph) if fused else PassResult(reworded.graph)
     return joined, _following(reworded.images, joined.images)
 
 
 def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | bool,
               backends: Sequence[str]) -> tuple[PassResult, dict[Node, Node]]:
-    """Return it with a part for each loop that can be unrolled and that a device of these backends has no kernel for, and what
-    became of the nodes of both graphs. Steps are prepared like graphs."""
+    """Return the graph with a part for each loop that can be unrolled and for which a device of these backends has no kernel, and
+    the replacements of the nodes of both graphs. Steps are prepared like graphs."""
     def prepared(step: Graph) -> Graph:
         recognised = said_in_composites(step)
         with_parts = said_in_parts(recognised, parts(), recipes, writes_kernels(backends), backends)
@@ -127,8 +128,8 @@ def _leaves(graph: Graph) -> list[set[str]]:
 
 
 def _without_copies(graph: Graph) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph without copies to the one device there is, and what became of its nodes; one with copies to others is
-    unchanged."""
+    """Return the graph without copies to the only device, and the replacements of its nodes. A graph with copies to other devices
+    is unchanged."""
     copies = [node for node in graph.nodes if node.op is leaves.COPY_TO]
     if not copies or len(devices()) > 1 or any(node.attrs["device"] != HOST.name for node in copies):
         return graph, {}

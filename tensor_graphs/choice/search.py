@@ -1,7 +1,7 @@
-"""search: the cheapest path of a prepared graph, all of whose kernels are right, as a plan.
+"""search: find the cheapest path of a prepared graph with only right kernels, and return it as a plan.
 
-Steps: signatures of the graph → candidates → the cheapest path → every kernel on it verified (if it has no verdict yet) → repeat
-until the cheapest path holds verified kernels only → instructions → memory plan.
+Steps: signatures of the graph → candidates → the cheapest path → verify every kernel on it that has no verdict → repeat until the
+cheapest path has verified kernels only → instructions → memory plan.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 
 MOVES = 64 << 20
-"""bytes: a graph that moves more takes milliseconds, and it is worth half a second to know at which speed memory is read"""
+"""bytes that a graph moves from which on half a second to measure the memory's speed pays: it runs for milliseconds"""
 
 
 @phase("choose")
 def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
-    """Return the plan of the first form of the graph that has one. decided: the form that the path is of, where one is given.
-    Raises NoPathError and PlanError."""
+    """Return the plan of the first form of the graph that has one. decided: the form of a given path. Raises NoPathError and
+    PlanError."""
     if decided is not None and request.intermediates == "auto":
         return _plan(request, prepared, decided, progress)
     refused: dict[bool, NoPathError] = {}
@@ -106,13 +106,13 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
 
 
 def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Return the bytes that a run reads or writes at least, at its largest sizes."""
+    """Return the least bytes that a run reads or writes at its largest sizes."""
     leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
     return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
 
 
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
-    """Return a note where numpy's threads will spin behind its products while native kernels run."""
+    """Return a note where numpy's threads keep spinning after its matrix products while native kernels run."""
     used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
     mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
     if not (blas_sleep.LATE and mixed):
@@ -124,14 +124,14 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
 
 def sizes_to_cost(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> list[dict[str, int]]:
-    """Return the sizes at which `compile_graph` asks for costs (size_samples.py)."""
+    """Return the sizes at which `compile_graph` determines costs (size_samples.py)."""
     return list(samples_of(graph, _largest(graph, largest), at).points.values())
 
 
 def asked_sizes(graph: Graph, at: Mapping[str, int] | None = None,
                  largest: Mapping[str, int] | None = None) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Return `sizes_to_cost` in two lists: those at the given sizes of the table's dims (all where none are given), and the rest.
-    """
+    """Return `sizes_to_cost` as two lists: those with the given sizes of the table's dims (all where none are given), and the
+    rest."""
     samples = samples_of(graph, _largest(graph, largest), at)
     asked = [p for i, p in samples.points.items() if i in samples.asked]
     rest = [p for i, p in samples.points.items() if i not in samples.asked]
@@ -143,8 +143,8 @@ def _largest(graph: Graph, largest: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list[tuple[Cell, dict[str, int], GraphPath]]:
-    """Return the cells of the box, at which sizes the path of each was costed (where a caller names some of the cell, there; of a
-    cell without a sample, at the next one that has this path), and the path."""
+    """Return for each cell of the box: the cell, the sizes at which its path was costed, and the path. Sizes that a caller named
+    within the cell are preferred; a cell without a sample takes the closest sizes with this path."""
     if path is None:
         paths = chooser.cheapest(samples.points)
     else:
@@ -172,7 +172,7 @@ def _chosen(samples: Samples, chooser: _Chooser, path: GraphPath | None) -> list
 
 
 Question = tuple[Kernel, Signature, dict[str, int]]
-"""a comparison of a kernel on a signature that is used at these sizes"""
+"""a kernel, a signature, and sizes at which it is used: a comparison to be made"""
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def _key(binding: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 class _Chooser:
-    """Estimates costs, verifies and lowers for one graph; starts a judge only when something has no verdict."""
+    """Estimates costs, verifies and lowers for one graph; starts a judge only when a kernel has no verdict."""
 
     def __init__(self, graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], threads: int | None,
                  progress: Progress, points: Sequence[Mapping[str, int]]) -> None:
@@ -206,7 +206,7 @@ class _Chooser:
         self.unmeasured: dict[str, Signature] = {}
         self.compared: set[tuple[str, str]] = set()
         self.costed: dict[tuple[tuple[str, int], ...], Paths] = {}
-        """sizes -> the paths of which the cheapest was chosen there"""
+        """sizes -> the paths object from which the cheapest path was chosen there"""
 
     def __enter__(self) -> _Chooser:
         return self
@@ -221,11 +221,9 @@ class _Chooser:
         return self.costs.paths(self.graph, self.table, binding, optimistic=optimistic)
 
     def cheapest(self, points: Mapping[tuple[int, ...], Mapping[str, int]]) -> dict[tuple[int, ...], GraphPath]:
-        """Return at each of some sizes the cheapest path on which every kernel has a verdict; verify what is needed.
+        """Return for each of the given sizes the cheapest path on which every kernel has a verdict; verify kernels as needed.
 
-        All that lacks a verdict is compared together: of a few kernels at a time, the last one that takes long leaves most workers
-        idle.
-        """
+        All missing verdicts are obtained together: with a few kernels at a time, most workers would idle until the slowest ends."""
         paths: dict[tuple[int, ...], GraphPath] = {}
         while left := points.keys() - paths.keys():
             planned = {i: self._planned(binding) for i, binding in points.items() if i in left}
@@ -239,8 +237,8 @@ class _Chooser:
         return {i: paths[i] for i in points}                        # as they were asked, however many rounds each took
 
     def _planned(self, binding: Mapping[str, int]) -> _Planned:
-        """Return the cheapest path at these sizes, and what of it has no verdict; where there is no path, what has to be known
-        first. Raises NoPathError where that is nothing either."""
+        """Return the cheapest path at these sizes with its kernels that lack a verdict. Where there is no path, return the kernels
+        that must be compared first. Raises NoPathError where there are none either."""
         paths = self.paths(binding, optimistic=True)
         try:
             path = paths.cheapest()
@@ -256,7 +254,7 @@ class _Chooser:
         return _Planned(binding, paths, path, self._pending(paths, path))
 
     def seconds(self, path: GraphPath, binding: Mapping[str, int]) -> float:
-        """Return the time at these sizes of a path that is chosen at others (as a whole where it was run); inf where it cannot be
+        """Return the time at these sizes of a path chosen at others, measured as a whole if it was run; inf where it cannot be
         used."""
         paths = self.costed[_key(binding)]
         costed = paths.still(path)
@@ -266,7 +264,8 @@ class _Chooser:
         return costed.cost if ran is None else ran.seconds + paths.charge(costed)
 
     def given(self, path: GraphPath, binding: Mapping[str, int]) -> GraphPath:
-        """Verify a path chosen by the caller, then accept or refuse it; return it with its cost at these sizes."""
+        """Verify a path given by the caller, and return it with its cost at these sizes. Raises NoPathError where it cannot be
+        used."""
         paths = self.paths(binding, optimistic=True)
         try:
             self._compare(_Planned(binding, paths, path, self._pending(paths, path)).questions())
@@ -279,7 +278,7 @@ class _Chooser:
             raise explained(e, signature, self.costs.backends, self.table, self.costs, binding) from None
 
     def _built(self, planned: Sequence[_Planned]) -> bool:
-        """Return `_build`; while compilers run, a worker is started for what has no verdict, and the oracle is asked about it."""
+        """Return `_build`; while compilers run, start a worker and have the oracle compute what pending comparisons need."""
         questions = [question for plan in planned for question in plan.questions()]
         if not questions:
             return self._build(planned)
@@ -292,7 +291,7 @@ class _Chooser:
                 return built.result()
 
     def _build(self, planned: Sequence[_Planned]) -> bool:
-        """Compile what the kernels of paths run, together; False where some of it cannot be, so that costs have changed."""
+        """Compile the code of paths' kernels together. Return False where some cannot be compiled, so that costs have changed."""
         wanted = {(a.kernel.identity, key): (a.kernel, self._signature(plan.paths, key))
                   for plan in planned if plan.path is not None for key, a in plan.paths.kernels(plan.path).items()
                   if a.kernel is not None and a.kernel.together is not None}
@@ -309,8 +308,8 @@ class _Chooser:
                 if a.kernel is not None and self.costs.verdict(a.kernel, signature := self._signature(paths, key)) is None]
 
     def _unverified(self, paths: Paths) -> list[tuple[Kernel, Signature]]:
-        """Return the kernels without a verdict on the cheapest ways to compute those ops that have one, also in parts that have
-        none."""
+        """Return the kernels without a verdict on the cheapest ways to compute those ops that can be computed, including ops inside
+        parts that cannot."""
         pending: dict[str, tuple[Kernel, Signature]] = {}
         stack = [s for s, _ in paths.top]
         seen: set[str] = set()
@@ -336,7 +335,7 @@ class _Chooser:
 
     @phase("verify")
     def _compare(self, questions: Sequence[Question]) -> bool:
-        """Compare kernels with the oracle, each once; True when there were any."""
+        """Compare kernels with the oracle, each once; return whether there were any."""
         pending: dict[tuple[str, str], Question] = {}
         for kernel, signature, at in questions:
             pending.setdefault((kernel.identity, signature.key), (kernel, signature, at))
@@ -435,8 +434,8 @@ class _Chooser:
         self.unmeasured[signature.key] = signature
 
     def queue_misses(self, *, file: bool) -> tuple[str, ...]:
-        """File what was chosen by an estimate, and what may be faster than a row, in the profile queue; return the former, for
-        people. file: not of a pin, which no measurement changes."""
+        """Put the kernels chosen by an estimate, and those that may be faster than a measured one, in the profile queue. Return the
+        reasons for the former. file: False for a pin, which no measurement changes."""
         if file and self.unmeasured:
             for signature in self.unmeasured.values():
                 self.costs.database.ensure_graph(graph_record(signature))

@@ -1,11 +1,11 @@
-"""size_map: which of several ways is taken where in a box of sizes: cells, each with one way, derived from costs at some sizes.
+"""size_map: divide a box of sizes into cells with one winning alternative each, from costs at some sizes.
 
-Costs are known at samples: sizes on each axis, all of their combinations or most, and the winner of each sample is given. Between
-two with different winners the border is found by bisection: where their costs cross. With several axes the winners where borders
-meet are computed too. The box is then cut by a tree: the cell that loses most first, by the cut that leaves the least disorder. So
-each sample gets its own winner (as long as there are no more than MOST cells).
+Costs are known at samples: sizes on each axis, in all combinations or most. The winner of each sample is given. Between two samples
+with different winners bisection finds the border, where their costs cross. With several axes, the winners where borders meet are
+computed too. A tree then cuts the box: the cell that loses most comes first, by the cut that leaves the least disorder. Each sample
+thus gets its own winner (within MOST cells).
 
-Nothing is measured between samples, so costs there are interpolated from the samples around (`Between`): powers of each size.
+No measurements exist between samples, so costs there are interpolated from the samples around (`Between`): powers of each size.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from tensor_graphs.choice.size_samples import Index
 from tensor_graphs.paths.cells import Cell
 
 Sizes = tuple[int, ...]
-"""on each axis"""
+"""one size for each axis"""
 
 CostAt = Callable[[int, Sizes], float]
-"""the cost of a winner at some sizes"""
+"""function from a winner and sizes to the cost"""
 
 MOST = 12
-"""cells of a table"""
+"""most cells of a table"""
 
 LITTLE = 0.1
-"""logarithm of the factor by which a choice may be above the cheapest between samples before a cell is cut for that"""
+"""logarithm of the factor by which a cell's choice may exceed the cheapest between samples before the cell is cut"""
 
 def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, int], cost: CostAt) -> list[tuple[Cell, int]]:
-    """Return the box in cells, each with one winner, in order of their lowest sizes. winners: of the samples that were costed; the
-    others follow their neighbours. On one axis a border is where costs cross, so the table is exact where they cross once between
-    two samples; with several axes borders follow the axes, and are near to where costs cross."""
+    """Return the box as cells with one winner each, in order of their lowest sizes. winners: of the samples that were costed; other
+    samples follow their neighbours. On one axis a border is where costs cross: the table is exact if they cross once between two
+    samples. With several axes borders are parallel to the axes, and near to where costs cross."""
     points = {tuple(axis[i] for axis, i in zip(axes, index, strict=True)): winner for index, winner in winners.items()}
     if len(axes) > 1:
         points |= _where_borders_meet(points, cost)
@@ -58,8 +58,8 @@ def cells_of(box: Cell, axes: Sequence[Sequence[int]], winners: Mapping[Index, i
 
 
 class _Leaf:
-    """A cell with the points in it, the winner that loses least there if it is taken everywhere, and what that loses. whole:
-    cutting it gains nothing."""
+    """A cell with the points in it, the winner that loses least if it is used in the entire cell, and its loss. whole: cutting the
+    cell gains nothing."""
 
     def __init__(self, cell: Cell, points: Mapping[Sizes, int], sampled: Collection[Sizes], cost: CostAt) -> None:
         self.cell, self.points = cell, points
@@ -71,7 +71,7 @@ class _Leaf:
 
 
 Row = tuple[Sizes, int, Sizes, int]
-"""two points on a line along an axis, with no other one between, each with its winner"""
+"""two neighbouring points on a line along an axis, each followed by its winner"""
 
 
 def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
@@ -84,8 +84,8 @@ def _rows(points: Mapping[Sizes, int], axis: int) -> Iterator[Row]:
 
 
 def _where_borders_meet(points: Mapping[Sizes, int], cost: CostAt) -> dict[Sizes, int]:
-    """Return the winners at both sides of each border between two samples, on a grid with all others. Only what wins a sample can
-    win; beyond the samples there are none."""
+    """Return winners for new points: the grid of all samples and both sides of each border. Only winners of samples compete; points
+    that samples do not surround are left out."""
     axes = [sorted({x[axis] for x in points}) for axis in range(len(next(iter(points))))]
     finer = []
     for axis, sizes in enumerate(axes):
@@ -102,8 +102,8 @@ def _where_borders_meet(points: Mapping[Sizes, int], cost: CostAt) -> dict[Sizes
 
 
 def _cuts(points: Mapping[Sizes, int]) -> Iterator[tuple[int, int, int, list[Row]]]:
-    """Yield (axis, last size before the cut, first one after it, rows whose winners change there); where no winner changes along
-    any axis, since samples are missing: all cuts with points on both sides."""
+    """Yield (axis, last size before the cut, first size after it, rows whose winners change there). Where no winner changes along
+    any axis, since samples are missing, yield all cuts with points on both sides."""
     dims = len(next(iter(points)))
     cuts: dict[tuple[int, int, int], list[Row]] = {}
     for axis in range(dims):
@@ -118,7 +118,7 @@ def _cuts(points: Mapping[Sizes, int]) -> Iterator[tuple[int, int, int, list[Row
 
 
 def _disorder(points: Mapping[Sizes, int], axis: int, last: int) -> float:
-    """Return the Gini impurity of the two sides of a cut, weighed by their points: 0 where each has one winner."""
+    """Return the Gini impurity of the two sides of a cut, weighted by their points: 0 where each side has one winner."""
     total = 0.0
     for side in ([w for x, w in points.items() if x[axis] <= last], [w for x, w in points.items() if x[axis] > last]):
         total += len(side) - sum(n * n for n in Counter(side).values()) / len(side)
@@ -132,7 +132,7 @@ def _ratio(cost: CostAt, way: int, other: int, at: Sizes) -> float:
 
 
 def _crossing(axis: int, row: Row, cost: CostAt) -> int:
-    """Return the first size of the upper point's winner."""
+    """Return the first size at which the winner of the row's upper point costs less."""
     x, a, y, b = row
     low, high = x[axis], y[axis]
     while high - low > 1:
@@ -142,8 +142,8 @@ def _crossing(axis: int, row: Row, cost: CostAt) -> int:
 
 
 def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: CostAt) -> int:
-    """Return the first size that goes to the upper side: where costs cross, on average over the rows, each weighed by how fast the
-    ratio of its costs changes."""
+    """Return the first size on the upper side of a cut: the mean of the rows' crossings, weighted by how fast their cost ratios
+    change."""
     if not rows:
         return math.isqrt(last * first) + 1
     middle = weights = 0.0
@@ -155,8 +155,8 @@ def _border(axis: int, last: int, first: int, rows: Sequence[Row], cost: CostAt)
 
 
 class Between:
-    """Costs at any sizes, interpolated from those at samples: between two a power of the size, beyond them as at the last; where a
-    sample is missing, its cost follows from its neighbours."""
+    """Costs at any sizes, interpolated from samples: between two samples a power of the size, beyond the last constant. The cost of
+    a missing sample follows from its neighbours."""
 
     def __init__(self, axes: Sequence[Sequence[int]], cost: CostAt, samples: Collection[Index]) -> None:
         """cost: of a winner at the sizes of a sample; inf where it cannot be used there."""
@@ -192,7 +192,7 @@ class Between:
 
 
 def _merged(cells: Sequence[tuple[Cell, int]]) -> list[tuple[Cell, int]]:
-    """Merge adjacent cells of one winner."""
+    """Merge adjacent cells with equal winners."""
     left = list(cells)
     for _ in cells:
         pair = next(((x, y, cell) for x, y in itertools.combinations(left, 2)

@@ -1,4 +1,4 @@
-"""size_samples: the sizes at which a graph is costed and measured: a few on each dim of the box that its plan serves."""
+"""size_samples: the sizes at which a graph is costed and measured: a few for each dim of the box that its plan serves."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tensor_graphs.paths.cells import MOST_DIMS, Cell
 from tensor_graphs.paths.plan import given_sizes, midpoint
 
 Index = tuple[int, ...]
-"""of a sample: a number for each axis"""
+"""position of a sample: a number for each axis"""
 
 PIECES = {1: (2, 5, 17, 65), 2: (2, 9, 65), 3: (2, 33)}
-"""number of dims in a box -> where the pieces of an axis begin, in addition to its lowest size; a sample in each"""
+"""number of dims in a box -> first sizes of the pieces of an axis, besides its lowest size; each piece has a sample"""
 
 MOST_TOGETHER = 4096
-"""product of the sizes of a sample: a large batch of long rows would take all the time there is to measure"""
+"""most product of a sample's sizes: measuring a large batch of long rows would take all available time"""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The sizes at which a graph is costed. box: the sizes that its plan serves; axes: the sizes of the samples on each of its
-    dims; points: sample -> sizes of all dims of the graph; asked: those that a caller named sizes for, if any."""
+    """The sizes at which a graph is costed. box: the sizes that its plan serves; axes: the samples' sizes on each dim of the box;
+    points: sample -> sizes of all dims of the graph; asked: the samples with the sizes that a caller named, if any."""
 
     box: Cell
     axes: tuple[tuple[int, ...], ...]
@@ -35,8 +35,8 @@ class Samples:
 
 
 def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] | None) -> Samples:
-    """Return the sizes at which `compile_graph` asks for costs: up to the largest that the graph will be used at, as kernels that
-    only larger ones need would be compared in vain. Raises PlanError for sizes in `at` that no run can have."""
+    """Return the sizes at which `compile_graph` determines costs. They end at the largest sizes of use, because comparing kernels
+    that only larger sizes need would be wasted. Raises PlanError for sizes in `at` that no run can have."""
     at = given_sizes(graph, at, "at")
     typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
     dims = table_dims(graph)
@@ -54,7 +54,7 @@ def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] |
 
 
 def table_dims(graph: Graph) -> tuple[str, ...]:
-    """Return the dims over which kernels are tabled: those in the inputs' shapes, of many those with the widest ranges."""
+    """Return the dims over which kernels are tabled: those in input shapes, limited to the MOST_DIMS with the widest ranges."""
     symbols = {str(x) for node in graph.inputs.values() for s in node.shape for x in d.symbols(s)}
 
     def width(name: str) -> float:
@@ -66,7 +66,7 @@ def table_dims(graph: Graph) -> tuple[str, ...]:
 
 
 def _on_axis(low: int, high: int, wanted: int | None, dims: int) -> Iterator[int]:
-    """Yield the samples' sizes on an axis: one in each piece, there the one that is wanted."""
+    """Yield the samples' sizes on an axis, one for each piece: `wanted` in the piece that contains it."""
     cuts = [low, *(c for c in PIECES[dims] if low < c <= high)]
     for first, following in itertools.pairwise((*cuts, high + 1)):
         last = following - 1
@@ -75,7 +75,7 @@ def _on_axis(low: int, high: int, wanted: int | None, dims: int) -> Iterator[int
 
 def _runnable(graph: Graph, conditions: Sequence[Condition], typical: Mapping[str, int], sizes: Mapping[str, int],
               at: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes of all dims for a sample: the other dims so that a run has them, where that is possible."""
+    """Return sizes of all dims for a sample; dims outside of the box are set so that a run can have them, if possible."""
     binding = {**typical, **sizes}
     for name, symbol in graph.dims.items():                         # dims that may not exceed one of the box (m ≤ n) follow it
         alike = [size for n, size in sizes.items() if d.bounds(graph.dims[n]) == d.bounds(symbol)]

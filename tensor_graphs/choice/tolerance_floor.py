@@ -1,8 +1,7 @@
-"""tolerance_floor: tolerances that no kernel can meet, refused before anything is compared: an output of f32 has the precision of
-f32.
+"""tolerance_floor: refuse, before any comparison, tolerances that no kernel can meet: an f32 output has only the precision of f32.
 
-One run of the oracle on random inputs, rounded to the dtype of the output, is the best that any kernel could give. It is asked only
-where the tolerance is far below one rounding; near it, the measured errors of kernels decide (compile.py).
+The oracle's result on random inputs, rounded to the output's dtype, is the best that any kernel could give. It is computed only if
+the tolerance is far below one rounding; for larger ones, measured errors of kernels decide (compile.py).
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.path import NoPathError
 
 FAR_BELOW = 1024.0
-"""factor below one rounding that no rounded result on random numbers comes near"""
+"""factor below one rounding: no rounded result on random numbers is that accurate"""
 
 MOST_ELEMENTS = 1 << 20
-"""of the operands and results of an op that the oracle is asked about; it takes some milliseconds"""
+"""most elements of operands and results of an op that the oracle computes for this, in some milliseconds"""
 
 
 def check_reach(graph: Graph, tolerance: float) -> None:
-    """Raise NoPathError for a tolerance far below what rounding an output of the graph to its dtype costs."""
+    """Raise NoPathError for a tolerance far below the error of rounding an output of the graph to its dtype."""
     sizes = typical_sizes(graph)
     for root in graph.roots:
         node = root.inputs[0] if root.op is leaves.ITEM else root

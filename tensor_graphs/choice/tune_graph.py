@@ -1,4 +1,4 @@
-"""tune_graph: which parts of a graph are worth a search for schedules, and for how long: calls × the time above the roofline."""
+"""tune_graph: decide for which parts of a graph to search schedules, and how long: calls × the time above the roofline."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError,
 from tensor_graphs.tuning.tune import LOOPS, tune
 
 LEAST_LEFT = 0.1
-"""of a kernel's time: rates were measured at other times, so a kernel may be faster than its roofline"""
+"""least share of a kernel's time that counts as possible gain: rates were measured at other times and may be too low"""
 
 log = logging.getLogger(__name__)
 
 LEAST_SECONDS = 2.0
-"""of a search: a run of the compiler takes a tenth of a second, and a site has some four actions"""
+"""least seconds of a search: a compiler run takes a tenth of a second, and a site has some four actions"""
 
 CLOSE = 1.5
-"""ratio to the chosen kernel's cost, up to which the loops of the rules are worth a search"""
+"""ratio to the chosen kernel's cost up to which the loops with the rules' schedule are worth a search"""
 
 
 @dataclass(frozen=True)
 class Worth:
-    """A signature at some sizes, and seconds of a run that a better schedule might save there at most."""
+    """A signature at some sizes, and the most seconds of a run that a better schedule might save there."""
 
     signature: Signature
     binding: Mapping[str, int]
@@ -42,7 +42,7 @@ class Worth:
 
 
 def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Worth]:
-    """Return what generated kernels compute on the cheapest paths at these sizes, or might: the most first. Raises NoPathError."""
+    """Return the signatures that generated kernels compute, or might, on the cheapest paths, by gain. Raises NoPathError."""
     costs = CostTable.of(request, ESTIMATE_MARGIN)
     table = by_op(all_kernels(request.here))
     parts: dict[tuple[str, tuple[tuple[str, int], ...]], Worth] = {}
@@ -66,8 +66,8 @@ def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Req
 
 def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], request: Request, seconds: float,
                strategy: str, say: Callable[[str], None]) -> list[TunedPart]:
-    """Search schedules for this many seconds, shared by what each part may save; what a part leaves goes to those after it. Judging
-    the winners comes on top. Raises StrategyError where a strategy of the caller raises."""
+    """Search schedules for this many seconds, shared in proportion to what each part may save; time that a part leaves goes to
+    later parts. Judging the winners takes extra time. Raises StrategyError where a strategy of the caller raises."""
     try:
         parts = worth_tuning(graph, points, request)
     except NoPathError:
@@ -90,7 +90,7 @@ def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], 
 
 
 def require_strategy(strategy: str | Strategy | None) -> str:
-    """Return the name of a strategy; a function is registered under its own. Raises PlanError, StrategyError."""
+    """Return the name of a strategy; a function is registered under its own name. Raises PlanError, StrategyError."""
     if strategy is None:
         return next(iter(STRATEGIES))
     if callable(strategy):

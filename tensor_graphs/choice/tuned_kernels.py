@@ -1,4 +1,4 @@
-"""tuned_kernels: kernels that a search made for single questions, and that were timed here, made known again."""
+"""tuned_kernels: register again kernels of single signatures that a schedule search produced and that were timed here."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 
 def know_tuned(database: Database, backend: str, environment: Environment) -> None:
-    """Make known the tuned kernels of a backend (`TUNED`: the module that makes them) of which the database has times here. Those
-    of another version of the generator are other kernels, without rows: they are left out."""
+    """Register the tuned kernels of a backend (`TUNED`: the module that builds them) for which the database has times on this
+    machine. Kernels of another version of the generator differ and have no rows: they are left out."""
     for identity, source in sources_timed(database, environment, f"{backend}.tuned_"):
         try:                                                        # a door: a machine that tunes nothing needs no actions
             kernel = importlib.import_module(backend_module(backend).TUNED).kernel_from(source)

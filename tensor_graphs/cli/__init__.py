@@ -1,4 +1,4 @@
-"""cli: the command `tg`. One module per verb; the only room that prints.
+"""cli: the command `tg`, with one module per verb; no other package prints.
 
 May import: everything.  Read first: main.py (the verbs, and how errors are shown), options.py (what the verbs share).
 """

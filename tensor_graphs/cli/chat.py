@@ -1,4 +1,4 @@
-"""chat: a conversation with a decoder: in a terminal, or a line of standard input per turn."""
+"""chat: a conversation with a decoder: in a terminal, or with one line of standard input per turn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST_LINE = 1 << 24
-"""characters of a turn: a pipe may have no ends of lines"""
+"""limit on the characters of a turn: a pipe may send no ends of lines"""
 
 COMMANDS = {"/help": "say this", "/reset": "begin anew: forget all turns", "/exit": "end (also /bye, Ctrl-D)"}
 BY_OTHER_NAMES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/clear": "/reset"}
@@ -68,8 +68,8 @@ def chat(
 
 
 class _CtrlC:
-    """Handler of Ctrl-C in a terminal: while a turn is typed it drops the line; of an answer, the first one lets the token
-    under way be finished, and the next one does not wait for it. Else it does nothing."""
+    """Handler of Ctrl-C in a terminal. While a turn is typed, it drops the line. While an answer is generated, the first Ctrl-C
+    stops after the current token, and the next one stops immediately. At other times it does nothing."""
 
     def __init__(self) -> None:
         self.reading = self.answering = self.asked = False
@@ -81,8 +81,8 @@ class _CtrlC:
 
 
 class _Turns:
-    """The loop: a turn is read, answered, and written. by_hand: whether a person types the turns; quiet: a document is made of the
-    turns, and no answer is written; lines: their tokens are written as lines of JSON."""
+    """The loop that reads, answers and writes turns. by_hand: True if a person types the turns. quiet: no answer is written, since
+    a document of all turns is printed at the end. lines: tokens are written as lines of JSON."""
 
     def __init__(self, talk: Conversation, model_ready: Ready, name: str, tokens: int | None, quiet: bool, lines: bool) -> None:
         self.talk, self.made, self.name, self.tokens, self.quiet, self.lines = talk, model_ready, name, tokens, quiet, lines
@@ -120,7 +120,7 @@ class _Turns:
 
     @phase("turns to come")
     def _next(self) -> str | None:
-        """The next turn; None at the end of the input, where a person types Ctrl-D."""
+        """Return the next turn; None at the end of the input (Ctrl-D in a terminal)."""
         if not self.by_hand:
             return self._line("")
         while True:
@@ -131,7 +131,7 @@ class _Turns:
                     text = self._quoted(text)
                 self.ctrl_c.reading = False
             except KeyboardInterrupt:
-                if ctrl_c.happened():                # no key of this person: the process is asked to end
+                if ctrl_c.happened():                # not a key press: the process received SIGTERM
                     raise
                 self.ctrl_c.reading = False
                 self._say("\nCtrl-D or /exit ends the chat.")
@@ -141,7 +141,7 @@ class _Turns:
             return text
 
     def _quoted(self, first: str) -> str | None:
-        """A text of several lines, without its quotes."""
+        """Return a text of several lines, without its quotes."""
         text = first.lstrip()[len(QUOTES):]
         while not text.rstrip().endswith(QUOTES):
             line = self._line("… ")
@@ -151,7 +151,7 @@ class _Turns:
         return text.rstrip()[: -len(QUOTES)]
 
     def _line(self, prompt: str) -> str | None:
-        """A line without its end. The prompt never goes into what is piped on. Raises NotPossible for a line without an end."""
+        """Return a line without its end; the prompt is never written into a pipe. Raises NotPossible for too long a line."""
         if self.by_hand and sys.stdout.isatty():
             with contextlib.suppress(ImportError):   # a Python that was built without it
                 import readline  # noqa: F401 - editing and earlier lines, in `input`
@@ -221,7 +221,7 @@ class _Turns:
             sys.stdout.flush()
 
     def _say(self, text: str) -> None:
-        """For the person, on standard error: answers alone go to standard output."""
+        """Print for the person, on standard error: only answers go to standard output."""
         print(text, file=sys.stderr, flush=True)
 
 

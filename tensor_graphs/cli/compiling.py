@@ -1,4 +1,4 @@
-"""compiling: what `run`, `chat`, `embed` and `demo` share: a model compiled and bound, with progress on standard error."""
+"""compiling: compiles and binds a model, with progress on standard error; shared by `run`, `chat`, `embed` and `demo`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ready:
-    """A model that can run."""
+    """A loaded, compiled and bound model, which can run."""
 
     model: LoadedModel
     plan: Plan
@@ -27,7 +27,7 @@ class Ready:
 
 
 def load_decoder(name: str, dtypes: groups.Dtypes, *, max_positions: int | None, random_seed: int | None) -> LoadedModel:
-    """Return the model of a folder (or built-in name) that generates text. Raises NotPossible for one that embeds, and what
+    """Return the text-generating model of a folder (or built-in name). Raises NotPossible for a model that embeds, and what
     `load_model` raises."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import load_model
@@ -43,9 +43,9 @@ def load_decoder(name: str, dtypes: groups.Dtypes, *, max_positions: int | None,
 
 def ready(model: LoadedModel, choice: groups.ModelOptions, database: str | None, *, at: Mapping[str, int],
           largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None, greedy: bool = False) -> Ready:
-    """Compile and bind a loaded model. greedy: the graph whose outputs are the likeliest tokens, not all logits. at: the sizes for
-    which its cost is estimated; those of a smaller model are its largest. largest: sizes that the plan serves at least; it serves
-    up to twice as much, so that the next text, of another length, finds it."""
+    """Compile and bind a loaded model. greedy: use the graph whose outputs are the likeliest tokens, not all logits. at: the sizes
+    at which costs are estimated, clamped to the model's dims. largest: the least sizes that the plan must serve; they are rounded
+    up to powers of two, so that a later text of another length can use the plan."""
     import time
 
     with phase(IMPORT):

@@ -1,4 +1,4 @@
-"""conformance: which ops a backend computes rightly at which dtypes, as a table."""
+"""conformance: the table of ops and dtypes that a backend computes correctly."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def conformance(
     if chosen == []:
         raise options.UsageError("--ops names no op\n  fix: --ops add,softmax")
     cells = keys(chosen)
-    kernels_of(name)  # a backend that is missing says so before a folder is made or a process started
+    kernels_of(name)  # raises for a missing backend, before a folder is made or a process started
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def conformance(
 
 
 def _backend(backend: str | None, module: str | None) -> str:
-    """The backend's name; its module is imported and registered when one is given."""
+    """Return the backend's name, after importing and registering its module if one is given."""
     from tensor_graphs.kernels.registry import BACKENDS, register_backend
 
     if module is not None:

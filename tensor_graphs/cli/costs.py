@@ -1,4 +1,4 @@
-"""costs: the cost model that is fitted to this machine's measurements: train it, and see how good it is."""
+"""costs: trains the cost model that is fitted to this machine's measurements, and shows its accuracy."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def train(
 
 
 def _of_each(asked: Mapping[str, Sequence[Sample]], make: Callable[[Sequence[Sample]], Made]) -> dict[str, Made]:
-    """Return what `make` returns for each kind of which there are enough samples. Raises CannotTrain where there are of none."""
+    """Return make(samples) for each kind that has enough samples. Raises CannotTrain if none has."""
     from tensor_graphs.costs.learned.fit import CannotTrain
 
     results, refused = {}, []

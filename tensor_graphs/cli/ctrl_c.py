@@ -1,5 +1,5 @@
-"""ctrl_c: Ctrl-C while the command `tg` runs: the first one ends it in order, with exit code 130, whatever comes later. So does the
-signal that asks a process to end (`kill`, a scheduler), with exit code 143."""
+"""ctrl_c: Ctrl-C while the command `tg` runs. The first one ends the command in order, with exit code 130; later ones change
+nothing. SIGTERM (from `kill` or a scheduler) does the same, with exit code 143."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from typing import NoReturn
 from tensor_graphs.interrupted import CODE, at_once
 
 PATIENCE = 2.0
-"""seconds for which a command may take to end in order; a third Ctrl-C after that ends it at once"""
+"""seconds that a command may take to end in order; a third Ctrl-C after that ends it immediately"""
 
 
 SOON = 1e-3
-"""seconds after which an interruption that was lost is raised again"""
+"""seconds after which a lost KeyboardInterrupt is raised again"""
 
 
 class _InOrder:
-    """The handler of a running command: raises KeyboardInterrupt once, and again where that got lost: what is raised while Python
-    clears up an object (`__del__`, what waits for a weak reference) ends there, and nobody hears of it."""
+    """The handler of a running command. It raises KeyboardInterrupt once, and again if that exception was lost: Python drops an
+    exception that is raised while it finalizes an object (`__del__`, a weak reference's callback)."""
 
     def __init__(self) -> None:
         self.first: float | None = None
@@ -37,7 +37,7 @@ class _InOrder:
         self.has_reminder = False
 
     def lost(self, raised: sys.UnraisableHookArgs) -> None:
-        """The hook for what cannot be raised where it happened."""
+        """Hook for exceptions that Python cannot raise: raise a KeyboardInterrupt later, and report all others as usual."""
         if raised.exc_type is KeyboardInterrupt:
             self._raise_later()
         else:
@@ -81,7 +81,7 @@ _handler = _InOrder()
 
 
 def while_running() -> None:
-    """From here on the first Ctrl-C raises KeyboardInterrupt, and nothing interrupts what is done about it."""
+    """Install the handler: from then on the first Ctrl-C raises KeyboardInterrupt, and later ones do not interrupt the cleanup."""
     for ends in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(ends) is not signal.SIG_IGN:            # a shell's background job stays deaf
             signal.signal(ends, _handler)
@@ -90,7 +90,7 @@ def while_running() -> None:
 
 @contextmanager
 def taken_by(stop: Callable[[], None]) -> Iterator[None]:
-    """Inside, Ctrl-C calls `stop` and does not end the command (a deaf one stays deaf). Not for threads."""
+    """Context manager: inside, Ctrl-C calls `stop` instead of ending the command, unless it is ignored. Not for threads."""
     before = signal.getsignal(signal.SIGINT)
     if before is signal.SIG_IGN:
         yield
@@ -103,13 +103,12 @@ def taken_by(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def happened() -> bool:
-    """Return whether there was a Ctrl-C, or the signal that asks to end, since `while_running`; not counting what `taken_by`
-    took."""
+    """Return True if Ctrl-C or SIGTERM came since `while_running`, apart from those that `taken_by` handled."""
     return _handler.count > 0
 
 
 def leave(code: int) -> NoReturn:
-    """Exit, whatever Ctrl-C comes still. Standard output is flushed already. Ctrl-C's code is that of the signal that came."""
+    """Exit, and ignore any further Ctrl-C. Standard output must be flushed already. For Ctrl-C, the code is that of its signal."""
     for ends in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ends, signal.SIG_IGN)
     code = _handler.code if code == CODE else code

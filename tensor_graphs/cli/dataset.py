@@ -1,4 +1,4 @@
-"""dataset: measurements as flat rows for research, and rows of that kind measured again."""
+"""dataset: writes measurements as flat rows for research, and measures such rows again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""demo: real sentences through a real encoder, then a decoder of true shape; the first thing a newcomer sees."""
+"""demo: embeds sentences with a real encoder, then runs a decoder of realistic shape; an introduction for new users."""
 
 from __future__ import annotations
 

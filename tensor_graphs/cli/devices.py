@@ -1,4 +1,4 @@
-"""devices: what this machine can run on, and how fast it was measured to be."""
+"""devices: the devices of this machine, and their measured speeds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def devices(
 
     try:
         store = options.database(db, create=measure)
-    except NoDatabase as e:  # what is here can be said all the same
+    except NoDatabase as e:  # the devices can be shown without a database
         options.note(str(e).partition("\n")[0])
         store = options.database(":memory:")
     rows: list[dict[str, Any]] = []
@@ -136,10 +136,10 @@ def table(
     peaks: Mapping[str, float] | None = None,
     device: str = "",
 ) -> list[str]:
-    """Lines: what each backend of a device delivers and the memory by working set, each with its age.
+    """Return the lines of a table: speeds of a device's backends, and of its memory by working set, each with its age.
 
-    known: backend -> constants. The memory is the device's: shown once, as the newest of them has it. peaks: of a device that is
-    not the host, what it delivers at most; device: its name.
+    constants_of: backend -> constants. The memory belongs to the device: it is shown once, from the newest measurement. peaks: for
+    a device that is not the host, its theoretical maxima. device: its name.
     """
     from tensor_graphs.costs.measured_rates import FLOPS as F32
     from tensor_graphs.costs.measured_rates import READ, RUN
@@ -195,7 +195,7 @@ def _number(value: float) -> str:
 
 
 def _ago(stamps: Sequence[datetime], now: datetime) -> str:
-    """The age of the oldest: `3 days ago`."""
+    """Return the age of the oldest timestamp: `3 days ago`."""
     from tensor_graphs.views.explain import age
 
     if not stamps:
@@ -209,7 +209,7 @@ def _seconds(constant: DeviceConstant, now: datetime) -> float | None:
 
 
 def _order(item: tuple[str, Any]) -> tuple[bool, str, int]:
-    """Names without a working set first, then by name and working set."""
+    """Return a sort key: names without a working set first, then by name and working set."""
     from tensor_graphs.measure.rates.table import working_set
 
     size = working_set(item[0])

@@ -1,4 +1,4 @@
-"""drawing: --dot and --svg, which several verbs share: a diagram as text, and placed by Graphviz."""
+"""drawing: the options --dot and --svg of several verbs: a diagram as text for Graphviz, and as a drawing by Graphviz."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Dot = Annotated[Path | None, typer.Option("--dot", metavar="FILE", help="Write t
 
 
 def check(svg: Path | None) -> None:
-    """Raise DiagramError where --svg is asked for and Graphviz is missing: before anything that takes long."""
+    """Raise DiagramError if --svg is given and Graphviz is missing; called before anything that takes long."""
     if svg is not None:
         from tensor_graphs.views.diagram import placer
 
@@ -22,7 +22,7 @@ def check(svg: Path | None) -> None:
 
 
 def write(text: str, svg: Path | None, dot: Path | None) -> None:
-    """Write a diagram where it is asked for. Raises NotPossible and DiagramError."""
+    """Write a diagram to the files of --dot and --svg, if given. Raises NotPossible and DiagramError."""
     if dot is not None:
         options.write_file(dot, text, "--dot")
     if svg is not None:

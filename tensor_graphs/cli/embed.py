@@ -1,4 +1,4 @@
-"""embed: one vector per text, by a sentence encoder."""
+"""embed: computes one vector per text with a sentence encoder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def embed(
 
 def embeddings(loaded: Any, texts: list[str], choice: groups.ModelOptions, database: str | None,
                *, quiet: bool) -> tuple[np.ndarray, Ready, list[int]]:
-    """Return (one row per text, the compiled model, how many tokens of each text are beyond what the encoder reads)."""
+    """Return (one row per text, the compiled model, how many tokens of each text were cut because the encoder reads no more)."""
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
 
     if loaded.tokenizer is None:

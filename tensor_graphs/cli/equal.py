@@ -1,4 +1,4 @@
-"""equal: whether two graphs are the same function, with the proof or the counterexample."""
+"""equal: decides if two graphs are the same function, and shows the proof or a counterexample."""
 
 from __future__ import annotations
 

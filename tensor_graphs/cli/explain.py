@@ -1,4 +1,4 @@
-"""explain: what would be chosen for a graph, and why."""
+"""explain: shows which kernels would be chosen for a graph, and why."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def explain(
 
 
 def side(text: str) -> dict[str, Any]:
-    """Return what one side of --diff changes of the options. Raises UsageError."""
+    """Return the changes to the options that one side of --diff makes. Raises UsageError."""
     name, sign, value = text.partition("=")
     if text == "now":
         return {}

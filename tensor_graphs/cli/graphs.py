@@ -1,4 +1,4 @@
-"""graphs: what verbs that take `FILE.tg|MODEL` share."""
+"""graphs: functions shared by the verbs that take `FILE.tg|MODEL`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import IMPORT, phase
 
 STEP = {"n": 1, "m": 1, "p": 256}
-"""sizes for which a decoder's cost is estimated: one token, in the midst of a text"""
+"""sizes at which a decoder's cost is estimated: one new token after 256"""
 
 
 def graph_of(source: str, dtypes: groups.Dtypes, max_positions: int | None, greedy: bool = True) -> Graph:
-    """The graph of a .tg file, a model folder or a built-in shape; of a decoder the greedy one, which `tg run` runs by default, or
-    the one with all logits."""
+    """Return the graph of a .tg file, a model folder or a built-in shape. greedy: for a decoder, the graph of the likeliest tokens,
+    which `tg run` uses by default; else the graph with all logits."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import BUILTIN, model_graph
 
@@ -31,11 +31,11 @@ def graph_of(source: str, dtypes: groups.Dtypes, max_positions: int | None, gree
 
 
 def typical(graph: Graph, at: str | None) -> dict[str, int]:
-    """--at, or for a decoder (dims n, m, p) one new token behind 256."""
+    """Return the sizes of --at; for a decoder (dims n, m, p), sizes not given there are those of one new token after 256."""
     sizes = options.sizes(at, graph)
     return {**within(graph, STEP), **sizes} if graph.dims.keys() == STEP.keys() else sizes
 
 
 def within(graph: Graph, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes that suit most models, each as near as the range of the graph's dim lets it be."""
+    """Return `sizes` clamped to the ranges of the graph's dims."""
     return {name: clamp(size, graph.dims[name]) for name, size in sizes.items()}

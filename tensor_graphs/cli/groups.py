@@ -1,4 +1,4 @@
-"""groups: the options that several verbs share, declared once; a verb takes each group as one parameter."""
+"""groups: options that several verbs share, declared once; a verb takes each group as one parameter."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ class Common:
 
 @dataclasses.dataclass(frozen=True)
 class Dtypes:
-    """Dtypes of a model."""
+    """Dtypes of a model's weights and of its other values."""
 
     dtype: options.WeightDtype = None
     activations: options.ActivationDtype = None
@@ -31,7 +31,7 @@ class Dtypes:
 
 @dataclasses.dataclass(frozen=True)
 class GraphOptions(Dtypes):
-    """Options of the verbs that choose paths of a `FILE.tg|MODEL`."""
+    """Options of the verbs that choose paths for a `FILE.tg|MODEL`."""
 
     tolerance: options.GraphTolerance = None
     intermediates: options.Intermediates = "auto"
@@ -40,7 +40,7 @@ class GraphOptions(Dtypes):
     max_positions: options.MaxPositions = None
 
     def request(self) -> dict[str, Any]:
-        """Return the arguments of `compile_graph` that these options give."""
+        """Return these options as arguments of `compile_graph`."""
         return {"tolerance": self.tolerance, "backends": options.given_backends(self.backends), "threads": self.threads,
                 "intermediates": self.intermediates}
 
@@ -67,7 +67,7 @@ class SamplingOptions:
     stop: options.Stop = None
 
     def sampling(self) -> Any:
-        """Return the options as a Sampling: a top k, a top p, a min p or a seed means draws, at temperature 1 unless another is
+        """Return the options as a Sampling. A top k, top p, min p or seed means random draws, at temperature 1 unless another is
         given. Raises UsageError for a value out of range."""
         with phase(IMPORT):
             from tensor_graphs.frontends.errors import SamplingError
@@ -89,7 +89,7 @@ class SamplingOptions:
 
 @dataclasses.dataclass(frozen=True)
 class DecoderOptions:
-    """Options of `tg run` and `tg chat` for the cache and for what they print."""
+    """Options of `tg run` and `tg chat` for the cache and for the output."""
 
     max_positions: options.MaxPositions = None
     memory_limit: options.MemoryLimit = None
@@ -100,7 +100,7 @@ class DecoderOptions:
     jsonl: options.JsonLines = False
 
     def document_printer(self) -> Callable[[Any], None] | None:
-        """Return what prints the document of --json or --jsonl; None where text is printed for people. Raises UsageError."""
+        """Return the function that prints the document of --json or --jsonl; None for plain output. Raises UsageError."""
         if self.json and self.jsonl:
             raise options.UsageError("--json and --jsonl are two forms of one document\n  fix: leave one of them out")
         if self.logprobs and not self.json and not self.jsonl:
@@ -109,7 +109,7 @@ class DecoderOptions:
 
 
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
-    """Return the verb with the fields of each group among its parameters as parameters of its own, in the group's place."""
+    """Return the verb with each group among its parameters replaced by parameters for the group's fields."""
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():

@@ -1,4 +1,4 @@
-"""importing: modules that a person names: kernels, composites and rules of their own (`--import`), backends (`--module`)."""
+"""importing: imports modules of the user: kernels, composites and rules (`--import`), and backends (`--module`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class NotImported(TensorGraphsError):
-    """A module that a person named and that cannot be had: exit code 1."""
+    """A module named by the user that cannot be imported: exit code 1."""
 
 
 COMPOSITES: dict[str, CompositeOp] = {}
-"""those that the modules of this command's --import hold, by name: a .tg file may call them"""
+"""name -> composite, from the modules of this command's --import; a .tg file may call them"""
 
 
 def take_composites(module: ModuleType) -> None:
-    """Let .tg files call the composites that a module holds, unless they are the library's."""
+    """Let .tg files call a module's composites, except library composites."""
     from tensor_graphs.language.composite import LIBRARY, CompositeOp
 
     for value in vars(module).values():
@@ -32,8 +32,8 @@ def take_composites(module: ModuleType) -> None:
 
 
 def imported(source: str, option: str) -> ModuleType:
-    """The module of this dotted name, or at this path: by its dotted name, what holds its package on sys.path, where workers look
-    too. Raises NotImported: there is none, it cannot be imported, or its name is that of another module."""
+    """Return the module with this dotted name or path. For a path, the folder of its top package is put on sys.path, which workers
+    get too. Raises NotImported: there is no such module, it cannot be imported, or another module has its name."""
     file, name = Path(source), source
     by_path = source.endswith(".py") or "/" in source
     if by_path:

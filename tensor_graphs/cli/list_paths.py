@@ -1,4 +1,4 @@
-"""list_paths: the ways to run a graph, by worth."""
+"""list_paths: lists the paths of a graph, ordered by cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""main: the verbs of `tg`, and how an error reaches a person.
+"""main: the verbs of `tg`, and how errors are shown.
 
-On one screen, on standard error, without a traceback; exit code 1, or 2 for wrong usage, or 130 for Ctrl-C. An error
-that is nobody's mistake but ours keeps its traceback.
+An error is printed on standard error, on one screen and without a traceback. The exit code is 1, or 2 for wrong usage, or 130 for
+Ctrl-C. An internal error keeps its traceback.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.phases import IMPORT, OURS
 
 MOST_LINES = 40
-"""of an error: it stays on one screen"""
+"""limit on the lines of an error, so that it fits on one screen"""
 
 MOST_COLUMNS = 1000
-"""of a line of an error, which may quote what is wrong"""
+"""limit on the characters of an error's line, which may quote a long input"""
 
 log = logging.getLogger("tensor_graphs.phases")
 
@@ -75,12 +75,12 @@ def common(
 
 
 def _of_no_interruption(record: logging.LogRecord) -> bool:
-    """A pool of connections logs whatever ends its clearing up, with a traceback, and raises it again: Ctrl-C is said once."""
+    """Drop log records of a KeyboardInterrupt: a connection pool logs it in its cleanup, and raises it again."""
     return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
 def _on_a_clear_line(record: logging.LogRecord) -> bool:
-    """Write what the compiler does as progress is, over a spinner that turns there; the rest goes on to the log."""
+    """Print a compiler's message over the spinner's line, instead of logging it; let warnings and errors pass to the log."""
     if record.levelno > logging.INFO:
         return True
     print(f"\r\x1b[2K{record.getMessage()}", file=sys.stderr, flush=True)
@@ -97,12 +97,12 @@ for _verb in VERBS:
 
 @functools.cache
 def command() -> Callable[..., Any]:
-    """The parser of all verbs, built once: a process that forks several commands builds it before."""
+    """Return the parser of all verbs, built once; a process that forks several commands builds it before the forks."""
     return typer.main.get_command(app)
 
 
 def main() -> None:
-    """The entry point of the command: never returns, exits with a status."""
+    """Run the command; the entry point, which exits with a status and never returns."""
     ctrl_c.while_running()
     for stream in (sys.stdout, sys.stderr):  # a terminal that has no µ shows a question mark
         if isinstance(stream, io.TextIOWrapper):
@@ -143,17 +143,17 @@ def main() -> None:
 
 
 MANY = 20_000
-"""objects that are made before Python looks for cycles among them: a graph's nodes and instructions live on, and are in none"""
+"""objects that are allocated before Python's garbage collector runs: a graph's nodes and instructions are long-lived and acyclic"""
 
 
 def _collect_seldom() -> None:
-    """Have Python look for cycles of garbage seldom, and never in what was imported: it took a tenth of a start."""
+    """Make Python's cyclic garbage collector run seldom, and skip imported objects: it took a tenth of the start-up time."""
     gc.freeze()
     gc.set_threshold(MANY, *gc.get_threshold()[1:])
 
 
 def _print_missing(error: Any) -> None:
-    """The fix behind what the parser of options says of an argument that is not given: what it is."""
+    """Print a fix after the parser's error for a missing argument: the argument's help text."""
     param = getattr(error, "param", None)
     if type(error).__name__ == "MissingParameter" and param is not None and getattr(param, "help", None):
         print(f"  fix: {error.ctx.command_path} {(param.metavar or param.name).upper()}: {param.help}", file=sys.stderr)
@@ -179,8 +179,8 @@ def _fail(text: str, code: int) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """Exit; with --verbose, say where the time went. What standard output cannot take any more (closed, full) is dropped, or
-    Python would complain again."""
+    """Exit; with --verbose, log the time of each phase. Output that a closed or full standard output cannot take is dropped, since
+    Python would report the error again."""
     if len(OURS.spent) > 2:  # a verb that only looks something up has no phases
         for line in OURS.table().splitlines():
             log.info("%s", line)

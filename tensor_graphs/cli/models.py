@@ -1,4 +1,4 @@
-"""models: the families of models that load from folders, with what tells them apart."""
+"""models: lists the families of models that load from folders, with their characteristics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""new_backend: the smallest backend that conforms, to begin with."""
+"""new_backend: writes a project with a minimal conforming backend, as a starting point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""op_pages: a page per op for docs/ops, written from its row: shapes, attributes, dtypes, errors, definition, gradient, example.
+"""op_pages: writes a page per op for docs/ops, from its row: shapes, attributes, dtypes, errors, definition, gradient, example.
 
 In: the op table, the library of composites, and the tables of docs/conformance.  Out: file name -> Markdown. Every example is run
 when its page is written. `make docs` writes the pages; a test compares them.
@@ -31,19 +31,19 @@ from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.measure.conformance.cases import MORE, STANDS_FOR, VARIANTS, CaseDraw, instance, op_named, ops
 
 FUNCTION = {"max": "maximum", "and": "bit_and", "xor": "bit_xor", "idiv": "floor_div", "min": "minimum"}
-"""op -> the function of `tg` that makes it, where the names differ"""
+"""op -> the function of `tg` for it, where the names differ"""
 
 OPERATOR = {"add": "x + y", "mul": "x * y", "and": "x & y", "xor": "x ^ y", "less": "x < y", "idiv": "x // y", "sub": "x - y",
             "div": "x / y", "floor_div": "x // y", "mod": "x % y", "pow": "x ** y", "less_equal": "x <= y", "bit_or": "x | y",
             "neg": "-x", "dot": "x @ y", "slice": "x[a:b]", "gather": "x[index]"}
-"""op -> how it is written shorter"""
+"""op -> its operator notation"""
 
 ROLES = {"gather": ("x", "index"), "scatter": ("base", "index", "updates"), "where": ("condition", "x", "y")}
-"""operands of the atomic ops that have more than x and y"""
+"""atomic op with other operands than x and y -> names of its operands"""
 
 GROUPS = {"source": "Sources", "unary": "Elementwise, one operand", "binary": "Elementwise, two operands", "ternary": "Choice",
           "reduce": "Reductions", "move": "Views and padding", "index": "Gather and scatter"}
-"""group of the op table -> title in the index"""
+"""group in the op table -> title in the index"""
 
 SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "Elementary functions and activations",
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
@@ -53,10 +53,10 @@ SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "
 """module of composites -> title in the index"""
 
 CALLS = {"scan": "tg.scan(lambda h, x: ((y := tg.sigmoid(x[0]) * h + x[1]), y), operand0, (operand1, operand2))"}
-"""op -> how its example is called, where the function of `tg` takes other arguments than the op"""
+"""op -> the call in its example, where the function of `tg` takes other arguments than the op"""
 
 LONGEST = 40
-"""lines of a definition or a gradient that are shown"""
+"""limit on the lines of a definition or a gradient that are shown"""
 
 PRINTED: dict[str, Any] = {"precision": 4, "separator": ", ", "suppress_small": True, "threshold": 30, "edgeitems": 2}
 
@@ -65,14 +65,14 @@ GENERATED = "<!-- written by `make docs` from the op's row; do not edit -->"
 
 
 CHOICES = {"rms_norm": 1, "layer_norm": 2, "cast": 2}
-"""op -> which of the choices its example takes, where the first shows too little"""
+"""op -> index of the choices that its example takes, where the first ones show too little"""
 
 RANKS = {"bitcast": 0, "linear": 1, "linear_argmax": 1, "layer_norm": 1}
-"""op -> how many axes its example has where any number would do, if not two"""
+"""op -> number of axes in its example, where any number is allowed and two do not fit"""
 
 
 class Small(CaseDraw):
-    """Instances for an example: static sizes, the same number of each choice, `rank` axes where any will do."""
+    """A CaseDraw for examples: static sizes, a fixed index into all choices, and `rank` axes where any number is allowed."""
 
     def __init__(self, dtype: DType, number: int = 0, rank: int = 2) -> None:
         super().__init__(0, dtype)
@@ -96,14 +96,14 @@ class Small(CaseDraw):
 
 
 def pages(conformance: Path) -> dict[str, str]:
-    """File name -> text, of every op, the functions made of ops, and the index. conformance: the folder of those tables."""
+    """Return file name -> text, for each op, the functions built from ops, and the index. conformance: the folder of its tables."""
     tables = {p.stem: json.loads(p.read_text(encoding="utf-8"))["cells"] for p in sorted(conformance.glob("*.json"))}
     texts = {f"{name}.md": page(name, tables) for name in ops()}
     return {**texts, "functions.md": functions_page(), "README.md": index()}
 
 
 def public(name: str) -> Callable[..., Any]:
-    """The function of `tg` that makes an op."""
+    """Return the function of `tg` for an op."""
     function: Callable[..., Any] = getattr(tg, FUNCTION.get(name, name))
     return function
 
@@ -133,12 +133,12 @@ def _subject(op: CompositeOp) -> tuple[str, str]:
 
 
 def _signature(function: Callable[..., Any]) -> str:
-    """Return the signature as written: annotations without the quotes that a postponed one has."""
+    """Return a function's signature as written, without quotes around annotations."""
     return str(inspect.signature(function)).replace("'", "") if callable(function) else ""
 
 
 def _prose(doc: str) -> str:
-    """A docstring as Markdown: |x| and * mean themselves there."""
+    """Return a docstring as Markdown, with * and < escaped."""
     return doc.replace("*", "\\*").replace("<", "&lt;")
 
 
@@ -232,7 +232,7 @@ def _error(name: str, op: Op, tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _example_node(name: str, taken: list[DType]) -> tuple[Node, Mapping[Node, Mapping[str, Any]]]:
-    """The op on small operands with the names that it calls them."""
+    """Return the op's node on small operands that have the op's names for them, and hints for the values of each operand."""
     draw = Small(_favourite(taken), CHOICES.get(name, 0), RANKS.get(name, 2))
     node = instance(name, draw)
     hints = {}
@@ -307,7 +307,7 @@ def _gradient(name: str, op: Op, taken: list[DType]) -> str:
 
 
 def _values(x: Node, how: Mapping[str, Any]) -> list[Any]:
-    """Plain numbers of the operand's shape; different for each operand."""
+    """Return plain numbers of the operand's shape; they differ for each operand."""
     count = int(np.prod([int(s) for s in x.shape], dtype=int))
     i = np.arange(count) + int(how.get("number", 0))
     values: np.ndarray
@@ -325,7 +325,7 @@ def _values(x: Node, how: Mapping[str, Any]) -> list[Any]:
 
 
 def _call(node: Node) -> str:
-    """The call of `tg` that makes this node, with operands by the names of the example."""
+    """Return the call of `tg` for this node, with its operands' names in the example."""
     op, names = node.op, [str(i.attrs["name"]) for i in node.inputs]
     if op.name in CALLS:
         return CALLS[op.name]
@@ -381,7 +381,7 @@ def _example(name: str, op: Op, taken: list[DType]) -> str:
 
 
 def sugar() -> list[str]:
-    """The functions of `tg` that make tensors of tensors and are no op: operators, shorthands."""
+    """Return the functions of `tg` that build tensors from tensors and are not the function of an op: operators, shorthands."""
     own = {id(public(name)) for name in ops()}
     homes = ("tensor_graphs.language.composites.", "tensor_graphs.language.atomic")
     return [n for n in tg.__all__ if isinstance(f := getattr(tg, n), types.FunctionType) and f.__module__.startswith(homes)
@@ -428,7 +428,7 @@ def _first_sentence(name: str) -> str:
 
 
 def write(docs: Path) -> list[Path]:
-    """Write docs/ops again, delete the pages of ops that are gone, and return the files."""
+    """Write docs/ops, delete the pages of ops that no longer exist, and return the files."""
     folder = docs / "ops"
     folder.mkdir(exist_ok=True)
     texts = pages(docs / "conformance")

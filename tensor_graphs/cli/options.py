@@ -1,4 +1,4 @@
-"""options: what verbs share: reading the environment, opening the database, parsing sizes, printing documents."""
+"""options: functions that verbs share: options and their checks, the database, sizes, files, JSON documents, progress."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ DatabaseAt = Annotated[
 
 
 SCREEN_COLUMNS = 140
-"""width of a table that goes to a file or a pipe"""
+"""width of a table that is written to a file or a pipe"""
 
 told = False
-"""whether the verb has said itself that it was interrupted"""
+"""True if the verb has reported an interruption itself"""
 
 
 class UsageError(TensorGraphsError):
-    """The command line was used wrongly: exit code 2."""
+    """Wrong usage of the command line: exit code 2."""
 
 
 class NotPossible(TensorGraphsError):
-    """The command line is fine, but a file, a model or the database is not what it takes: exit code 1."""
+    """A valid command line with a file, a model or a database that the verb cannot use: exit code 1."""
 
 
 def tolerance_of(value: float | None) -> float | None:
@@ -132,7 +132,7 @@ Imports = Annotated[
                  "Repeatable."),
 ]
 STOPPED = "stopped; all that was measured is stored, and the same command goes on from there"
-"""the last line of a verb that measures, behind Ctrl-C"""
+"""the last line that a measuring verb prints after Ctrl-C"""
 
 
 def _threads(value: int | None) -> int | None:
@@ -166,7 +166,7 @@ RandomWeights = Annotated[
     typer.Option("--random-weights", min=0, help="Draw the weights from this seed instead of reading them (docs/cli.md says how)."),
 ]
 MOST_ROWS = 1_000_000
-"""rows of a listing: more is for SQL, or a slip"""
+"""limit on the rows of a listing: larger ones are for SQL, or a typing error"""
 
 System = Annotated[
     str | None, typer.Option("--system", help="A text that goes before the turns, through the folder's chat template.")
@@ -196,7 +196,7 @@ MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that th
 
 
 def backends(text: str | None) -> tuple[str, ...]:
-    """The backends that --backends names; without it, those that a plan may use by default. Raises UsageError."""
+    """Return the backends that --backends names; without it, the default backends of a plan. Raises UsageError."""
     with phase(IMPORT):
         from tensor_graphs.kernels.registry import BACKENDS, DEFAULT_BACKENDS
 
@@ -214,12 +214,12 @@ def backends(text: str | None) -> tuple[str, ...]:
 
 
 def given_backends(text: str | None) -> tuple[str, ...] | None:
-    """The backends that --backends names; None without it: those of a plan that is run again, else those of `backends`."""
+    """Return the backends that --backends names; without it None, which means those of a given plan, else the default ones."""
     return None if text is None else backends(text)
 
 
 def known(option: str, words: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse what an option does not know, naming what is close to it, or all where that is few. Raises UsageError."""
+    """Raise UsageError if one of `words` is not among `names`; the fix lists similar names, or up to 12 of all."""
     for word in words:
         if word not in names:
             near = difflib.get_close_matches(word, names) or (names if len(names) <= 12 else [*sorted(names)[:12], "…"])
@@ -227,8 +227,8 @@ def known(option: str, words: Sequence[str], names: Sequence[str]) -> None:
 
 
 def database(target: str | None, *, create: bool = True, pinned: bool = False) -> Database:
-    """The database that is meant. create=False: for a verb that asks what is there; then none is made, and none is an error.
-    pinned: the plan is given, so that one in memory does where that database cannot be used."""
+    """Return the database at `target`. create=False: raise an error instead of making a new one, for verbs that only read. pinned:
+    the plan is given, so that a database in memory is used if that at `target` cannot be."""
     with phase(IMPORT):
         from tensor_graphs.records import DatabaseError
         from tensor_graphs.records.database import open_database
@@ -243,7 +243,7 @@ def database(target: str | None, *, create: bool = True, pinned: bool = False) -
 
 
 def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int]:
-    """`n=1,p=64` as a dict: sizes of dims that the graph has, within their bounds. Raises UsageError."""
+    """Return `n=1,p=64` as a dict of sizes, for dims that the graph has, within their bounds. Raises UsageError."""
     from tensor_graphs.language.dims import why_no_size
 
     out: dict[str, int] = {}
@@ -267,15 +267,15 @@ def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int
 
 
 MOST_TEXT = 1 << 26
-"""bytes of a .tg file: arrays that large belong into weights"""
+"""limit on the bytes of a .tg file; larger arrays belong into weights"""
 
 
 A_GRAPH = "the path of a .tg file, like examples/softmax.tg (docs/tg_format.md); verbs of models take a folder, too (tg models)"
-"""the fix for a path that leads to no graph"""
+"""the fix for a path at which there is no graph"""
 
 
 def read_graph(source: str) -> Graph:
-    """The graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
+    """Return the graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
     from tensor_graphs.cli.importing import COMPOSITES
     from tensor_graphs.frontends.huggingface.folder import refuse_foreign
     from tensor_graphs.language.text import parse_graph
@@ -302,7 +302,7 @@ def read_graph(source: str) -> Graph:
 
 
 def _near_files(path: Path) -> list[str]:
-    """Return graphs in the folder of a missing file that may be meant."""
+    """Return graphs in a missing file's folder that have similar names."""
     try:
         return [str(path.with_name(name)) for name in close_to(path.name, [f.name for f in path.parent.glob("*.tg")])]
     except OSError:
@@ -310,7 +310,7 @@ def _near_files(path: Path) -> list[str]:
 
 
 def check_new(file: Path, force: bool) -> None:
-    """Refuse a file that is to be written and is there already, unless it may be replaced. Raises NotPossible."""
+    """Raise NotPossible if the file to write exists, unless it may be replaced."""
     if file.is_dir():
         raise NotPossible(f"{file} is a folder, and a file is to be written\n  fix: a file in it")
     if file.exists() and not force:
@@ -318,7 +318,7 @@ def check_new(file: Path, force: bool) -> None:
 
 
 def write_file(file: Path, text: str, option: str) -> None:
-    """Write what an option asks for. Raises NotPossible."""
+    """Write the file of an option. Raises NotPossible."""
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as e:
@@ -326,7 +326,7 @@ def write_file(file: Path, text: str, option: str) -> None:
 
 
 def _in_json(value: Any) -> Any:
-    """The value with words in place of the floats that JSON has no number for: "Infinity", "-Infinity", "NaN"."""
+    """Return the value with floats that JSON cannot represent as strings: "Infinity", "-Infinity", "NaN"."""
     if isinstance(value, float) and not math.isfinite(value):
         return json.dumps(value)
     if isinstance(value, Mapping):
@@ -339,13 +339,13 @@ def print_json(value: Any) -> None:
 
 
 def print_line(value: Any) -> None:
-    """Print a JSON object on one line, at once."""
+    """Print a JSON object on one line, and flush."""
     sys.stdout.write(json.dumps(_in_json(value), default=str, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def console() -> Console:
-    """For people, on standard error: progress and notes."""
+    """Return a console on standard error, for progress and notes."""
     with phase(IMPORT):
         from rich.console import Console
 
@@ -353,7 +353,7 @@ def console() -> Console:
 
 
 def print_summary(summary: PlanSummary) -> None:
-    """Print the dearest steps of a plan as a table, with what the rest takes and why the path was chosen."""
+    """Print a table of a plan's most expensive steps, the time of the other steps, and why the path was chosen."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -378,13 +378,13 @@ def print_summary(summary: PlanSummary) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line for people about what was done otherwise than they may think."""
+    """Print a note on standard error about something that was done differently than the user may expect."""
     print(f"note: {text}", file=sys.stderr)
 
 
 @contextmanager
 def progress(what: str, quiet: bool, total: int | None = None) -> Iterator[Callable[[int, int, str], None]]:
-    """A bar on standard error; silent off a terminal or when quiet. Yields `update(done, total, text)`."""
+    """Context manager: a bar on standard error, hidden off a terminal or when quiet. Yields `update(done, total, text)`."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     shown = console()
@@ -396,7 +396,7 @@ def progress(what: str, quiet: bool, total: int | None = None) -> Iterator[Calla
 
 @contextmanager
 def status(text: str, quiet: bool) -> Iterator[Any]:
-    """A line on standard error that says what goes on; silent off a terminal or when quiet. Yields `update(text)`."""
+    """Context manager: a status line on standard error, hidden off a terminal or when quiet. Yields `update(text)`."""
     shown = None if quiet else console()        # else what draws is not imported
     if shown is None or not shown.is_terminal:
         yield lambda text: None

@@ -1,4 +1,4 @@
-"""plan: what would be run, at all sizes; written to a file that other verbs run again."""
+"""plan: chooses the paths of a graph for all sizes, and writes them to a file that other verbs can run."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def plan(
 
 
 def _in_words(source: str, graph: Graph, choice: groups.GraphOptions, logits: bool) -> str:
-    """Return what a graph was made of, as it is typed."""
+    """Return the command-line arguments from which the graph was built."""
     if source.endswith(".tg"):
         return source
     dtypes = {p.dtype for p in graph.parameters.values() if p.dtype.is_float}

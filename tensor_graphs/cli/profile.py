@@ -1,4 +1,4 @@
-"""profile: measure what the compiler would want to know about a graph, within a budget; resumable."""
+"""profile: measures what the compiler needs to know about a graph, within a budget; it can be resumed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def profile(
 
 
 def named(pairs: Sequence[str]) -> dict[str, str]:
-    """Return the values of `w=model.safetensors:norm.weight` and so on, by name. Raises UsageError."""
+    """Return name -> values, from pairs such as `w=model.safetensors:norm.weight`. Raises UsageError."""
     out: dict[str, str] = {}
     for pair in pairs:
         name, sign, values = pair.partition("=")

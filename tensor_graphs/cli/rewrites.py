@@ -1,4 +1,4 @@
-"""rewrites: what else says the same as a graph, by which rules, and how one becomes the other."""
+"""rewrites: lists graphs that mean the same as a graph, the rules that derive them, and the derivation steps."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _discover(graph: Graph, names: list[str], json: bool) -> None:
 
 
 def _as_another_form(graph: Graph, file: str, to: str) -> Graph:
-    """The graph of --to. Raises NotPossible unless it has the same outputs and state updates, of the same types."""
+    """Return the graph of --to. Raises NotPossible unless it has the same outputs and state updates, of the same types."""
     other = options.read_graph(to)
     for what, mine, its in (("outputs", graph.outputs, other.outputs), ("state updates", graph.updates, other.updates)):
         here, there = ({name: str(value.type) for name, value in group.items()} for group in (mine, its))
@@ -121,7 +121,7 @@ def _how_far(report: Report) -> str:
 
 
 def _what_may_help(assuming: list[str], split: bool, report: Report) -> str:
-    """Return options that open further rules, or let them go on."""
+    """Return options that enable more rules, or a longer search."""
     from tensor_graphs.rewrites.rules import RULES
     from tensor_graphs.rewrites.user_rules import user_rules
 

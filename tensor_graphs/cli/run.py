@@ -1,4 +1,4 @@
-"""run: generate text (or token ids) with a decoder."""
+"""run: generates text (or token ids) with a decoder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tensor_graphs.serving.generate import Generation
 
 FEW = 256
-"""positions for which there is memory in any case: what is generated may be longer or shorter the next time, and finds its plan"""
+"""positions for which memory is always planned, so that a shorter or longer generation can use the same plan next time"""
 
 
 def run(
@@ -95,19 +95,19 @@ def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
 
 
 MOST_PROMPTS = 1 << 26
-"""bytes of a file of prompts"""
+"""limit on the bytes of a file of prompts"""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A prompt: its text (None: given as ids), and what is fed of it."""
+    """A prompt. text: None if it was given as ids. ids: the tokens that are fed to the model."""
 
     text: str | None
     ids: list[int]
 
     @property
     def title(self) -> str:
-        """On one line of a terminal."""
+        """The text, shortened to one line of a terminal."""
         line = " ".join((self.text or "").split())
         return line if len(line) <= 72 else line[:71] + "…"
 
@@ -115,7 +115,7 @@ class Start:
 def starts(
     loaded: Any, prompt: list[str] | None, prompts: str | None, system: str | None, ids: str | None, chat: bool
 ) -> list[Start]:
-    """Return the starts that --prompt, --prompts or --ids give. Raises UsageError, NotPossible or FrontendError."""
+    """Return the prompts of --prompt, --prompts or --ids. Raises UsageError, NotPossible or FrontendError."""
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
     from tensor_graphs.serving.conversation import chat_tokenizer, system_message
 
@@ -157,17 +157,17 @@ def _lines(file: str) -> list[str]:
 
 
 Show = Callable[[int, str, "Generation"], None]
-"""a function of each new token, its text and what is known of the generation"""
+"""show(token, its text, the generation so far), called for each new token"""
 
 
 def print_text(token: int, text: str, result: Generation) -> None:
-    """Write the text of a token as it comes."""
+    """Print the text of a token immediately."""
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
 def token_lines(before: dict[str, int]) -> Show:
-    """A function that prints each token as one line of JSON, `before` first."""
+    """Return a function that prints each token as one line of JSON, with the items of `before` first."""
     def show(token: int, text: str, result: Generation) -> None:
         logprob = {} if result.log_probabilities is None else {"logprob": result.log_probabilities[-1]}
         options.print_line({**before, "id": token, "text": text, **logprob})
@@ -175,7 +175,7 @@ def token_lines(before: dict[str, int]) -> Show:
 
 
 class _Ids:
-    """The decoder of a model without a tokenizer: its text is the ids."""
+    """The text decoder of a model without a tokenizer: the text is the ids, with commas."""
 
     stopped = False
     _between = ""
@@ -190,7 +190,7 @@ class _Ids:
 
 def generate_and_show(model_ready: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, show: Show | None, *,
                       stop_texts: Sequence[str] = (), logprobs: bool = False) -> tuple[str, Generation]:
-    """Generate, showing each token as it comes. Return the text (ids without a tokenizer), and what the generation did."""
+    """Generate tokens, calling `show` for each. Return the text (the ids if there is no tokenizer) and the Generation."""
     from tensor_graphs.serving.generate import Generation, stream_text
 
     result = Generation(log_probabilities=[] if logprobs else None)

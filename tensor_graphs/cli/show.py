@@ -1,4 +1,4 @@
-"""show: a graph in its text form, with types."""
+"""show: prints a graph in its text form, with types."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def show(
 
 def _show_source(source: str, kernel: str, dtypes: groups.Dtypes, max_positions: int | None, backends: str | None, at: str | None,
                  common: groups.Common) -> None:
-    """Print the text of a kernel by its name alone, or of what a plan of the graph runs."""
+    """Print the source of the kernel with that name, or of the kernels in a plan of the graph."""
     from dataclasses import asdict
 
     from tensor_graphs.views.kernel_text import texts_in, texts_named

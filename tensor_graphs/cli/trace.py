@@ -1,4 +1,4 @@
-"""trace: one run of a plan as a timeline for Perfetto or Chrome."""
+"""trace: records one run of a plan as a timeline for Perfetto or Chrome."""
 
 from __future__ import annotations
 

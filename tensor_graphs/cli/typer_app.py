@@ -1,6 +1,6 @@
-"""typer_app: the app that verbs register with; an option that takes one value is given once.
+"""typer_app: the app that verbs register with. It refuses a repeated option that takes one value.
 
-A parser of options lets the last of several values win, so that of two prompts one would be answered and nothing said.
+By default a repeated option's last value wins, so that one of two prompts would be ignored silently.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tensor_graphs.cli import groups, options
 
 
 def _single(param: Any) -> Any:
-    """The parameter, if it is an option that takes one value; else None."""
+    """Return the parameter, if it is an option that takes one value; else None."""
     several = param.param_type_name != "option" or param.multiple or param.is_flag or param.count
     return None if several else param
 
 
 class OnceEach(TyperCommand):
-    """A verb whose options, but flags and those that may be repeated, are given at most once. Raises UsageError."""
+    """A verb whose options may be given only once, except flags and repeatable options. Raises UsageError."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
@@ -36,7 +36,7 @@ class OnceEach(TyperCommand):
 
 
 class Verbs(typer.Typer):
-    """An app whose verbs are `OnceEach`, with the options of the groups among their parameters."""
+    """An app whose verbs are `OnceEach`, and take the options of the groups among their parameters."""
 
     def command(self, name: str | None = None, *, cls: Any = None, **more: Any) -> Callable[[Any], Any]:
         register = super().command(name, cls=cls or OnceEach, **more)

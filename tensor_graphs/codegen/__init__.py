@@ -1,6 +1,6 @@
-"""codegen: kernels nobody wrote. A part's definition becomes stages (loops over indexed loads), and stages become C.
+"""codegen: kernels generated from definitions. The definition of an op becomes stages (loops over indexed loads); stages become C.
 
-In: the definition of an op or a part. Out: kernels of the backend `gen`. stages.py says what a stage is, lower.py makes them,
-one_pass.py makes reductions that depend on each other one pass; interpret.py runs stages in numpy (the oracle of the renderer),
-c_source.py and cuda_source.py print them (numbers.h and numbers.cuh: scalar functions of what is printed).
+In: the definition of an op or of a part of a graph. Out: kernels of the backend `gen`. stages.py defines stages, lower.py builds
+them, one_pass.py fuses reductions that depend on each other into one pass; interpret.py runs stages in numpy (the oracle of the
+renderers), c_source.py and cuda_source.py print them (numbers.h and numbers.cuh: the scalar functions that printed code calls).
 """

@@ -1,12 +1,12 @@
-"""actions: how the loops of a definition are arranged, as data: a schedule is a tuple of actions, replayed on what was lowered.
+"""actions: the arrangement of a definition's loops as data. A schedule is a tuple of actions, replayed on the lowered program.
 
-    seed(definition)                    # what the rules choose, in full: one action for each thing that can be chosen
+    seed(definition)                    # the full schedule that the rules choose: one action for each possible choice
     replay(definition, schedule)        # the program; raises IllegalAction with the reason
-    choices(definition, schedule)       # for each action: the others that could stand in its place
+    choices(definition, schedule)       # for each action: the legal alternatives for the same choice
 
-The first actions say what is lowered (`Again`), then come those that cut nests (`Parts`, by the number of a nest as lowered), then
-advice (`Tiled`, `Grain`, `SumBlock`, …, by the numbers of nests and stages as cut). What is left open is as the rules have it.
-None changes what is computed, but for the order of sums: interpret.py says so of each (tests/codegen/test_actions.py).
+`Again` actions apply first, while the definition is lowered. `Parts` actions then cut nests (numbered as lowered). Advice (`Tiled`,
+`Grain`, `SumBlock`, …) comes last; its nest and stage numbers are those after cutting. Rules decide every choice left open. No
+action changes what is computed, except for the order of sums: tests/codegen/test_actions.py checks each with interpret.py.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tensor_graphs.language.composite import Definition
 
 
 class IllegalAction(TensorGraphsError):
-    """An action that a program does not take, and why."""
+    """An action that a program does not accept; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Action:
-    """One choice. size: what is chosen; all other fields say where. sizes: those that a search tries."""
+    """One choice. size: the chosen value; all other fields locate the choice. sizes: the values that a search tries."""
 
     size: int
     sizes: ClassVar[tuple[int, ...]] = ()
 
     @property
     def site(self) -> tuple[Any, ...]:
-        """Site of the choice: a schedule has one action of each."""
+        """Return the location of the choice; a schedule has at most one action for each."""
         return (type(self).__name__, *(getattr(self, f.name) for f in fields(self) if f.name != "size"))
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Again(Action):
-    """1: a dear value that several stages need is computed again by each; 0: it is kept in scratch. value: its number."""
+    """Recompute (1) or keep in scratch (0) a costly value that several stages need. value: the number of that value."""
 
     value: int = 0
     sizes = (0, 1)
@@ -63,7 +63,7 @@ class Again(Action):
 
 @dataclass(frozen=True)
 class Parts(Action):
-    """A nest of one reduction or scan in parts of `size` elements (of columns: rows), run in parallel; 0: whole."""
+    """Cut a nest of one reduction or scan into parallel parts of `size` elements (rows, if it reduces columns); 0: do not cut."""
 
     nest: int = 0
     sizes = (0, 64, 256, 1024, 1 << 12, 1 << 14, 1 << 16)
@@ -86,7 +86,7 @@ class Parts(Action):
 
 @dataclass(frozen=True)
 class _OfNest(Action, ABC):
-    """nest: the number of a nest, as cut."""
+    """Base of actions on one nest. nest: its number after cutting."""
 
     nest: int = 0
     field: ClassVar[str]
@@ -96,7 +96,7 @@ class _OfNest(Action, ABC):
 
     @abstractmethod
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
-        """Why the nest cannot be advised so; None where it can."""
+        """Return why the nest cannot take this advice; None where it can."""
 
     def advise(self, nest: Nest) -> None:
         changed: dict[str, Any] = {self.field: self.size}
@@ -108,7 +108,7 @@ class _OfNest(Action, ABC):
 
 @dataclass(frozen=True)
 class Tiled(_OfNest):
-    """A nest that reads along one axis and writes along another, in blocks of `size` by `size` turns; 0: not in blocks."""
+    """Walk a nest that reads along one axis and writes along another in blocks of `size` by `size` iterations; 0: no blocks."""
 
     sizes = (0, 16, 32, 64)
     field = "tile"
@@ -130,7 +130,7 @@ class Tiled(_OfNest):
 
 @dataclass(frozen=True)
 class Grain(_OfNest):
-    """Element steps that are a part of their own for a thread."""
+    """Number of element steps that justify a part of their own for a thread."""
 
     sizes = (1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 1 << 16, 1 << 18, 1 << 20)
     field = "grain"
@@ -143,7 +143,7 @@ class Grain(_OfNest):
 
 @dataclass(frozen=True)
 class _OfStage(Action, ABC):
-    """nest, stage: numbers, as cut."""
+    """Base of actions on one stage. nest, stage: its numbers after cutting."""
 
     nest: int = 0
     stage: int = 0
@@ -155,7 +155,7 @@ class _OfStage(Action, ABC):
 
     @abstractmethod
     def unfit(self, stage: Stage) -> str | None:
-        """Why it is no stage to be advised so."""
+        """Return why the advice does not apply to this kind of stage; None where it does."""
 
     def why_not(self, stage: Stage) -> str | None:
         why = self.unfit(stage)
@@ -170,8 +170,8 @@ class _OfStage(Action, ABC):
 
 @dataclass(frozen=True)
 class SumBlock(_OfStage):
-    """Elements that a sum of floats along memory adds before it goes on in f64, or that a scan computes before it runs over
-    them."""
+    """Block length: elements that a contiguous sum of floats adds before it continues in f64, or that a scan computes before it
+    accumulates them."""
 
     sizes = (128, 256, 512, 1024)
     field, most = "block", 1024                                     # more is less accurate than what is written by hand
@@ -185,7 +185,7 @@ class SumBlock(_OfStage):
 
 @dataclass(frozen=True)
 class Accumulators(_OfStage):
-    """Accumulators of a reduction along memory, each a vector of its own, so that none waits for the one before."""
+    """Number of separate vectors of accumulators in a contiguous reduction, so that no addition waits for the previous one."""
 
     sizes = (1, 2, 4)
     field, most = "lanes", 8
@@ -196,7 +196,7 @@ class Accumulators(_OfStage):
 
 @dataclass(frozen=True)
 class Unroll(_OfStage):
-    """Turns of the innermost loop of a stage that stores, written out by the compiler."""
+    """Iterations by which the compiler unrolls the innermost loop of a stage that stores."""
 
     sizes = (1, 2, 4, 8)
     field, most = "unroll", 64
@@ -207,7 +207,7 @@ class Unroll(_OfStage):
 
 @dataclass(frozen=True)
 class Columns(_OfStage):
-    """Columns that a reduction or scan across memory computes at the same time."""
+    """Number of columns that a strided reduction or scan computes at the same time."""
 
     sizes = (64, 256, 512, 1024)
     field, most = "columns", 4096
@@ -219,7 +219,7 @@ class Columns(_OfStage):
 
 @dataclass(frozen=True)
 class NarrowRows(_OfStage):
-    """Rows that a sum of f32 across memory adds before it goes on in f64."""
+    """Rows that a strided sum of f32 adds in f32 before it continues in f64."""
 
     sizes = (32, 64, 128)
     field, most = "rows", 512
@@ -237,7 +237,7 @@ ACTIONS: Mapping[str, Callable[..., Action]] = {
 
 
 def to_json(schedule: Schedule) -> str:
-    """One line; equal schedules have equal texts."""
+    """Return a schedule as one line of JSON; equal schedules give equal strings."""
     return json.dumps([{"action": type(a).__name__, **asdict(a)} for a in schedule], sort_keys=True)
 
 
@@ -250,7 +250,7 @@ def from_json(text: str) -> Schedule:
 
 
 def replay(definition: Definition, schedule: Schedule = ()) -> StageProgram:
-    """The program of a definition as a schedule arranges it. Raises IllegalAction, NotLowered and LanguageError."""
+    """Return the program of a definition as a schedule arranges it. Raises IllegalAction, NotLowered and LanguageError."""
     return _replayed(definition, schedule)[0]
 
 
@@ -260,7 +260,7 @@ def seed(definition: Definition) -> Schedule:
 
 
 def completed(definition: Definition, schedule: Schedule) -> Schedule:
-    """Return the schedule with all open choices made, in order. Raises IllegalAction, NotLowered and LanguageError."""
+    """Return the schedule with every open choice filled in, in order. Raises IllegalAction, NotLowered and LanguageError."""
     program, parts = _replayed(definition, schedule)
     again = set(program.again)
     actions: list[Action] = [Again(int(i in again), i) for i in range(program.dear)]
@@ -277,7 +277,7 @@ def completed(definition: Definition, schedule: Schedule) -> Schedule:
 
 
 def changed(definition: Definition, schedule: Schedule, action: Action) -> Schedule:
-    """Return the full schedule with an action in place of the one of its site. If it changes which nests there are, advice that no
+    """Return the full schedule with `action` in place of the action at its site. If that changes the set of nests, advice that no
     longer applies is dropped. Raises IllegalAction, NotLowered and LanguageError."""
     others = tuple(a for a in schedule if a.site != action.site)
     if isinstance(action, (Again, Parts)):
@@ -294,7 +294,7 @@ def changed(definition: Definition, schedule: Schedule, action: Action) -> Sched
 
 
 def choices(definition: Definition, schedule: Schedule) -> list[list[Action]]:
-    """Return, for each action of a full schedule, the other legal ones of its site; sites without another one are left out."""
+    """Return, for each action of a full schedule, the other legal actions at its site. Sites without one are left out."""
     program, _ = _replayed(definition, schedule)
     whole = merged(lower(definition, again=program.again))
     result = []
@@ -307,7 +307,7 @@ def choices(definition: Definition, schedule: Schedule) -> list[list[Action]]:
 
 
 def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram, list[int | None]]:
-    """Return the program, and how each nest as lowered was cut (None: it cannot be). Raises IllegalAction."""
+    """Return the program, and the part size of each nest as lowered (None: it cannot be cut). Raises IllegalAction."""
     sites = [a.site for a in schedule]
     if len(set(sites)) < len(sites):
         raise IllegalAction(f"two actions choose the same: {max(sites, key=sites.count)}")
@@ -338,7 +338,7 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
 
 
 def _take(program: StageProgram, actions: Iterable[Action]) -> None:
-    """Raises IllegalAction for the first that a program does not take."""
+    """Raises IllegalAction for the first action that the program does not accept."""
     for action in actions:
         why = _why_not(action, program)
         if why is not None:

@@ -1,4 +1,4 @@
-"""arithmetic_count: how much arithmetic a program takes, in steps of one element, as an expression of its dims."""
+"""arithmetic_count: the amount of arithmetic in a program, in steps of one element, as an expression of its dims."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
 DEAR_STEPS = 12
-"""steps that an exponential is worth"""
+"""steps that one exponential (or another op of DEAR) counts as"""
 
 
 def steps_of(program: StageProgram) -> Dim:
-    """Steps of all turns of all loops; of axes whose size depends on others, at most."""
+    """Return the steps of all iterations of all loops. An axis whose size depends on other axes counts with its maximum."""
     inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
     total: Dim = 0
     for nest in program.nests:
@@ -26,7 +26,7 @@ def steps_of(program: StageProgram) -> Dim:
 
 
 def stage_weight(nest: Nest, stage: Stage) -> int:
-    """Return the cost of one innermost iteration, in steps: the operations that depend on the innermost axes."""
+    """Return the cost of one innermost iteration in steps. Only operations that depend on the innermost axes count."""
     inner = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
     return 1 + sum(DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
                    for v in values_in(stage.value) if v.symbols & inner)

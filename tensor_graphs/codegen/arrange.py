@@ -1,8 +1,8 @@
-"""arrange: nests as they are run. What an index alone decides is decided before the loops (split_at_conditions.py); neighbouring
-axes that walk memory as one become one; a sum over everything, and a long scan, is cut into parts; what is read along one axis and
-written along another is walked in tiles.
+"""arrange: rules that arrange lowered nests for execution. Conditions that depend only on indices are decided before the loops
+(split_at_conditions.py). Neighbouring axes that are contiguous together are merged. A sum over everything, and a long scan, is cut
+into parts. Nests that read along one axis and write along another are tiled.
 
-In: a program as it was lowered.  Out: the same program, changed in place; what it computes stays, but for the order of sums.
+In: a program as lowered.  Out: that program, changed in place; its results do not change, except for the order of sums.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CHUNK = 1 << 14
 
 
 LEAST_TILE = 8
-"""turns of an axis that is worth walking in blocks"""
+"""iterations from which on an axis is worth walking in blocks"""
 
 
 def arranged(program: StageProgram) -> StageProgram:
-    """Arrange a program by the rules; actions.py has the same steps one by one."""
+    """Arrange a program by the rules; actions.py offers the individual steps."""
     merged(program)
     cut(program, [part_by_rule(nest) for nest in program.nests])
     advise(program)
@@ -50,7 +50,7 @@ def arranged(program: StageProgram) -> StageProgram:
 
 
 def advise(program: StageProgram) -> None:
-    """Set by rule how nests are walked."""
+    """Set the advice of nests and stages (tiles, accumulators) by rule."""
     for nest in program.nests:
         nest.tile = tile_by_rule(program, nest)
         for s in nest.stages:
@@ -58,14 +58,14 @@ def advise(program: StageProgram) -> None:
 
 
 def merged(program: StageProgram) -> StageProgram:
-    """Merge neighbouring axes that walk memory as one, and remove conditions that an index alone decides."""
+    """Merge neighbouring axes that are contiguous together, and remove conditions that depend only on indices."""
     for nest in decided(program).nests:
         _merge_axes(program, nest)
     return program
 
 
 def cut(program: StageProgram, parts: Sequence[int]) -> StageProgram:
-    """Cut each nest into parts of this many elements; 0, or a nest that cannot be cut: it stays."""
+    """Cut each nest into parts of the given number of elements. A nest stays uncut if that is 0 or if it cannot be cut."""
     program.nests = [piece for nest, size in zip(program.nests, parts, strict=True)
                      for piece in (in_parts(program, nest, size) if size else [nest])]
     return program
@@ -120,7 +120,7 @@ def _merge_shared(program: StageProgram, nest: Nest, stages: list[Stage], axes: 
 
 
 def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
-    """Return the one axis that walks what a and b walk, with the stages changed to it; None where an index or a scan needs both."""
+    """Return one axis that replaces a and b, after changing the stages to it; None where an index or a scan needs both."""
     if any(s.scan is not None and s.scan.axis in (a, b) for s in stages):
         return None
     if any(str(x) in (a.name, b.name) for s in stages for axis in (*s.axes, *s.reduce) for x in d.symbols(axis.size)):
@@ -153,7 +153,7 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
 
 
 def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
-    """Return x in terms of a·size(b) + b; None where that is impossible."""
+    """Return x in terms of the merged index a·size(b) + b; None where that is impossible."""
     if not isinstance(x, d.Expr) or not {a.name, b.name} & set(x.symbols):
         return x
     of_a, of_b = d.coefficient(x, a.name), d.coefficient(x, b.name)
@@ -184,7 +184,7 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
 
 
 def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
-    """Return a value with each of its indices changed, from axes of these names to one of a new name."""
+    """Return a value with `change` applied to each index. names: the axes that are replaced; new: the name that replaces them."""
     def one(v: Value, args: tuple[Value, ...]) -> Value:
         attr = v.attr
         if v.op == "index":
@@ -210,8 +210,8 @@ def reloaded(values: Values, value: Value, load: Callable[[Value, tuple[Value, .
 
 
 def tile_by_rule(program: StageProgram, nest: Nest) -> Axis | None:
-    """Return the axis of a nest along which most operands lie that lie across the stages' own axis; None without one, or where one
-    of the two axes is too short for blocks."""
+    """Return the axis to tile against the stages' own axis: the nest axis along which most of the strided operands are contiguous.
+    None without such an axis, or where either axis is too short for blocks."""
     if any(s.monoid is not None or s.level != len(nest.axes) or len(s.axes) != 1 or s.axes != nest.stages[0].axes
            for s in nest.stages):
         return None
@@ -226,15 +226,15 @@ def tile_by_rule(program: StageProgram, nest: Nest) -> Axis | None:
 # ---- sums of long rows ---------------------------------------------------------------------------------------------------------
 
 LONG_ROW, LANES = 512, 4
-"""elements of a row that is summed by this many vectors of accumulators. Measured on f32 in the cache, one thread: 0.7 of the time
-of one vector from 640 on, 0.95 of 384, 1.2 of 256, and 1.3 of a sum of exponentials, which does not wait for its additions"""
+"""elements from which on a row is summed in LANES vectors of accumulators. Measured on f32 in the cache, one thread, relative to
+one vector: 0.7 of the time from 640 on, 0.95 for 384, 1.2 for 256; 1.3 for sums of exponentials, which additions do not delay"""
 
 CHEAP = frozenset({"load", "index", "constant", "add", "mul", "cast"})
-"""what is taken together as fast as it is added up"""
+"""ops so fast that a sum of their results is limited by its additions"""
 
 
 def lanes_by_rule(s: Stage) -> int:
-    """Vectors of accumulators of a reduction."""
+    """Return the number of accumulator vectors for a reduction."""
     if s.monoid != "sum" or s.scan is not None or not s.value.dtype.is_float:
         return s.advice.lanes
     cheap = all(v.op in CHEAP for v in values_in(s.value) if s.reduce[-1].name in v.symbols)
@@ -245,13 +245,13 @@ def lanes_by_rule(s: Stage) -> int:
 
 
 def part_by_rule(nest: Nest) -> int:
-    """Elements of a part of a nest of one long reduction to one number, or one long scan; 0 where it stays whole."""
+    """Return the elements per part for a nest of one long reduction to one number or one long scan; 0 where it stays uncut."""
     over = cut_along(nest)
     return CHUNK if over and d.bounds(d.product(a.size for a in over))[1] > 4 * CHUNK else 0
 
 
 def cut_along(nest: Nest) -> tuple[Axis, ...]:
-    """The axes that a nest of one reduction to one number, or one scan, can be cut along."""
+    """Return the axes along which a nest of one reduction to one number, or of one scan, can be cut; empty for other nests."""
     if nest.axes or len(nest.stages) != 1:
         return ()
     (stage,) = nest.stages
@@ -262,8 +262,8 @@ def cut_along(nest: Nest) -> tuple[Axis, ...]:
 
 
 def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
-    """Cut a nest into partial results, computed in parallel, and their combination. A scan becomes the result of each part, what
-    comes before each part, and each part started with that."""
+    """Cut a nest into partial results, computed in parallel, and their combination. A scan becomes three nests: the total of each
+    part, the running total before each part, and a scan of each part that starts with that total."""
     over = cut_along(nest)
     if not over:
         return [nest]
@@ -301,16 +301,15 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
 
 
 def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]:
-    """Split an axis into parts of `chunk` turns and the turns of one part; the function changes an index over the axis, or raises
-    Entangled."""
+    """Split an axis into parts of `chunk` iterations. Return the axis of parts, the axis within a part, and a function that
+    rewrites an index to both. The function raises Entangled."""
     part = Axis(f"{axis.name}p", d.ceil_div(axis.size, chunk))
     inner = Axis(f"{axis.name}q", d.dim_min(chunk, axis.size - part.symbol * chunk))
     return part, inner, partial(moved, axis=axis, at=part.symbol * chunk + d.dim(inner.name, 0, chunk - 1))
 
 
 def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) -> tuple[Axis, Axis, Value] | None:
-    """Return the parts of an axis, the turns of one part, and a value that runs over both in its place; None where that is
-    impossible."""
+    """Split an axis as `in_chunks` does, and return both axes with the value rewritten to them; None where that is impossible."""
     part, inner, change = in_chunks(over, chunk)
     if any(over.name in v.symbols for v in program.values.gathered.values()):
         return None
@@ -321,7 +320,7 @@ def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) 
 
 
 def moved(x: Dim, axis: Axis, at: Dim) -> Dim:
-    """Return an index with the turn of an axis replaced by `at`. Raises Entangled where it is more than a multiple of the axis."""
+    """Return an index with the symbol of an axis replaced by `at`. Raises Entangled where the index is not linear in the axis."""
     if not isinstance(x, d.Expr) or axis.name not in x.symbols:
         return x
     factor = d.coefficient(x, axis.name)
@@ -331,4 +330,4 @@ def moved(x: Dim, axis: Axis, at: Dim) -> Dim:
 
 
 class Entangled(Exception):
-    """An index that is more than a multiple of the axis."""
+    """An index that is not linear in the axis."""

@@ -1,7 +1,7 @@
-"""backend: `gen`, whose one kernel computes whatever stages can say. It is offered for every op and every part, and takes those
-that it can lower and that are no product: what is multiplied and summed again and again wants registers and tiles, not loops. The
-exceptions are products around a softmax, which one_pass.py makes one pass, and in parts (passes/fuse.py) products of few rows,
-which read their weights as fast as memory hands them over (skinny_product.py).
+"""backend: `gen`, whose single kernel computes everything that stages can express. It is offered for every op and every part of a
+graph. It accepts those that it can lower and that are no matrix product, which needs register tiles rather than loops. Exceptions:
+products around a softmax, fused into one pass (one_pass.py), and in parts (passes/fuse.py) products of few rows, which read their
+weights at memory speed (skinny_product.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tensor_graphs.language.dims import Dim
 
 NAME = "gen"
 TUNED = "tensor_graphs.codegen.tuned"
-"""the module that makes kernels of this backend whose schedule was searched"""
+"""the module that builds kernels of this backend with a searched schedule"""
 
 
 def available() -> str | None:
@@ -50,25 +50,25 @@ def kernels() -> list[Kernel]:
 
 
 def refuse(spec: Spec) -> str | None:
-    """Why no loops are written for a spec; None where they are."""
+    """Return why no loops are generated for a spec; None where they are."""
     program = _program(spec)
     return program if isinstance(program, str) else None
 
 
 def build(spec: Spec) -> NativeCall:
-    """The call of the kernel of a spec; it is compiled when it is needed. Raises NotLowered."""
+    """Return the call of the kernel of a spec; the kernel is compiled on first use. Raises NotLowered."""
     return call_of(_program(spec), len(spec.inputs))
 
 
 def shares(spec: Spec) -> Sharing:
-    """Return which outputs of the loops of a spec may lie in the memory of an operand."""
+    """Return the outputs that may share memory with an operand."""
     program = _program(spec)
     return Sharing() if isinstance(program, str) else Sharing(program.shared, program.updated)
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Return the call for rows that lie anywhere, one loop for all steps between them; None where elements of a row lie apart, or
-    are few."""
+    """Return the call for operands whose rows have arbitrary strides. It is one kernel for all row strides. None where elements
+    within a row are not adjacent, or rows are short."""
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank), default=0)
     steps: list[Dim] = []
     for t, lie in zip(spec.inputs, strides, strict=True):
@@ -85,7 +85,7 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 
 
 def call_of(program: StageProgram | str, operands: int) -> NativeCall:
-    """Return the call of a program. Raises NotLowered."""
+    """Return the native call of a program. Raises NotLowered."""
     program = lowered(program)
     code = libraries.later(program)
     shared, own = c_source.scratch_bytes(program)
@@ -95,49 +95,49 @@ def call_of(program: StageProgram | str, operands: int) -> NativeCall:
 
 
 def text_of(spec: Spec) -> str:
-    """The C text of the kernel of a spec, with the math as a comment. Raises NotLowered."""
+    """Return the C source of the kernel of a spec, with the math as a comment. Raises NotLowered."""
     if spec.op is SCAN:
         return scan_c.text_of(spec)
     return c_source.rendered(lowered(_program(spec)))
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:
-    """Return the rules by which the loops of a spec became one pass; empty for other loops."""
+    """Return the rules that fused the loops of a spec into one pass; empty for other loops."""
     program = _program(spec)
     return () if isinstance(program, str) else program.derivation
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
-    """Compile the kernels of specs in as few compiler runs as possible, for contiguous rows and for rows that lie anywhere; return
+    """Compile the kernels of specs in as few compiler runs as possible, for contiguous rows and for arbitrary row strides. Return
     None for each, or why it cannot be built. Raises CacheFolderError."""
     return compiled([programs_of(spec) for spec in specs])
 
 
 def compiled(wanted: Sequence[Sequence[StageProgram | str]]) -> list[str | None]:
-    """Compile the programs of several kernels; for each kernel None, or why it cannot be built. Raises CacheFolderError."""
+    """Compile the programs of several kernels. Return for each kernel None, or why it cannot be built. Raises CacheFolderError."""
     distinct = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
     whys = dict(zip(distinct, libraries.compiled(list(distinct)), strict=True))
     return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
 
 
 def programs_of(spec: Spec) -> list[StageProgram | str]:
-    """The loops of a spec, and those for operands whose rows lie anywhere, where there are such."""
+    """Return the loops of a spec and, if there are any, the loops for arbitrary row strides."""
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank > 1), default=0)
     others = _loops(asked(spec), apart=True) if longest >= SHORT_ROW else ""
     return [_program(spec), *([others] if not isinstance(others, str) else [])]
 
 
 def arithmetic(spec: Spec) -> Dim:
-    """Element steps of the loops of a spec. Raises NotLowered."""
+    """Return the element steps of the loops of a spec. Raises NotLowered."""
     return steps(lowered(_program(spec)))
 
 
 SHORT_ROW = 16
-"""elements of rows that are copied together rather than read where they lie: a loop over each takes longer"""
+"""elements below which rows are copied to contiguous memory rather than read with their strides, which would take longer"""
 
 
 def traffic(spec: Spec) -> Dim:
-    """Bytes that the loops of a spec move. Raises NotLowered."""
+    """Return the bytes that the loops of a spec move. Raises NotLowered."""
     return traffic_in(lowered(_program(spec)))
 
 

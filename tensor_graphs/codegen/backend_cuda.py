@@ -1,4 +1,4 @@
-"""backend_cuda: `gencuda`, the loops of `gen` as kernels of a GPU: what stages can say and is no product."""
+"""backend_cuda: `gencuda`, the loops of `gen` as GPU kernels. It covers what stages can express, except matrix products."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ def whole_kernels() -> list[Kernel]:
 
 
 def refuse(spec: Spec) -> str | None:
-    """Why no kernels are written for a spec; None where they are."""
+    """Return why no kernels are generated for a spec; None where they are."""
     return _refused(lowered_request.definition_of(spec), _of_part(spec))
 
 
 def shares(spec: Spec) -> Sharing:
-    """Return the outputs of which only the rows that differ from an operand are stored."""
+    """Return the outputs that are updated in place: only the rows that differ from an operand are stored."""
     program = _loops(lowered_request.definition_of(spec), _of_part(spec))
     return Sharing() if isinstance(program, str) else Sharing(program.updated, program.updated)
 
 
 def _of_part(spec: Spec) -> bool:
-    """Return whether products may be streams, and rows be written in place: in parts (backend.py); alone, both have a kernel by
-    hand."""
+    """Return whether a spec is a part of a graph (backend.py). Only there may products be streams and rows be written in place; as
+    single ops both have handwritten kernels."""
     return isinstance(spec.op, DefinedOp)
 
 
@@ -86,18 +86,18 @@ def _refused(definition: Definition, of_part: bool) -> str | None:
 
 
 def traffic(spec: Spec) -> Dim:
-    """Bytes that its kernels move: weights of products once for each row. Raises NotLowered."""
+    """Return the bytes that the kernels of a spec move; weights of products count once for each row. Raises NotLowered."""
     program = lowered_request.lowered(_loops(lowered_request.definition_of(spec), _of_part(spec)))
     return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
 
 
 def build(spec: Spec) -> LaunchCall:
-    """The call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
+    """Return the call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
     return call_of(lowered_request.definition_of(spec), _of_part(spec))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
-    """The call for operands that lie with these strides; None where they are not known before it runs, or run backwards."""
+    """Return the call for operands with these strides; None where a stride is negative or known only at run time."""
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
     definition = lowered_request.definition_of(spec)
@@ -115,18 +115,18 @@ def _strided_call(definition: Definition, strides: tuple[tuple[int, ...], ...], 
 
 
 def text_of(spec: Spec) -> str:
-    """The CUDA text of the kernels of a spec. Raises NotLowered."""
+    """Return the CUDA source of the kernels of a spec. Raises NotLowered."""
     return build(spec).text
 
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
-    """The call that computes a definition. Raises NotLowered."""
+    """Return the call that computes a definition. Raises NotLowered."""
     return lowered_request.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
 
 
 @lru_cache(maxsize=1024)
 def _whole_call(definition: Definition, of_part: bool) -> LaunchCall | str:
-    """The call for operands one element behind the other; or why there is none."""
+    """Return the call for contiguous operands, or why there is none."""
     try:
         return _call(program_of(definition, None, of_part))
     except NotLowered as e:
@@ -144,7 +144,7 @@ def _call(program: StageProgram) -> LaunchCall:
 
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
-    """The call that copies a strided window into another."""
+    """Return the call that copies one strided window into another."""
     return _copy(tuple(shape), tuple(out_strides), tuple(in_strides), itemsize)
 
 

@@ -1,9 +1,9 @@
-"""interpret: what a program of stages computes, in numpy, floats as float64: the oracle of lowering and of every arrangement.
+"""interpret: a reference interpreter of stage programs in numpy, with floats as float64; lowering is tested against it.
 
     run(program, [x, w], {"n": 3})          # one array for each output
 
-It is strict where memory forgives: an index outside of its array, an element that is read before it is written, one that is written
-twice by a stage, and an output that is not written whole are errors.
+It is stricter than real memory. Errors are an index outside of its array, an element read before it is written or written twice by
+one stage, and an output not fully written.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 class StageError(TensorGraphsError):
-    """A program that reads or writes what it must not."""
+    """A program that reads or writes memory wrongly."""
 
 
 def run(program: StageProgram, operands: Sequence[Numbers], dims: Mapping[str, int] | None = None) -> list[Numbers]:
-    """Return the outputs, flat, floats as float64 and not rounded. operands: their memory from the first element on, in C order
-    where it is not flat. dims: by name. Raises StageError."""
+    """Return the outputs as flat arrays, floats as unrounded float64. operands: their memory from the first element on (arrays that
+    are not flat are read in C order). dims: sizes by name. Raises StageError."""
     with np.errstate(all="ignore"):
         return _ProgramRun(program, operands, dims or {}).outputs()
 
 
 class _WrittenArray:
-    """An array as written: of scratch that belongs to turns of a nest, one for each of them."""
+    """An array's contents and which of its elements are written. Scratch inside a nest has a copy for each iteration."""
 
     def __init__(self, array: Array, sizes: tuple[int, ...], values: Numbers | None = None) -> None:
         self.array, self.shape = array, sizes
@@ -71,8 +71,8 @@ class _ProgramRun:
         return out
 
     def turns(self, nest: Nest, axis: Axis | None, stages: Sequence[Stage]) -> None:
-        """Run neighbouring stages: once, or at each turn of the axis that they are within. Values that a turn makes are gone at the
-        next, except those begun before the first."""
+        """Run neighbouring stages once, or at each iteration of the axis `within` which they run. Values of one iteration are
+        forgotten at the next, except those initialised before the first."""
         if axis is None:
             for stage in stages:
                 _StageTurns(self, nest, stage).take()
@@ -86,7 +86,7 @@ class _ProgramRun:
                 _StageTurns(self, nest, stage, turn).take()
 
     def most(self, nest: Nest, axis: Axis) -> int:
-        """Turns of an axis whose size may depend on the nest's."""
+        """Return the most iterations of an axis, whose size may depend on the nest's axes."""
         at = dict(self.sizes)
         for k, outer in enumerate(nest.axes):
             count = int(np.max(_index(outer.size, at), initial=0))
@@ -100,7 +100,7 @@ class _ProgramRun:
 
 
 class _StageTurns:
-    """All turns of one stage at once: each axis, those of the nest first, is an axis of the arrays of its values."""
+    """All iterations of one stage, vectorised: each axis (the nest's axes first) is an axis of the value arrays."""
 
     def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage, turn: int = 0) -> None:
         self.run, self.nest, self.stage = run, nest, stage
@@ -156,7 +156,7 @@ class _StageTurns:
         target.known.reshape(-1)[flat] = True
 
     def before_reduced(self, value: Value) -> Numbers:
-        """A value that depends on no axis that is reduced."""
+        """Return a value that depends on no reduced axis, without these axes."""
         rank = len(self.shape) - len(self.stage.reduce)
         return np.broadcast_to(self.value(value), self.shape).reshape(*self.shape[:rank], -1)[..., 0]
 
@@ -171,7 +171,7 @@ class _StageTurns:
         return out if scan.start is None else np.asarray(along(out, self.value(scan.start)))
 
     def place(self, array: Array, index: Dim, whole: Numbers) -> list[Numbers]:
-        """Return the place of an index for each turn that counts, and 0 elsewhere. Raises StageError."""
+        """Return the array position of an index for each iteration in `whole`, and 0 for the others. Raises StageError."""
         names = [a.name for a in self.nest.axes[:array.level]] if array.role == "scratch" else []
         place = [np.broadcast_to(x, whole.shape) for x in (*(self.at[n] for n in names), self.offset(index))]
         size = self.run.written(array, tuple(self.shape[:array.level])).shape[-1]
@@ -221,7 +221,7 @@ class _StageTurns:
 
 
 def _index(x: Dim, at: Mapping[str, Any]) -> Any:
-    """The value of a dim where its symbols are arrays."""
+    """Return the value of a dim whose symbols may be arrays."""
     if not isinstance(x, d.Expr):
         return x
     total: Any = 0
@@ -249,7 +249,7 @@ _MONOIDS: Mapping[str, tuple[Any, np.ufunc, Callable[[DType], Any]]] = {
     "sum": (np.sum, np.add, lambda _: 0), "product": (np.prod, np.multiply, lambda _: 1),
     "max": (lambda x, axis, dtype: np.max(x, axis=axis, initial=-np.inf if dtype.kind == "f" else np.iinfo(dtype).min),
             np.maximum, _least)}
-"""name -> how numbers are taken together, two of them, and the identity"""
+"""name -> (reduction over axes, the same operation on two arrays, its identity for a dtype)"""
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {

@@ -1,5 +1,5 @@
-"""libraries: the compiled code of generated kernels. Many are compiled by one run of the compiler, and each is found again by what
-it is made of: its text, the headers, the compiler, the processor and the library that it is linked against.
+"""libraries: the compiled code of generated kernels. One compiler run compiles many of them. Each is cached under a hash of its
+source, the headers, the compiler, the processor and the library that it is linked against.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER = FOLDER / "numbers.h"
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """symbol: of a kernel's function. file: of the library that has it, in the cache folder."""
+    """A compiled kernel. symbol: the name of its function. file: the library that contains it, in the cache folder."""
 
     symbol: str
     file: str
@@ -36,12 +36,12 @@ class CompiledCode:
 
 @cache
 def made_with() -> str:
-    """Return the identity of everything that generated code is compiled with: headers, flags, compiler, processor, pool."""
+    """Return the identity of everything that generated code is compiled with: headers, flags, compiler, processor, thread pool."""
     return f"{toolchain.source_identity(HEADER, (library.FOLDER,))} {library.identity_of(library.FOLDER / 'pool.c')}"
 
 
 class OwnText(Protocol):
-    """A program that writes its own C text: loops around loops (scan_c.py)."""
+    """A program that renders its own C source, with loops around other loops (scan_c.py)."""
 
     def __hash__(self) -> int: ...
 
@@ -60,7 +60,7 @@ _text = lru_cache(maxsize=4096)(_rendered)
 
 @lru_cache(maxsize=4096)
 def _identities(text: str) -> tuple[str, ...]:
-    """Return the identities of our own code that a text calls: the products, if any."""
+    """Return the identities of the package's handwritten code that a source calls: the matrix products, if any."""
     return tuple(_identity(path) for path in library.called_by(text))
 
 
@@ -68,7 +68,7 @@ _identity = cache(library.identity_of)
 
 
 def code_of(program: AnyProgram) -> CompiledCode:
-    """Return the place of a program's code, which may not exist yet."""
+    """Return the location of a program's compiled code, which may not exist yet."""
     text = _text(program)
     content = "\0".join((text, made_with(), library.load().path.name, *_identities(text)))
     name = f"gen_{hashlib.sha256(content.encode()).hexdigest()[:24]}"
@@ -76,8 +76,7 @@ def code_of(program: AnyProgram) -> CompiledCode:
 
 
 def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
-    """Compile the programs that the cache does not have, together; return None for each, or why there is no code of it. Raises
-    CacheFolderError."""
+    """Compile together the programs that the cache lacks. Return None for each, or why it has no code. Raises CacheFolderError."""
     codes = [code_of(p) for p in programs]
     texts = {code.file: c_code.Text("generated", _rendered(program, code.symbol), FOLDER)
              for code, program in zip(codes, programs, strict=True) if not holds(code.path)}
@@ -96,11 +95,11 @@ def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
 
 
 _waiting: dict[str, AnyProgram] = {}
-"""file -> what it is compiled from"""
+"""file -> the program that it is compiled from"""
 
 
 def later(program: AnyProgram) -> CompiledCode:
-    """Return the place of a program's code, which is compiled on its first load, or with others by library.make_now."""
+    """Return the location of a program's code. It is compiled on first load, or together with others by library.make_now."""
     code = code_of(program)
     _waiting[str(code.path)] = program
     library.make_later(str(code.path), _make)
@@ -108,7 +107,7 @@ def later(program: AnyProgram) -> CompiledCode:
 
 
 def _make(images: Sequence[str]) -> None:
-    """Raises ToolchainError for the first that does not compile."""
+    """Raises ToolchainError for the first image that does not compile."""
     why = next((why for why in compiled([_waiting[image] for image in images]) if why is not None), None)
     if why is not None:
         raise c_code.ToolchainError(why)

@@ -1,9 +1,10 @@
-"""lower: a definition as stages. Views fold into indices, element-wise ops into expressions; what a reduction gives is kept.
+"""lower: a definition lowered to stages. Views fold into indices, element-wise ops into expressions; results of reductions are
+stored.
 
-Every value of the definition is a function of its index. From each output backwards, values are written into the expression that
-asks for them, down to the operands; where that meets a reduction (or something dear that several stages need) a stage of its own
-makes the value first. How much of it is made at once follows from who reads it: a row's maximum that is read at the row that the
-nest is in is one number of that row; a value that is read across rows is made whole, by a nest before.
+Every value of the definition is a function of its index. From each output backwards, values are inlined into the expression that
+reads them, down to the operands. A reduction (or a costly value that several stages need) gets a separate stage that runs first.
+How much that stage computes follows from its readers: a row's maximum that is read at the nest's current row is one number for that
+row; a value that is read across rows is computed completely, by an earlier nest.
 """
 
 from __future__ import annotations
@@ -43,40 +44,40 @@ from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
 
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
-"""composites that the renderer has as functions of numbers: computed at once they are faster and rounded less"""
+"""composites that renderers have as scalar functions: computed directly they are faster and have fewer roundings"""
 
 REDUCTIONS: Mapping[str, Monoid] = {"sum": "sum", "reduce_max": "max", "prod": "product"}
-"""ops that take values together, along the axes that their attribute says; prod is a composite that is not written out"""
+"""ops that combine values along the axes in their attribute; prod is a composite that is not expanded"""
 
 DEAR = frozenset({"exp2", "log2", "sin", "cos", "tan", "exp", "tanh", "erf", "erfc"})
-"""what is worth keeping rather than computing again where several stages need it"""
+"""ops whose results are stored rather than recomputed where several stages need them"""
 
 MOST_STEPS = 600
-"""nodes of a definition in atomic ops; more is one piece too large for one kernel"""
+"""most nodes of a definition in atomic ops; larger definitions are too large for one kernel"""
 
 MOST_DEEP = 150
-"""steps from an operand to an output, one behind the other"""
+"""most ops on any path from an operand to an output"""
 
 MOST_VALUES = 4000
-"""expressions of a program: a definition that is read at ever new indices grows without end"""
+"""most expressions of a program: a definition that reads values at ever new indices would grow without end"""
 
 
 FARTHEST = 1 << 40
-"""elements from one row to the next, at most"""
+"""most elements from one row to the next"""
 
 
 def steps_apart(number: int, shape: Sequence[Dim]) -> Strides:
-    """The strides of an operand whose rows (its last axis) lie anywhere: for each other axis a dim, known when it runs."""
+    """Return strides of an operand with contiguous rows (its last axis): for every other axis a dim that is known at run time."""
     return tuple(1 if axis == len(shape) - 1 else d.dim(f"_s{number}_{axis}", 0, FARTHEST) for axis in range(len(shape)))
 
 
 def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again: Collection[int] | None = None,
           few_rows: bool = False, updates: bool = False) -> StageProgram:
-    """Return the program of a definition; its operands are the arguments, each C-contiguous. apart: their strides, or True: their
-    rows may lie anywhere, as `steps_apart` says; the program's dims are the definition's, then theirs. again: which of the dear
-    values that several stages need are computed again instead of kept (by number; None: those that would be kept whole). few_rows:
-    products are numbers of nests of their own, and what they multiply is made before. updates: of rows written into an operand only
-    those are stored (`StageProgram.updated`). Raises NotLowered."""
+    """Return the program of a definition; its operands are the definition's arguments, C-contiguous by default. apart: their
+    strides, or True for arbitrary row strides (`steps_apart`); the program's dims are the definition's, then those strides. again:
+    numbers of the costly shared values that are recomputed instead of stored (None: those that would be stored for all indices).
+    few_rows: products are single numbers in separate nests, and their factors are computed before. updates: where rows are written
+    into an operand, only these rows are stored (`StageProgram.updated`). Raises NotLowered."""
     read = _read(definition.outputs)
     if isinstance(read, str):
         raise NotLowered(read)
@@ -96,7 +97,8 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
 
 @dataclass(frozen=True)
 class _Expanded:
-    """The outputs of a definition in ops that stages have, all their nodes in order, those that are worth keeping, and the dims."""
+    """The outputs of a definition in ops that stages have, all nodes in topological order, those worth keeping, the dims. doubles:
+    any f64?"""
 
     roots: Sequence[Node]
     order: Sequence[Node]
@@ -107,7 +109,7 @@ class _Expanded:
 
 @functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
 def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
-    """Return the nodes that these outputs are made of, or why stages cannot say them."""
+    """Return the expanded nodes behind these outputs, or why stages cannot express them."""
     try:
         roots = expand_all(outputs, _stays)
     except TooManyNodesError as e:
@@ -136,7 +138,7 @@ def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
 
 
 def stays(op: Op, dtype: DType) -> bool:
-    """Return whether an op with results of this dtype is not expanded: a function of numbers, or a reduction."""
+    """Return whether an op with results of this dtype is not expanded, because it is a scalar function or a reduction."""
     return LIBRARY.get(op.name) is op and (op.name in REDUCTIONS or (op.name in FUNCTIONS and dtype.is_float))
 
 
@@ -145,13 +147,13 @@ def _stays(node: Node) -> bool:
 
 
 def _dims(order: Sequence[Node]) -> tuple[d.Expr, ...]:
-    """The symbols in types and attributes, by name."""
+    """Return the symbols in types and attributes, sorted by name."""
     symbols = {str(s): s for n in order for value in (*(t.shape for t in n.types), *n.attrs.values()) for s in d.symbols_in(value)}
     return tuple(symbols[name] for name in sorted(symbols))
 
 
 def _strange(node: Node) -> str | None:
-    """Return why stages cannot say a node; None where they can."""
+    """Return why stages cannot express a node; None where they can."""
     op = node.op
     if op is leaves.CONSTANT:
         return f"a constant of {node.type}" if isinstance(node.attrs["value"], ArrayValue) else None
@@ -165,8 +167,8 @@ def _strange(node: Node) -> str | None:
 
 
 def _read_rather_than_scattered(node: Node, inputs: tuple[Node, ...]) -> Node | None:
-    """Return a scatter to places known only at run time as a read of each place: of all its updates the last, the sum, or the
-    largest. Whether that is too much work is decided by those who count the turns of loops."""
+    """Return a scatter to positions known only at run time as a read for each position: the last, sum or largest of all its
+    updates. Callers that count loop iterations decide if that is too much work."""
     if node.op.name != "scatter" or _place(inputs[1]) is not None:
         return None
     (base, at, updates), (axis, mode) = inputs, (node.attrs["axis"], node.attrs["mode"])
@@ -194,7 +196,7 @@ def _read_rather_than_scattered(node: Node, inputs: tuple[Node, ...]) -> Node | 
 
 
 def _place(at: Node) -> Dim | None:
-    """Return c where an index of one axis is always its own place + c; None otherwise."""
+    """Return c if each element of an index vector is its own position + c; None otherwise."""
     if at.rank != 1:
         return None
     if at.op.name == "iota":
@@ -212,7 +214,7 @@ def _place(at: Node) -> Dim | None:
 
 
 def _shared(order: Sequence[Node], roots: Sequence[Node]) -> frozenset[Node]:
-    """Dear nodes that more than one stage needs."""
+    """Return the nodes of DEAR ops that more than one stage needs."""
     users: dict[Node, set[Node]] = {n: set() for n in order}
     stored: set[Node] = set()
     for node in reversed(order):
@@ -227,7 +229,7 @@ def _shared(order: Sequence[Node], roots: Sequence[Node]) -> frozenset[Node]:
 
 @dataclass(frozen=True)
 class _Update:
-    """Rows that are written into an operand from `start` on, along an axis. shape: of the rows that lie inside."""
+    """Rows written into an operand along an axis, from `start` on. shape: the shape of those rows that are within the operand."""
 
     operand: int
     rows: Node
@@ -236,12 +238,12 @@ class _Update:
     shape: tuple[Dim, ...]
 
     def placed(self, index: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Return the index in the operand of a row's element."""
+        """Return the index in the operand for an index in the rows."""
         return (*index[:self.axis], index[self.axis] + self.start, *index[self.axis + 1:])
 
 
 def _updates(definition: Definition, roots: Sequence[Node], order: Sequence[Node]) -> dict[Node, _Update]:
-    """Return the outputs that are an operand with rows written at a known place, where nothing else reads either."""
+    """Return the outputs that are an operand with rows written at a known position, where nothing else reads output or operand."""
     read = Counter(x for node in order for x in node.inputs)
     updates = {}
     for root in roots:
@@ -256,8 +258,8 @@ def _updates(definition: Definition, roots: Sequence[Node], order: Sequence[Node
 
 
 def _factors(order: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return the products among nodes (sums of something larger than one of its factors), each with its factors that are
-    computed."""
+    """Return the products among nodes (sums over something larger than one of its factors), each with its factors that need
+    computing."""
     products: dict[Node, list[Node]] = {}
     for node in order:
         if node.op.name == "sum" and node.inputs[0].op.name == "mul":
@@ -276,8 +278,8 @@ def _under(node: Node, ops: Collection[str]) -> Node:
 
 @dataclass(eq=False)
 class _StoredNode:
-    """A node whose value is stored: where, by which stage, and who reads it at which index, inside of how many axes. along: axes of
-    a stage that has it at the turn when its readers need it."""
+    """A node whose value is stored, its array, and its reads (nest, number of axes around the read, index). level: nest axes around
+    its stage. along: axes of the stage that computes an output in the loop of its only reader."""
 
     node: Node
     reads: list[tuple[Nest, int, tuple[Dim, ...]]] = field(default_factory=list)
@@ -288,8 +290,8 @@ class _StoredNode:
 
 @dataclass(frozen=True)
 class _Running:
-    """A reduction that is a scan: the axis of its result, the argument of the `where` that is scanned, whether the turn itself
-    stays out, whether it runs from the end."""
+    """A reduction that is a scan. axis: the axis of its result; part: the argument of `where` that is scanned; before: the current
+    element is excluded; backwards: it runs from the end."""
 
     axis: int
     part: int
@@ -298,7 +300,7 @@ class _Running:
 
 
 def _reach(shape: Sequence[Dim], strides: Strides) -> Dim:
-    """Elements from the first to behind the last of an operand."""
+    """Return the elements that an operand spans, from its first to its last."""
     total: Dim = 1
     for size, stride in zip(shape, strides, strict=True):
         total = total + (size - 1) * stride
@@ -363,7 +365,7 @@ class _PartLowering:
                             updated=updated, doubles=self.doubles)
 
     def keep(self, stored: _StoredNode, output: Array | None) -> None:
-        """Make the stage of a node, where its readers need it."""
+        """Create the stage of a stored node, in the nest where its readers need it."""
         node = stored.node
         running = self.running(node)
         nest, level = self.place(stored, node.rank if running is None else running.axis)
@@ -418,7 +420,7 @@ class _PartLowering:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
 
     def rounded(self, stored: _StoredNode, output: Array) -> None:
-        """Make the stage that stores a kept value as an output, in the nest that it is made in for its other readers."""
+        """Create the stage that rounds a stored value to an output, in the nest that computes it for its other readers."""
         shape = stored.node.shape
         nest, level = self.place(stored, stored.node.rank)
         if nest is None:
@@ -434,8 +436,8 @@ class _PartLowering:
         return all(n is nest for n, _, _ in stored.reads)
 
     def running(self, node: Node) -> _Running | None:
-        """Return a reduction as a scan: out[i] = all x[j] with j ≤ i (or <, ≥, >) taken together, x without i; None if it is
-        none."""
+        """Return a reduction as a scan, out[i] = the reduction of x[j] over all j ≤ i (or <, ≥, >), where x does not depend on i;
+        None if it is no scan."""
         over: tuple[int, ...] = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
         if len(over) != 1 or node.inputs[0].op.name != "where":
             return None
@@ -458,7 +460,8 @@ class _PartLowering:
         return None
 
     def place(self, stored: _StoredNode, most: int) -> tuple[Nest | None, int]:
-        """Return the nest that makes a value, and inside of how many of its axes (`most` at most); None: a nest of its own."""
+        """Return the nest that computes a value, and inside of how many of its axes (at most `most`). None: it needs its own
+        nest."""
         nests = {id(n): n for n, _, _ in stored.reads}
         if len(nests) != 1:
             return None, -1
@@ -476,7 +479,7 @@ class _PartLowering:
         return (nest, level) if level and not whole else (None, -1)
 
     def beside(self, stored: _StoredNode) -> tuple[Nest, int, tuple[Axis, ...]] | None:
-        """Return the nest and axes of the only reader of an output, if that reads at each turn its own element; else None."""
+        """Return nest, level and axes of an output's only reader, if that reads the element of its own iteration; else None."""
         if len({(id(nest), level, index) for nest, level, index in stored.reads}) != 1:
             return None
         nest, level, index = stored.reads[0]
@@ -488,9 +491,9 @@ class _PartLowering:
         return None
 
     def own_nest(self, node: Node, shape: tuple[Dim, ...], running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
-        """Return a new first nest, over all axes of a node's value but the last, which is its stage's own; outputs of one shape
-        share one. A reduction along memory has no axis of its own: a number for each turn. A scan has its axis, and those inside of
-        it."""
+        """Return a new first nest over all axes of a node's value but the last, which belongs to its stage. Outputs of one shape
+        share a nest. A contiguous reduction leaves its stage no axis (one number per iteration). A scan's stage has its axis and
+        all inner ones."""
         shares = node in self.roots and node.op.name not in REDUCTIONS and not self.kept[node].reads
         if shares and shape in self.nest_of:
             return self.nest_of[shape]
@@ -503,7 +506,7 @@ class _PartLowering:
         return nest, axes
 
     def one_each(self, node: Node) -> bool:
-        """Return whether a node is a reduction along memory, or made element by element of such reductions of its shape."""
+        """Return whether a node is a contiguous reduction, or an element-wise result of such reductions of its shape."""
         todo, seen = [node], set[Node]()
         while todo:
             n = todo.pop()
@@ -520,7 +523,7 @@ class _PartLowering:
     # ---- references to what is kept ----
 
     def resolved(self, value: Value) -> Value:
-        """Return a value with each reference to a stored node as a load."""
+        """Return a value with each reference to a stored node replaced by a load."""
         return rewritten(value, lambda v, args: self.loaded(v, args) if v.op == "kept" else self.values.remade(v, args))
 
     def loaded(self, v: Value, args: tuple[Value, ...]) -> Value:
@@ -539,8 +542,8 @@ class _PartLowering:
 
 
 class _Reader:
-    """Writes the values of nodes at indices into expressions, for one stage of a nest. Without a nest the values are its own, so
-    that none of them is in the program."""
+    """Inlines the values of nodes at indices into expressions for one stage of a nest. Without a nest its values are separate and
+    do not enter the program."""
 
     def __init__(self, lowering: _PartLowering, nest: Nest | None, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
@@ -548,7 +551,7 @@ class _Reader:
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}
 
     def __call__(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
-        """Return the value of a node at an index. guard: where it does not hold, the value is anything, and memory is not read."""
+        """Return the value of a node at an index. guard: where it is false, the result is arbitrary and no memory is read."""
         key = node, index, guard
         if key not in self.known:
             stored = self.lowering.kept.get(node)
@@ -562,7 +565,7 @@ class _Reader:
         return self.values.make("kept", computed_in(stored.node.dtype), *guards, attr=(stored, *index, self.nest))
 
     def computed(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
-        """The value of a node at an index from its operands'."""
+        """Return the value of a node at an index, computed from its operands' values."""
         v, op, attrs = self.values, node.op, node.attrs
         dtype = computed_in(node.dtype)
         if len(v) > MOST_VALUES:
@@ -611,7 +614,7 @@ class _Reader:
                       v.constant(node.attrs["value"], computed_in(node.dtype)))
 
     def within(self, index: Sequence[Dim], shape: Sequence[Dim]) -> Value | None:
-        """Return the condition that an index lies inside of a shape; None where it always does."""
+        """Return the condition that an index is inside of a shape; None where it always is."""
         v, inside = self.values, list[Value]()
         for at, size in zip(index, shape, strict=True):
             for low, high in ((0, at), (at + 1, size)):             # 0 ≤ at and at + 1 ≤ size
@@ -623,7 +626,7 @@ class _Reader:
         return other if guard is None else self.values.make("and", bool_, guard, other)
 
     def scattered(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
-        """Return the value of consecutive updates from a known place on."""
+        """Return the value of a scatter whose updates go to consecutive positions from a known start."""
         (base, positions, updates), axis, v = node.inputs, node.attrs["axis"], self.values
         dtype, start = computed_in(node.dtype), _place(positions)
         assert start is not None
@@ -659,8 +662,8 @@ def _is_identity(value: Value, monoid: Monoid) -> bool:
 
 
 def least_of(condition: Value, holds: bool) -> Dim | None:
-    """Return a dim that is at least 0 exactly where a comparison of indices (holds: or, if False, its negation) is true; None for
-    another condition."""
+    """Return a dim that is ≥ 0 exactly where a comparison of indices is true (holds=False: where it is false); None for any other
+    condition."""
     while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
         condition, holds = condition.args[0], not holds
     if condition.op not in ("less", "at_least"):
@@ -675,8 +678,8 @@ def least_of(condition: Value, holds: bool) -> Dim | None:
 
 
 def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool] | None:
-    """Return (before, backwards) where `condition` (holds: or, if False, its negation) is j ≤ i, j < i, j ≥ i or j > i; else
-    None."""
+    """Return (before, backwards) where `condition` (holds=False: its negation) is j ≤ i, j < i, j ≥ i or j > i; None for any
+    other."""
     least = least_of(condition, holds)
     if least is None:
         return None
@@ -687,8 +690,8 @@ def _how_far(condition: Value, holds: bool, i: Dim, j: Dim) -> tuple[bool, bool]
 
 
 def _counted(name: str, dtype: DType, args: Sequence[Value]) -> Dim | None:
-    """Return the result of an op on indices and whole numbers as an index, so that a computed place in a window is an address and
-    no look-up; None where it is none, or might wrap."""
+    """Return the result of an op on indices and whole numbers as an index, so that a computed position in a window is address
+    arithmetic and no look-up. None where an argument is something else, or the result might wrap."""
     if not dtype.is_integer or name not in ("add", "mul", "cast") or all(a.op != "index" for a in args):
         return None
     if any(not a.dtype.is_integer or not (a.op == "constant" or (a.op == "index" and _holds_itself(a))) for a in args):
@@ -702,13 +705,13 @@ def _counted(name: str, dtype: DType, args: Sequence[Value]) -> Dim | None:
 
 
 def _holds_itself(index: Value) -> bool:
-    """Return whether an index is a number of its dtype, without wrapping."""
+    """Return whether an index fits its dtype without wrapping."""
     low, high = d.bounds(index.attr)
     return index.dtype.is_integer and index.dtype.min <= low and high <= index.dtype.max
 
 
 def _offset(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
-    """Return the place of an index in a C-contiguous array, in elements."""
+    """Return the offset of an index in a C-contiguous array, in elements."""
     out: Dim = 0
     for at, size in zip(index, shape, strict=True):
         out = out * size + at
@@ -735,7 +738,8 @@ def _sliced(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    """Treat each run of axes with the same elements on both sides separately, so that what is not reshaped stays simple."""
+    """Return the operand's index. Runs of axes with equal element counts are treated separately, so that unchanged axes stay
+    simple."""
     old, new = node.inputs[0].shape, node.shape
     out: list[Dim] = []
     i = j = 0
@@ -767,7 +771,8 @@ def _reshaped(node: Node, index: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 
 def _one_run(old: Sequence[Dim], new: Sequence[Dim], i: int, j: int) -> tuple[int, int]:
-    """Return (m, n) of the shortest runs old[i:m] and new[j:n] of equal size; all of the rest where none is known to be."""
+    """Return (m, n) for the shortest runs old[i:m] and new[j:n] of provably equal size; where there are none, all remaining
+    axes."""
     m, n = i + 1, j
     a: Dim = old[i]
     b: Dim = 1
@@ -787,5 +792,5 @@ _VIEWS: dict[str, Callable[[Node, tuple[Dim, ...]], tuple[Dim, ...]]] = {
 
 
 def _along_memory(node: Node) -> bool:
-    """Return whether a reduction runs along its operand's last axis."""
+    """Return whether a reduction includes its operand's last axis."""
     return node.inputs[0].rank - 1 in node.attrs["axes"]

@@ -1,4 +1,4 @@
-"""lowered_request: what is asked for, and the loops of its definition: what the backend's kernels are made of."""
+"""lowered_request: from a requested spec to the loops of its definition, from which the backends build kernels."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from tensor_graphs.language.node import apply, encode_attribute
 Program = TypeVar("Program")
 
 TILES = 8
-"""of a product's rows, in a block of a pass"""
+"""register tiles of a product's rows in one block of a one-pass kernel"""
 
 MOST_TURNS = 24
-"""turns of the innermost loops for each element that is read or written: what takes more is a product"""
+"""most innermost iterations for each element read or written; a definition that needs more is a matrix product"""
 
 FEW_ROWS = 4
-"""… and of products that are streams over weights: about as many rows"""
+"""the equivalent limit for products that stream over weights: about as many rows"""
 
 PAGE = 4096
-"""to which the pool rounds each block up"""
+"""bytes to which the pool rounds each block up"""
 
 
 @dataclass(frozen=True)
 class AskedSpec:
-    """A spec with a key that is equal for specs that mean the same: a compile asks for the loops of one some forty times."""
+    """A spec with a key that is equal for equivalent specs; one compile requests the loops of a spec some forty times."""
 
     key: tuple[Any, ...]
     spec: Spec = field(compare=False)
@@ -52,7 +52,7 @@ def asked(spec: Spec) -> AskedSpec:
 
 
 def definition_of(spec: Spec) -> Definition:
-    """Return a spec's definition, over placeholders: of a composite its own, of an op that is not written out the op itself."""
+    """Return a spec's definition over placeholders: the definition of a composite, or the op itself where it is not expanded."""
     if isinstance(spec.op, CompositeOp) and not spec.op.opaque and not stays(spec.op, spec.outputs[0].dtype):
         return spec.op.define(spec.inputs, spec.attrs)
     return _of_itself(asked(spec))
@@ -60,7 +60,7 @@ def definition_of(spec: Spec) -> Definition:
 
 @lru_cache(maxsize=4096)
 def _of_itself(asked: AskedSpec) -> Definition:
-    """Return the definition of an op alone; equal specs get the same object, as caches are keyed by it."""
+    """Return the definition of a single op. Equal specs get one identical object, since caches are keyed by it."""
     spec = asked.spec
     arguments = tuple(argument(i, t) for i, t in enumerate(spec.inputs))
     outputs = (apply(spec.op, arguments, spec.attrs),)
@@ -69,7 +69,7 @@ def _of_itself(asked: AskedSpec) -> Definition:
 
 @lru_cache(maxsize=4096)
 def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
-    """Return the loops of a definition whose reductions become one pass (one_pass.py); None where they do not."""
+    """Return the loops of a definition whose reductions fuse into one pass (one_pass.py); None where they do not."""
     plain = loops_of(definition, apart)
     if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
         return None
@@ -89,9 +89,9 @@ def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | N
 
 @lru_cache(maxsize=4096)
 def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram | str:
-    """Return the loops of a definition, or why there are none. apart: for operands whose rows lie anywhere. few_rows: products of
-    weights are streams over them (skinny_product.py), whatever the number of rows: at how many they pay is for costs. updates:
-    memory that rows are written into holds the operand already (`StageProgram.updated`)."""
+    """Return the loops of a definition, or why there are none. apart: for operands with arbitrary row strides. few_rows: products
+    with weights stream over these (skinny_product.py), for any number of rows; costs decide when that pays. updates: memory into
+    which rows are written already holds the operand (`StageProgram.updated`)."""
     streams = _streams_of(definition, apart) if few_rows else None
     if isinstance(streams, StageProgram):
         return streams
@@ -100,19 +100,19 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
 
 
 def lowered(loops: Program | str) -> Program:
-    """Return loops. Raises NotLowered where they are the reason why there are none."""
+    """Return `loops`. Raises NotLowered where they are a string, the reason why there are none."""
     if isinstance(loops, str):
         raise NotLowered(loops)
     return loops
 
 
 class _TooManyTurns(str):
-    """Why there are no loops: the definition is a product, or a sum of sums."""
+    """The reason for refusing a definition that is a matrix product, or a sum of sums."""
 
 
 @lru_cache(maxsize=4096)
 def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgram | str:
-    """Return `loops_of` without streams, cached: several callers ask for it."""
+    """Return `loops_of` without streams, cached because several callers request it."""
     if not updates:
         rows = _plain_of(definition, apart, True)
         if isinstance(rows, StageProgram) and not rows.updated:     # nothing is written into an operand: the same loops
@@ -142,8 +142,8 @@ def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
 
 
 def _counted(program: StageProgram, end: int) -> tuple[int, int]:
-    """Return the elements that are read and written (of a table those that are asked for), and the turns of the innermost loops.
-    end: at the least sizes (0), or at the largest (1)."""
+    """Return the elements read and written (of a table: those looked up), and the innermost iterations. end: for the least sizes
+    (0) or the largest (1)."""
     updated = [program.outputs[o] for o, _ in program.updated]
     elements, turns = {a: d.bounds(a.size)[end] for a in program.outputs if a not in updated}, 0
     for nest in program.nests:
@@ -162,7 +162,7 @@ def _counted(program: StageProgram, end: int) -> tuple[int, int]:
 
 
 def _too_many(program: StageProgram) -> str | None:
-    """Why a program is more than one call can be handed."""
+    """Return why a program has more arrays or dims than one call accepts; None where it has not."""
     arrays = (*program.operands, *program.outputs)
     if len(arrays) > library.MAX_PTR or len(program.dims) > library.MAX_INT:
         return f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes"

@@ -1,15 +1,14 @@
-"""skinny_product: products of few rows as loops over columns, each of which reads one row of a weight, as fast as memory hands it
-over.
+"""skinny_product: matrix products of few rows as loops over columns, each reading one row of a weight, at the speed of memory.
 
-    nest over i in 0..n                     # what the products multiply, made first
+    nest over i in 0..n                     # the products' left factors, computed first
         …
-    nest over j in 0..2048, i in 0..n       # the rows that meet a row of a weight are innermost: it comes from memory once
+    nest over j in 0..2048, i in 0..n       # the rows that use a row of a weight are innermost: memory is read once
         t0[] = sum over r in 0..640 of t[640·i + r] · gate[640·j + r]
         t1[] = sum over r in 0..640 of t[640·i + r] · up[640·j + r]
         y[2048·i + j] = t0[] · t1[]
 
-In: a program lowered with `few_rows`, arranged.  Out: the same, changed in place. Nests of products are the last ones and run
-beside each other, so that such a program waits for its threads once.
+In: a program lowered with `few_rows`, arranged.  Out: the same program, changed in place. The nests of products come last and run
+concurrently, so that the program waits for its threads once.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 
 FEWEST = 128
-"""elements of a sum that is taken by several vectors"""
+"""elements from which on a sum uses several vectors of accumulators"""
 
 
 def streamed(program: StageProgram) -> StageProgram:
-    """With products as streams over their weights. Raises NotLowered where some are none, or are not the last that is done."""
+    """Return the program with its products as streams over weights. Raises NotLowered where one cannot be, or they are not last."""
     streams = [nest for nest in program.nests if any(s.product for s in nest.stages)]
     if not streams or streams != program.nests[-len(streams):]:
         raise NotLowered("more is made of its products, taken together")
@@ -48,7 +47,7 @@ def streamed(program: StageProgram) -> StageProgram:
 
 
 def weight_of(s: Stage) -> Value | None:
-    """The load of a product's larger factor, an operand; None where one of the two does not lie along memory."""
+    """Return the load of a product's larger factor. None where that is no operand, or where either factor is not contiguous."""
     loads = [v.args[0] if v.op == "cast" else v for v in s.value.args]
     if s.value.op != "mul" or any(v.op != "load" or v.args or d.coefficient(v.attr[1], s.reduce[-1].name) != 1 for v in loads):
         return None

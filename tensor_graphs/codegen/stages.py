@@ -6,21 +6,20 @@
         y[i·m + j] = exp(x[i·m + j] − t0[]) / t1[]    over j in 0..m
 
 Indices are dims: integer expressions of the axes' symbols and of the graph's dims, in the normal form of language/dims.py, so that
-views (reshape, permute, slice, expand) fold into them. `print(program)` shows all of it.
+views (reshape, permute, slice, expand) fold into them. `print(program)` shows the entire program.
 
-What a renderer does with a program, whatever language it prints; interpret.py does it in numpy and says in doubt what is meant:
-- The nests run one after another, each when the one before is done. The turns of a nest's axes are independent of each other, but
-  where a stage stands at a lower level than the innermost one: it is made again for each turn of its `level` outer axes, before
-  deeper stages run. So the axes up to the lowest level above 0 may be spread over threads or blocks; a nest at level 0 is one turn.
-- Within a turn the stages run in order. Those that store may walk their `axes` in any order; a reduction takes its values together
-  in any order (sums of floats: no less accurate than with f64 across blocks of a few hundred); a scan takes them in order.
-- Scratch of level 0 is one array for all nests; of a level above it is made again in each turn and belongs to it (of size 1: a
-  register).
-- Neighbouring stages `within` an axis are one loop over it, whose turns run in order: blocks of an axis that none of them holds
-  whole. A stage that is `joined` takes its value together with what its target holds, which is first multiplied by `factor`.
+The following rules define what any renderer prints. interpret.py implements them in numpy and settles doubts about the meaning.
+- The nests run one after another. The iterations ("turns") of a nest's axes are independent, so threads or blocks may share the
+  axes up to the lowest stage level above 0. A stage at a lower level than the innermost runs again for each turn of its `level`
+  outer axes, before deeper stages run. A nest at level 0 is one turn.
+- Within a turn the stages run in order. A stage that stores may walk its `axes` in any order. A reduction may combine its values in
+  any order (sums of floats: no less accurate than with f64 across blocks of a few hundred). A scan combines them in order.
+- Scratch of level 0 is one array for all nests. Scratch of a higher level belongs to one turn (of size 1: a register).
+- Neighbouring stages `within` an axis share one loop over it, whose turns run in order. Each turn is a block of an axis that no
+  stage stores completely. A `joined` stage combines its value with its target's old value, which is first multiplied by `factor`.
 - A load with an argument reads memory only where that is true, and is 0 elsewhere.
-- Arithmetic goes on in `computed_in(dtype)`; what is stored to an output is rounded to its dtype.
-- `Nest.tile` and what is called advice are advice: what is computed does not change without it.
+- Arithmetic is done in `computed_in(dtype)`; values stored to an output are rounded to its dtype.
+- `Nest.tile` and fields called advice are advice: results do not depend on them, except for the order of sums.
 """
 
 from __future__ import annotations
@@ -37,34 +36,34 @@ from tensor_graphs.language.dtypes import DType, f32
 Pairs = tuple[tuple[int, int], ...]
 
 WINDOW, NEAR = 8, (1, 2, 3, 4)
-"""the longest window; how far apart in memory its places are, at most, so that many of them are computed at the same time"""
+"""most elements of a window, and strides between its positions for which many are computed at the same time"""
 
 Monoid = Literal["sum", "max", "product"]
-"""how values are taken together: an associative operation with an identity (0, the least number or −∞, 1)"""
+"""name of the operation that combines values: associative, with an identity (0, the least number or −∞, 1)"""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A loop from 0 to size. symbol: what stands for it in indices."""
+    """A loop from 0 to size. symbol: the dim that represents its index."""
 
     name: str
     size: Dim
 
     @property
     def symbol(self) -> Dim:
-        """The index as a dim, with its bounds."""
+        """The axis's index as a dim, with its bounds."""
         return index_symbol(self.name, self.size)
 
 
 def index_symbol(name: str, size: Dim) -> Dim:
-    """A symbol for an index below a size; of an axis with one element it is 0. One that may be empty keeps a symbol, so that
+    """Return a symbol for an index below a size; for an axis of one element, 0. A possibly empty axis keeps a symbol, so that
     nothing is read before its loop is entered."""
     low, high = d.bounds(size)
     return 0 if low == high == 1 else d.dim(name, 0, max(high - 1, 0))
 
 
 def flat(axes: Sequence[Axis]) -> Dim:
-    """Return the index of a turn of all axes, the last one fastest."""
+    """Return the flat index over all axes, the last axis fastest."""
     index: Dim = 0
     for axis in axes:
         index = index * axis.size + axis.symbol
@@ -73,9 +72,9 @@ def flat(axes: Sequence[Axis]) -> Dim:
 
 @dataclass(eq=False)
 class Array:
-    """Memory that is loaded from and stored to: an operand, an output, or a value of the program's own (scratch).
+    """Memory for loads and stores: an operand, an output, or a temporary of the program (scratch).
 
-    level: of scratch, how many axes of its nest it is made again for; 0: the nests share it. size: elements at that level."""
+    level: number of outer nest axes for whose turns scratch is separate; 0: the nests share it. size: elements at that level."""
 
     name: str
     role: Literal["operand", "output", "scratch"]
@@ -90,13 +89,12 @@ class Array:
 
 @dataclass(eq=False)
 class Value:
-    """A scalar expression; equal ones are one object (`Values.make`).
+    """A scalar expression; equal expressions are one object (`Values.make`).
 
     op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset, and the axes
-    inside of which the array is there; its argument, if any, is the condition without which 0 is read and memory is left alone) ·
-    the name of an atomic op, or of a function of one number that the renderer has. symbols: the axes (and gathered indices) that it
-    depends on.
-    """
+    inside of which the array exists; an optional argument is a condition, without which the result is 0 and memory is not read) ·
+    the name of an atomic op, or of a scalar function that the renderer has. symbols: the axes and gathered indices that it depends
+    on."""
 
     op: str
     args: tuple[Value, ...]
@@ -114,7 +112,7 @@ class Value:
 
 
 def values_in(*roots: Value) -> Iterator[Value]:
-    """Yield values and all that they are made of, each once."""
+    """Yield values and all their subexpressions, each once."""
     todo, seen = list(roots), set[Value]()
     while todo:
         v = todo.pop()
@@ -125,7 +123,7 @@ def values_in(*roots: Value) -> Iterator[Value]:
 
 
 def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
-    """Return a value with all that it is made of changed, arguments first: `change` gets a value and its changed arguments."""
+    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments."""
     cache: dict[Value, Value] = {}
 
     def one(v: Value) -> Value:
@@ -137,7 +135,7 @@ def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value]) 
 
 
 def lies_across(load: Value, outer: str, inner: str) -> bool:
-    """Return whether a load walks memory one by one along the axis `outer`, and far apart along `inner`."""
+    """Return whether a load is contiguous along the axis `outer`, and strided along `inner`."""
     offset = load.attr[1]
     step = d.coefficient(offset, inner)
     return not load.args and step is not None and step not in (0, 1, -1) and d.coefficient(offset, outer) == 1
@@ -146,8 +144,8 @@ def lies_across(load: Value, outer: str, inner: str) -> bool:
 def products_alone(program: StageProgram) -> frozenset[Value]:
     """Return the products that have to be rounded before something is added to them, because a difference depends on that rounding.
 
-    x − ⌊x / y⌋·y is what is left of x only where the product is rounded. exp(x·s − max(x·s)) is 1 at the greatest only where both
-    round x·s alike: by one fused multiply-add of 1e10·s it would be 0 or ∞."""
+    x − ⌊x / y⌋·y is the remainder of x only where the product is rounded. exp(x·s − max(x·s)) is 1 at the maximum only where both
+    round x·s alike: one fused multiply-add of 1e10·s would make it 0 or ∞."""
     stages = [s for nest in program.nests for s in nest.stages]
     greatest = {s.target: s.value for s in stages if s.monoid == "max"}
     alone: set[Value] = set()
@@ -162,7 +160,7 @@ def products_alone(program: StageProgram) -> frozenset[Value]:
 
 
 def _products_added(v: Value) -> Iterator[Value]:
-    """Yields the products that a value is, adds up or chooses from, but for multiples by a power of two, which are exact."""
+    """Yield the products that a value is, adds or selects, except multiples by a power of two, which are exact."""
     if v.op == "mul":
         if not any(a.op == "constant" and abs(math.frexp(a.attr)[0]) == 0.5 for a in v.args):
             yield v
@@ -172,18 +170,19 @@ def _products_added(v: Value) -> Iterator[Value]:
 
 
 def dim_of(value: Value) -> Dim | None:
-    """The index that a value holds itself, or loads from."""
+    """Return the index that a value is or loads from; None for other values."""
     held: Dim | None = value.attr if value.op == "index" else value.attr[1] if value.op == "load" else None
     return held
 
 
 def computed_in(dtype: DType) -> DType:
-    """The dtype that arithmetic is done in: narrow floats are computed in f32 and rounded when they are stored."""
+    """Return the dtype of arithmetic: narrow floats are computed in f32 and rounded when they are stored."""
     return f32 if dtype.is_float and dtype.itemsize < f32.itemsize else dtype
 
 
 class Values:
-    """A factory of hash-consed values: equal arguments give one object. gathered: symbol -> the loaded value that it stands for."""
+    """A factory of hash-consed values: equal arguments give one object. gathered: index symbol -> the value loaded at run time for
+    it."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], Value] = {}
@@ -202,7 +201,7 @@ class Values:
         return len(self._known)
 
     def symbols_of(self, index: Dim) -> frozenset[str]:
-        """Return the symbols that an index depends on; a gathered one on what its value depends on, in addition to itself."""
+        """Return the symbols of an index. A gathered symbol adds those on which its value depends."""
         if not isinstance(index, d.Expr):
             return frozenset()
         out = frozenset(index.symbols)
@@ -227,7 +226,7 @@ class Values:
         return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, frozenset[str]()))
 
     def gather(self, value: Value, size: Dim) -> Dim:
-        """Return an index below `size` that is read at run time; loads with it are guarded against what lies outside."""
+        """Return an index below `size` whose value is read at run time; loads with it need a guard against values out of range."""
         name = f"_g{value.number}"
         self.gathered[name] = value
         return index_symbol(name, size)
@@ -249,9 +248,9 @@ def _dims_of(attr: Any) -> Iterator[Dim]:
 
 @dataclass(frozen=True)
 class Scan:
-    """A running reduction: the stage's target at each turn of `axis`, one of the stage's own, is its value at this and all earlier
-    turns (before: at the earlier ones only) taken together, beginning with `start`, or the monoid's identity. Indices say that it
-    runs backwards."""
+    """A running reduction over `axis`, one of the stage's own axes. The target at each turn combines the values of this and all
+    earlier turns (before: of earlier ones only) with `start`, or the monoid's identity. A scan runs backwards if the indices
+    reverse the axis."""
 
     axis: Axis
     before: bool = False
@@ -262,11 +261,11 @@ class Scan:
 class StageAdvice:
     """Advice on how a stage is walked; results do not change, except for the order of sums.
 
-    block: elements that a sum of narrow floats runs over before it goes on in a wider dtype, for each of its lanes; of a scan,
-    SCANNED. lanes: vectors of accumulators of a reduction along memory (1: as the compiler likes). unroll: turns of the innermost
-    loop that are written out (1: as it likes). columns, rows: of a reduction across memory, how many are reduced at the same time,
-    and how many are summed in the narrow dtype. Sums of 2048 rows of 768 to 1024 f32 took 0.6 of the cold and of the hot time with
-    256 columns rather than 512 or 1024, with 4096 in a row 0.8 and 0.5; fewer columns are no faster."""
+    block: elements that a sum of narrow floats adds, in each of its lanes, before it continues in a wider dtype; for a scan, see
+    SCANNED. lanes: accumulator vectors of a reduction along memory (1: the compiler decides). unroll: unrolled turns of the
+    innermost loop (1: the compiler decides). columns, rows: of a reduction across memory, columns reduced at the same time, and
+    rows summed in the narrow dtype. Sums of 2048 rows of 768 to 1024 f32 took 0.6 of the cold and of the hot time with 256 columns
+    rather than 512 or 1024; for rows of 4096, 0.8 and 0.5; fewer columns are no faster."""
 
     block: int = 512
     lanes: int = 1
@@ -276,16 +275,16 @@ class StageAdvice:
 
 
 SCANNED = 128
-"""elements that a scan along memory computes before it runs over them: few, so that memory is read while they are run over.
-Measured on 1024 rows of 1024 f32, one thread: with 64 or 128 0.48 of the cold time of 512, and 0.8 of the hot one"""
+"""elements that a scan along memory computes before it accumulates them: few, so that memory is read while it accumulates. Measured
+on 1024 rows of 1024 f32, one thread: 64 or 128 took 0.48 of the cold time of 512, and 0.8 of the hot time"""
 
 SCAN_ADVICE = StageAdvice(block=SCANNED)
 
 
 @dataclass(frozen=True)
 class NestAdvice:
-    """grain: element steps that are a part of their own for a thread. tile: turns of either axis of a block. shared: outer axes
-    that threads share, at most. beside: it may run while the nest before it does."""
+    """Advice on a nest. grain: element steps that justify a separate part for a thread. tile: turns of each axis of a block.
+    shared: most outer axes that threads share. beside: it may run concurrently with the nest before it."""
 
     grain: int = 1 << 14
     tile: int = 64
@@ -295,11 +294,11 @@ class NestAdvice:
 
 @dataclass(eq=False)
 class Stage:
-    """target[index] = value, or the reduction of value over `reduce`, or a scan of it, for all `axes`, inside of `level` axes of
-    the nest. A stage with a monoid has axes to reduce or a scan, not both. product: it is a sum of products of rows and columns, in
-    a program for few rows. tiled: a product whose operands lie as a register tile reads them (tile_rows.py). within: an axis of
-    blocks around it and its neighbours, inside of the nest's; joined: a reduction goes on with what the target holds, times
-    `factor` (None: 1)."""
+    """target[index] = value, or its reduction over `reduce`, or its scan, for all `axes`, inside of `level` axes of the nest. A
+    stage with a monoid has axes to reduce or a scan, not both. product: a sum of products of rows and columns, in a program for few
+    rows. tiled: a product whose operands have the layout of a register tile (tile_rows.py). within: an axis of blocks around the
+    stage and its neighbours, inside the nest's axes. joined: a reduction continues from the target's old value, times `factor`
+    (None: 1)."""
 
     target: Array
     index: Dim
@@ -318,23 +317,22 @@ class Stage:
     tiled: bool = False
 
     def roots(self) -> tuple[Value, ...]:
-        """The expressions that it computes."""
+        """Return the expressions that the stage computes."""
         others = (None if self.scan is None else self.scan.start, self.factor)
         return (self.value, *(v for v in others if v is not None))
 
     @property
     def own(self) -> tuple[Axis, ...]:
-        """All loops inside of those of the nest."""
+        """All loops of the stage inside those of the nest."""
         return (*(() if self.within is None else (self.within,)), *self.axes, *self.reduce)
 
 
 @dataclass(eq=False)
 class Nest:
-    """Stages under shared outer axes, in an order in which each reads what those before it have written.
+    """Stages under shared outer axes, ordered so that each reads only what earlier ones have written.
 
-    tile: of a nest whose stages store along memory (their last axis) while operands lie along another axis of the nest, that axis:
-    both are best walked in blocks, so that what is read and what is written is used whole.
-    """
+    tile: an axis of the nest along which operands are contiguous, while the stages store along their last axis. Both axes are best
+    walked in blocks, so that cache lines read and written are used completely. None where there is no such axis."""
 
     axes: tuple[Axis, ...]
     stages: list[Stage]
@@ -343,8 +341,8 @@ class Nest:
 
 
 def across(s: Stage) -> bool:
-    """Return whether a reduction runs across memory: its last own axis walks memory rather than the reduced one, or that one is
-    shorter than a vector, as windows are."""
+    """Return whether a reduction runs across memory: its last own axis, not the reduced one, is contiguous, or the reduced axis is
+    shorter than a vector, as in a window."""
     if s.monoid is None or s.scan is not None or not s.axes:
         return False
     if any(str(x) == s.axes[-1].name for axis in s.reduce for x in d.symbols(axis.size)):
@@ -363,11 +361,11 @@ def across(s: Stage) -> bool:
 
 @dataclass(eq=False)
 class StageProgram:
-    """The program of one part. dims: the symbols of its sizes, in the order in which the kernel gets their values. dear, again: how
-    many values are dear and needed by several stages, and which of them are computed again instead of kept. derivation: the rules
-    by which it was made of what was lowered, one line each (one_pass.py). updated: pairs of an output and an operand, which nothing
-    reads, where only what differs from the operand is stored. shared: those of an output and an operand in whose memory it may lie,
-    the updated ones included (in_place.py). doubles: the definition itself has numbers of f64: they stay f64."""
+    """The program of one part. dims: the symbols of its sizes, in the order of the kernel's arguments. dear: number of costly
+    values that several stages need; again: those of them that are recomputed instead of stored. derivation: the rules that derived
+    it from the lowered program, one line each (one_pass.py). updated: pairs (output, operand) where only the elements that differ
+    from the operand are stored, and nothing else reads either. shared: all pairs (output, operand) that may share memory, including
+    the updated ones (in_place.py). doubles: the definition itself has f64 numbers, which stay f64."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
@@ -420,7 +418,7 @@ _INFIX = {"add": "+", "mul": "*", "less": "<", "not_equal": "≠", "and": "&", "
 
 
 def shown(value: Value) -> tuple[str, list[str]]:
-    """Return a value as text, and lines for the values that it uses more than once, under names."""
+    """Return a value as text, and lines that define names for the values it uses more than once."""
     uses: dict[Value, int] = {}
     order: list[Value] = []
     todo = [(value, False)]

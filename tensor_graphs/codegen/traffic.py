@@ -1,4 +1,4 @@
-"""traffic: how many bytes a program moves: each nest is a pass over what it reads and writes, as an expression of its dims."""
+"""traffic: the bytes a program moves, as an expression of its dims. Each nest is one pass over everything it reads and writes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
 APART = 4
-"""times its bytes that an array counts whose neighbours in memory are not neighbours in the loop: 4 to 5 measured for a turned
-matrix of 0.5 to 4 MB, where 16 floats share a line of the cache and some are read before it is gone"""
+"""factor on the bytes of an array that the loop does not read contiguously: 4 to 5 measured for a transposed matrix of 0.5 to 4 MB,
+where 16 floats share a cache line, and only some of them are read before it is evicted"""
 
 
 def traffic_of(program: StageProgram) -> Dim:
-    """Return the bytes of all passes. What several stages of a nest read counts once; of a table what is asked for counts."""
+    """Return the bytes of all passes. What several stages of a nest read counts once; of a table, only elements looked up count."""
     total: Dim = 0
     for nest in program.nests:
         moved: dict[Array, Dim] = {}
@@ -26,7 +26,7 @@ def traffic_of(program: StageProgram) -> Dim:
 
 
 def _moved(program: StageProgram, nest: Nest, stage: Stage) -> Iterator[tuple[Array, Dim]]:
-    """Each array that a stage reads or writes in memory, and the bytes of it."""
+    """Yield each array that a stage reads or writes in memory, and its bytes."""
     axes = (*nest.axes[:stage.level], *stage.own)
     inner = (*stage.axes[-1:], *stage.reduce[-1:]) or axes[-1:]
     gathered = (v for name, v in program.values.gathered.items() if name in stage.value.symbols)
@@ -41,5 +41,5 @@ def _moved(program: StageProgram, nest: Nest, stage: Stage) -> Iterator[tuple[Ar
 
 
 def _depends(size: Dim, axes: tuple[Axis, ...]) -> bool:
-    """Return whether a size is that of an axis which depends on the axes around it."""
+    """Return whether the size of an axis depends on the axes around it."""
     return bool({str(s) for s in d.symbols(size)} & {a.name for a in axes})

@@ -1,5 +1,5 @@
-"""tuned: a kernel of `gen` for one signature, whose loops a schedule arranges (actions.py). Its source is text that says so: the
-schedule is part of its identity, stands in the database with it, and is enough to make the kernel again in any process.
+"""tuned: kernels of `gen` for one signature, with loops arranged by a schedule (actions.py). The kernel's source is JSON with the
+schedule. It is part of the kernel's identity, is stored with it in the database, and suffices to rebuild it in any process.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.dims import Dim
 
 PREFIX = f"{backend.NAME}.tuned_"
-"""what the names of such kernels begin with"""
+"""the prefix of tuned kernels' names"""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The content of a tuned kernel's source. computes: the key of the signature; op: its name."""
+    """The content of a tuned kernel's source. computes: the key of the signature; op: the name of its op."""
 
     computes: str
     op: str
@@ -48,19 +48,19 @@ def kernel_from(text: str) -> Kernel:
 
 
 def text_of(kernel: Kernel, spec: Spec) -> str:
-    """The C text of a tuned kernel, its schedule and its math as comments. Raises NotLowered."""
+    """Return the C source of a tuned kernel, with its schedule and its math as comments. Raises NotLowered."""
     chosen = "\n".join(f" * {action}" for action in schedule_of(kernel))
     return f"/* schedule:\n{chosen}\n */\n{c_source.rendered(_found(kernel.source, spec))}"
 
 
 def differs(kernel: Kernel, spec: Spec) -> str:
-    """Return the actions of a tuned kernel that the rules would not choose, for people."""
+    """Return the actions of a tuned kernel that differ from the rules' choice, as readable text."""
     rules = actions.seed(lowered_request.definition_of(spec))
     return "; ".join(str(a) for a in schedule_of(kernel) if a not in rules)
 
 
 def schedule_of(kernel: Kernel) -> Schedule:
-    """Return how the loops of a tuned kernel are arranged."""
+    """Return the schedule of a tuned kernel."""
     return _said(kernel.source).schedule
 
 

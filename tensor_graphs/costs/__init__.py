@@ -1,6 +1,6 @@
-"""costs: the time of a call: under which key it is filed where it was measured, and an estimate where it was not.
+"""costs: estimates of the time of a call, and the keys under which measured times are filed.
 
-In: a signature at concrete sizes, a backend, device constants (measured, or stated priors).  Out: the keys of rows; seconds, which
-are estimates and always marked so.
+In: a signature at concrete sizes, a backend, device constants (measured or assumed).  Out: keys of rows in the database, and
+seconds that are always marked as estimates.
 May import: language, meaning, devices, kernels, codegen, records.
 """

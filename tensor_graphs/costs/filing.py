@@ -1,7 +1,7 @@
 """filing: the keys under which requests and measurements of a kernel are filed. Every writer or reader of rows uses them.
 
-A question is: which code (`implementation_of`), on which signature at which sizes (`timed_workload`; `verify_workload` for all
-sizes), with which software and how many threads (`environment_of`), judged by which version of the comparison (`VERIFIER`).
+A row's key combines the code (`implementation_of`), the signature with its sizes (`timed_workload`; `verify_workload` covers all
+sizes), the software and number of threads (`environment_of`), and the version of the comparison (`VERIFIER`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from tensor_graphs.records.rows import FIXED as FIXED
 from tensor_graphs.records.rows import GraphRecord, ImplementationRecord, SourceRecord, WorkloadRecord, digest
 
 VERIFIER = "7"
-"""version of the comparison (measure/judge.py); another version asks every question again"""
+"""Version of the comparison (measure/judge.py). Rows of another version do not count: everything is compared and timed again."""
 
 
 class Described(Protocol):
-    """Description of where the values of an operand come from (measure/points/descriptors.py)."""
+    """Description of an operand's values: how they are generated (measure/points/descriptors.py)."""
 
     def to_json(self) -> dict[str, Any]: ...
 
 
 def environment_of(backend: str, threads: int | None = None) -> Environment:
-    """Return the environment of one backend on this machine, cached for the process. threads: instead of the default number."""
+    """Return the environment of a backend on this machine. threads: their number instead of the default one."""
     return _environment(backend, threads)
 
 
@@ -45,11 +45,11 @@ def _environment(backend: str, threads: int | None) -> Environment:
 
 
 ASSUMES = "assumes "
-"""how the description of a measurement begins, or ends in brackets, where a kernel in it assumes conditions on values"""
+"""Start of a measurement's description, or of brackets at its end, that names the conditions on values that its kernels assume."""
 
 
 def assumed_by(kernels: Iterable[Kernel]) -> str:
-    """Return the assumptions of these kernels as rows have them: `assumes no overflow`; "" for none."""
+    """Return the conditions that these kernels assume, as rows store them: `assumes no overflow`; "" if there are none."""
     conditions = sorted({condition for kernel in kernels for condition in kernel.assuming})
     return f"{ASSUMES}{' and '.join(conditions)}" if conditions else ""
 
@@ -61,9 +61,9 @@ def implementation_of(kernel: Kernel) -> ImplementationRecord:
 
 
 def part_implementation(part: Signature, target: Signature, steps: Sequence[tuple[str, Kernel]]) -> ImplementationRecord:
-    """Return the implementation under which a time of a part as a whole is filed, computed in one of its ways by these kernels.
-    target: the signature of what runs in the part's place (a recipe's, or the part's own); steps: with the keys of their
-    signatures."""
+    """Return the implementation under which the time of a part, computed by several kernels, is filed. target: the signature that
+    they compute (the part's, or that of a recipe: a graph that means the same). steps: each kernel with the key of its
+    signature."""
     computed = digest([target.key, sorted((key, kernel.identity) for key, kernel in steps)])
     way = "its own words" if target.key == part.key else target.key[:12]
     return ImplementationRecord("GRAPH_RECIPE", f"{part.spec.op.name} as {way} by {computed[:12]}", "recipe", computed, part.key,
@@ -71,12 +71,12 @@ def part_implementation(part: Signature, target: Signature, steps: Sequence[tupl
 
 
 def part_environment(steps: Sequence[tuple[str, Kernel]], threads: int | None = None) -> Environment:
-    """Return the environment of all backends that compute a part."""
+    """Return the environment that combines all backends that compute a part."""
     return path_environment({kernel.backend for _, kernel in steps}, threads)
 
 
 class Way(Protocol):
-    """A path of a whole graph (paths/path.py); its id covers the graph, the choices and the identities of the kernels."""
+    """A path of an entire graph (paths/path.py). `id` covers the graph, the choices and the identities of the kernels."""
 
     @property
     def id(self) -> str: ...
@@ -86,21 +86,20 @@ class Way(Protocol):
 
 
 def path_implementation(path: Way, description: str = "") -> ImplementationRecord:
-    """Return the implementation under which a time of a whole graph along one path is filed. description: what it runs, for people.
-    """
+    """Return the implementation under which the time of an entire graph along one path is filed. description: a text for people."""
     return ImplementationRecord("GRAPH_RECIPE", f"path {path.id}", "recipe", path.id, path.graph_key, path.graph_key,
                                 description=description or None)
 
 
 def path_workload(graph: Graph, binding: Mapping[str, int]) -> WorkloadRecord:
-    """Return the workload under which times of a whole graph are filed: its dims by their canonical names, like a signature's, so
-    that a path of one op is filed with the op's kernels."""
+    """Return the workload under which times of an entire graph are filed. Its dims have canonical names, as those of a signature
+    do, so a path of a single op is filed together with the kernels of that op."""
     axes = {f"d{i}": int(binding[n]) for i, n in enumerate(graph.dim_order) if n in binding}
     return WorkloadRecord(graph.structural_key, axes or {FIXED: 1})
 
 
 def path_environment(backends: Iterable[str], threads: int | None = None) -> Environment:
-    """Return the environment of all backends that compute a path."""
+    """Return the environment that combines all backends that compute a path."""
     return combine(environment_of(backend, threads) for backend in backends)
 
 
@@ -113,24 +112,24 @@ def graph_record(signature: Signature) -> GraphRecord:
 
 
 def verify_workload(signature: Signature) -> WorkloadRecord:
-    """Return the workload under which a verdict over all sizes is filed: no axes."""
+    """Return the workload, without axes, under which a verdict over all sizes is filed."""
     return WorkloadRecord(signature.key)
 
 
 def verdict_key(kernel: Kernel, signature: Signature) -> tuple[str, str]:
-    """Return the key of a verdict over all sizes, as in `latest_traces`: the code, and the workload."""
+    """Return the key of a verdict over all sizes, as `latest_traces` uses it: (identity of the code, key of the workload)."""
     return kernel.identity, verify_workload(signature).key
 
 
 def timing_key(kernel: Kernel, signature: Signature, binding: Mapping[str, int], descriptors: Sequence[tuple[str, Described]] = (),
                ) -> tuple[str, str]:
-    """Return the key of a timing, made as the key of a verdict is."""
+    """Return the key of a timing: (identity of the code, key of the timed workload)."""
     return kernel.identity, timed_workload(signature, binding, descriptors).key
 
 
 def timed_workload(signature: Signature, binding: Mapping[str, int],
                    descriptors: Sequence[tuple[str, Described]] = ()) -> WorkloadRecord:
-    """Return the workload under which a time is filed: the signature's axes, or (if it has none) a single axis "fixed", and where
-    the values of operands come from, if from elsewhere."""
+    """Return the workload under which a time is filed: the axes of the signature (a single axis "fixed" if it has none), and the
+    descriptors of those operands whose values are not the default ones."""
     inputs = tuple({"name": name, **descriptor.to_json()} for name, descriptor in descriptors)
     return WorkloadRecord(signature.key, signature.axes(binding) or {FIXED: 1}, inputs)

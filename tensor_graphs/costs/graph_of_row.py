@@ -1,4 +1,4 @@
-"""graph_of_row: a check that a row of the database holds the graph of its key. The records room knows no graph."""
+"""graph_of_row: a check that a row of the database contains the graph of its key. The package `records` cannot read graphs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tensor_graphs.language.text import parse_graph
 
 
 def why_no_graph(text: str, json: str, key: str) -> str | None:
-    """Explain why the text or the JSON of a row does not read back as the graph of its structural key; None where both do.
-    Compilation and measurement use these readers, too."""
+    """Return why the text or the JSON of a row does not parse to the graph of its structural key, or None if both do. The parsers
+    are those that compilation and measurement use."""
     for what, read in (("text", lambda: parse_graph(text)), ("JSON", lambda: graph_from_json(json))):
         try:
             stored_key = read().structural_key

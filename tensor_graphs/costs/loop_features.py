@@ -1,7 +1,7 @@
-"""loop_features: the loops of a signature, for any kernel of it: sizes that are reduced, scanned or multiplied, and the stages
-that its definition is lowered to, as features of the learned cost model (features.py).
+"""loop_features: features of the learned cost model (features.py) that hold for every kernel of a signature: the sizes of its
+reductions, scans and matrix products, and the loop stages to which its definition is lowered.
 
-Both are derived once for a signature, as expressions of its dims; a call evaluates them.
+They are derived once for a signature, as expressions of its dims, and evaluated for each call.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import Node, walk
 
 DEEPEST = 12
-"""depth to which definitions within definitions are expanded"""
+"""Depth to which nested definitions of composites are expanded."""
 
 SLOW = 4.0
-"""flops of an atomic op, from which on it counts as one that takes many instructions: a division, a root, an exponential"""
+"""Flops per element from which an atomic op counts as slow (many instructions): a division, a root, an exponential."""
 
 
 @dataclass
 class Shapes:
-    """counts: independent of sizes, by name. sizes: expressions, by name."""
+    """Features of a signature by name. counts: numbers that do not depend on sizes. sizes: expressions of the dims."""
 
     counts: dict[str, float] = field(default_factory=dict)
     sizes: dict[str, Dim] = field(default_factory=dict)
 
     def at(self, binding: Mapping[str, int]) -> dict[str, float]:
-        """Return them as features: counts unchanged, sizes as logarithms."""
+        """Return the features at these sizes: counts unchanged, sizes as log2(size + 1)."""
         return self.counts | {name: math.log2(float(d.evaluate(size, binding)) + 1.0) for name, size in self.sizes.items()}
 
 
@@ -61,8 +61,9 @@ def _atomic(nodes: tuple[Node, ...] | list[Node], deeper: int = DEEPEST) -> Iter
 
 
 def _add_ops(signature: Signature, shapes: Shapes) -> None:
-    """Count the atomic ops of each group, and those that take many instructions; add the sizes of the largest reduction: outside,
-    along and below what is reduced (of a product: its rows and columns, and what is summed over)."""
+    """Count the atomic ops of each group and the slow ones. Add three sizes of the largest reduction: the products of the axes
+    before those reduced, of the reduced axes, and of the later axes. (In a matrix product: rows and columns, and the summed
+    axis.)"""
     largest = 0
     for op, node in _atomic(signature.graph.nodes):
         for group in (op.group, "slow") if op.flops >= SLOW else (op.group,):
@@ -106,6 +107,6 @@ def _turns(nest: Nest, stage: Stage) -> float:
 
 
 def _product(axes: tuple[Axis, ...], program: StageProgram) -> Dim:
-    """Return the product of their sizes; of one whose size depends on other axes, the largest."""
+    """Return the product of the axes' sizes. An axis whose size depends on other axes counts with its largest size."""
     names = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
     return d.product(d.bounds(a.size)[1] if isinstance(a.size, d.Expr) and set(a.size.symbols) & names else a.size for a in axes)

@@ -1,33 +1,32 @@
-"""precision: predictions, not bounds, of how far off a graph's outputs are because its values, or operands of its products, are
-rounded.
+"""precision: predictions, not bounds, of a graph's output error by the rounding of its values or of matrix products' operands.
 
-The model. Every node that rounds adds one unit roundoff u of its dtype (relative to its output); the roundings behind it amplify
-it:
+The model. Every node that rounds adds one unit roundoff u of its dtype (relative to its output); the roundings behind it (on the
+way from the node to an output) amplify it:
 
     error = max over paths to an output of  Σ u_i · (1 + AMPLIFICATION · √k_i),    k_i: roundings behind node i on the longest path
 
 n roundings that cannot amplify each other add up to n·u at worst and to √n·u if their signs are random (Higham, Accuracy and
 Stability of Numerical Algorithms, SIAM 2002, section 3; Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019). A network does amplify:
-each layer divides by norms and multiplies by weights, and an early error reaches all that depends on it. How much depends on the
-numbers; the factor is fitted to one model of random weights at its worst, and far too careful for others (decision 0006 has the
-tables). For n roundings of one dtype the sum grows like 2·u·n^1.5.
+each layer divides by norms and multiplies by weights, and an early error reaches everything that depends on it. The amount depends
+on the values. The factor is fitted to the worst case of one model of random weights, and overestimates the error of other models
+(decision 0006 has the tables). For n roundings of one dtype the sum grows like 2·u·n^1.5.
 
-Ops that only choose or move values round nothing, and neither do leaves: a bf16 weight is exact. A kernel's own inner roundings
-count as its one; how good kernels are is measured. A composite that no kernel computes runs by its definition, of which every value
-rounds. A loop that adds to its carry rounds that in each iteration: n·u. States are taken as exact, so errors that a recurrence
-adds up over many steps are not seen.
+Ops that only choose or move values round nothing, and neither do leaves: a bf16 weight is exact. The roundings inside a kernel
+count as one; the error of each kernel is measured elsewhere. A composite that no kernel computes runs by its definition, every
+value of which rounds. A loop that adds to its carry rounds the carry in each iteration: n·u. States are taken as exact, so errors
+that a recurrence accumulates over many steps are not seen.
 
-The model assumes that nothing cancels: rows of a norm lie about 0, or `centred` names the norm that subtracts a mean from computed
-floats. It does not cover ops that leap (a floor, an index or a comparison of a computed float: the smallest error moves it by a
-whole step), nor a long loop that multiplies its carry. `unpredictable` names these.
+The model assumes that nothing cancels: the rows of a norm have means near 0, or `centred` names the norm that subtracts a mean from
+computed floats. It does not cover ops that leap (a floor, an index or a comparison of a computed float: the smallest error moves
+the result by a whole step), nor a long loop that multiplies its carry. `unpredictable` names these.
 
-Products whose operands are rounded to fewer bits (`Kernel.precision`; be they in the definition of a composite or written as a sum
-of products) follow the same model: both operands of each are rounded, and of some million sums the furthest is off by 3.3 unit
-roundoffs (meaning/precision.py), so that one counts as LEAST of them where little comes behind it. Behind it, another product or a
-smooth composite, which keeps about the relative error of its operands, counts as one rounding; a power, a logarithm, a reciprocal
-or a sine, which make absolute errors relative ones or the other way round, as STEEP: a softmax of products of 256 was off by 17
-unit roundoffs, an exp by 23. A comparison of products, and what nothing is known of (an op without a definition, a loop of unknown
-length), allow no rounding at all.
+Matrix products whose operands are rounded to fewer bits (`Kernel.precision`) follow the same model, whether they are in the
+definition of a composite or written as a sum of products. Both operands of each product are rounded. Of some million sums the worst
+is off by 3.3 unit roundoffs (meaning/precision.py), so a product counts at least LEAST roundoffs. An op behind the product counts
+as one rounding if it about keeps the relative error of its operands (another product, a smooth composite). A power, a logarithm, a
+reciprocal or a sine, which turn absolute errors into relative ones or the reverse, count as STEEP roundings: a softmax of products
+of 256 was off by 17 unit roundoffs, an exp by 23. A comparison of products, an op without a definition, and a loop of unknown
+length allow no rounding.
 """
 
 from __future__ import annotations
@@ -55,18 +54,18 @@ from tensor_graphs.meaning.precision import Precision
 CAST = ATOMIC["cast"]
 
 AMPLIFICATION = 3.0
-"""factor by which √k roundings behind a node amplify its own"""
+"""Factor by which √k roundings behind a node amplify the rounding of that node."""
 
 Loses = Callable[[Node], float]
 _predicted: weakref.WeakKeyDictionary[Graph, dict[tuple[str, ...], float]] = weakref.WeakKeyDictionary()
 
 
 def predicted_error(graph: Graph, backends: Sequence[str] = ()) -> float:
-    """Return the relative error of the graph's outputs and states, if every value is rounded to its dtype. See the module's
-    docstring.
+    """Return the predicted relative error of the graph's outputs and states if every value is rounded to its dtype (see the
+    module).
 
-    backends: whose kernels there are; without any, or where one writes kernels for any piece, each composite of the library has
-    one. 0 for a graph that rounds nothing. One walk, cached with the graph.
+    backends: those whose kernels are available. If there are none, or one of them generates kernels for any piece, each library
+    composite counts as one kernel. A graph that rounds nothing has error 0. The result is cached with the graph.
     """
     by_backends, key = _predicted.setdefault(graph, {}), () if writes_kernels(backends) else tuple(backends)
     if key not in by_backends:
@@ -75,13 +74,13 @@ def predicted_error(graph: Graph, backends: Sequence[str] = ()) -> float:
 
 
 def _is_one_step(table: Mapping[str, list[Kernel]] | None, node: Node) -> bool:
-    """Return whether a kernel computes the node. Composites outside of the library have none: their definitions run."""
+    """Return whether a kernel computes the node. A composite outside of the library has no kernel: its definition runs."""
     return LIBRARY.get(node.op.name) is node.op and (table is None or bool(matching(Spec.of(node), table)))
 
 
 def amplified(roots: Sequence[Node], loses: Loses | None = None, counts: Loses | None = None, least: float = 1.0) -> float:
-    """Apply the model. loses: u_i (default: as the node's dtype rounds); counts: as how many roundings a node counts behind others
-    (default: one that rounds as one); least: factor on u_i at least."""
+    """Return the error of the roots by the model. loses: a node's unit roundoff u_i (default: that of its dtype). counts: how many
+    roundings a node adds behind other nodes (default: 1 if it rounds). least: lower limit of the factor on u_i."""
     order = walk(roots)
     lost = {node: (loses or unit_roundoff)(node) for node in order}
     behind = dict.fromkeys(order, 0.0)                                # roundings on the longest path from a node's output to a root
@@ -97,8 +96,8 @@ def amplified(roots: Sequence[Node], loses: Loses | None = None, counts: Loses |
 
 
 def unit_roundoff(node: Node) -> float:
-    """Return half the gap between 1 and the next larger float of the node's narrowest float output; 0 when the node rounds nothing.
-    Of a loop that adds to its carry: in all iterations together."""
+    """Return half the gap between 1 and the next larger float of the node's narrowest float output, or 0 if the node rounds
+    nothing. For a loop that adds to its carry, return the sum over all iterations."""
     floats = [t.dtype for t in node.types if t.dtype.is_float]
     if not floats or not _rounds(node):
         return 0.0
@@ -108,7 +107,7 @@ def unit_roundoff(node: Node) -> float:
 
 @dataclass(frozen=True)
 class _LoopRoundings:
-    """roundings: of the carry, in all iterations, at the largest size. adds: an iteration adds to it, and nothing else."""
+    """Roundings of a loop's carry, in all iterations at the largest size. adds: whether an iteration only adds to the carry."""
 
     roundings: int = 1
     adds: bool = True
@@ -132,8 +131,8 @@ def loop_roundings(node: Node) -> _LoopRoundings:
 
 
 def unpredictable(graph: Graph, tolerance: float) -> str:
-    """Return why nothing is known of a graph's error: the first op that leaps on a computed float, or a loop whose roundings may
-    come to more than a tolerance; "" where the prediction holds."""
+    """Return why a graph's error cannot be predicted: the first op that leaps on a computed float, or a loop whose roundings may
+    exceed the tolerance. Return "" if the prediction holds."""
     for node, computed in _computed(graph):
         unit, turns = unit_roundoff(node), loop_roundings(node)
         if any(computed) and _leaps(node):
@@ -144,13 +143,13 @@ def unpredictable(graph: Graph, tolerance: float) -> str:
 
 
 def centred(graph: Graph) -> str:
-    """Return the first op that subtracts a mean from computed floats, "" where there is none. Its result has their error times
-    |mean| over standard deviation, of which a graph alone knows nothing."""
+    """Return the name of the first op that subtracts a mean from computed floats, "" if there is none. Its relative error is that
+    of its operand times |mean| / standard deviation, a ratio that the graph alone does not determine."""
     return next((str(node.op.name) for node, computed in _computed(graph) if node.op.facts.centres and computed[0]), "")
 
 
 def _computed(graph: Graph) -> Iterator[tuple[Node, list[bool]]]:
-    """Yield each node, and which of its operands are floats that were rounded."""
+    """Yield each node with one flag per operand: whether the operand is a rounded float."""
     rounded: dict[Node, bool] = {}
     for node in walk(expand_all(graph.roots, lambda n: LIBRARY.get(n.op.name) is n.op)):
         rounded[node] = unit_roundoff(node) > 0 or any(rounded[i] for i in node.inputs)
@@ -181,17 +180,17 @@ def _rounds(node: Node) -> bool:
 
 
 LEAST = 4.0
-"""unit roundoffs that a product is off by"""
+"""Unit roundoffs by which a matrix product of rounded operands is off, at least."""
 
 STEEP = 64.0
-"""roundings that a steep op counts as behind a product"""
+"""Roundings that a steep op counts as when it follows a matrix product."""
 
 _of_products: weakref.WeakKeyDictionary[Graph, dict[Precision, float]] = weakref.WeakKeyDictionary()
 
 
 def too_coarse(graph: Graph | None, precision: Precision, tolerance: float | None, backends: Sequence[str] = ()) -> str:
-    """Return why no product of a graph may have a precision; "" where it may. graph: None where it is no longer referenced.
-    tolerance: None, where nothing may be narrower than the graph says."""
+    """Return why matrix products of a graph may not use this precision; "" if they may. graph: None if it no longer exists.
+    tolerance: None if nothing may be narrower than the graph says."""
     if tolerance is None:
         return f"products of {precision.name} are narrower than the graph says, and no tolerance allows them"
     predicted = math.inf if graph is None else predicted_with(graph, precision, backends)
@@ -203,9 +202,9 @@ def too_coarse(graph: Graph | None, precision: Precision, tolerance: float | Non
 
 
 def predicted_with(graph: Graph, precision: Precision, backends: Sequence[str] = ()) -> float:
-    """Return the relative error of the graph's outputs and states, if all its products of floats have this precision: that of one,
-    at least. Infinite where a result may be another one altogether, and where the graph cannot be written out. Cached with the
-    graph."""
+    """Return the predicted relative error of the graph's outputs and states if all its float matrix products have this precision:
+    at least the error of one. Infinite if the error may change a decision (a comparison) or the graph cannot be expanded.
+    Cached."""
     by_precision = _of_products.setdefault(graph, {})
     if precision not in by_precision:
         try:
@@ -219,7 +218,7 @@ def predicted_with(graph: Graph, precision: Precision, backends: Sequence[str] =
 
 
 def _behind(node: Node) -> float:
-    """Return for how many roundings it counts behind a product."""
+    """Return how many roundings a node counts as when it follows a matrix product."""
     is_of_floats, facts = any(i.dtype.is_float for i in node.inputs), node.op.facts
     if _is_product(node) or facts.steep is not None:
         return STEEP if facts.steep else 1.0
@@ -230,7 +229,7 @@ def _behind(node: Node) -> float:
 
 
 def _is_product(node: Node) -> bool:
-    """Return whether it is a sum of products of floats of 32 bits or fewer, as in the definitions of all products."""
+    """Return whether a node is a sum of products of floats of at most 32 bits, as in the definitions of all matrix products."""
     if not node.types[0].dtype.is_float or node.types[0].dtype.itemsize > 4:
         return False
     return node.op.name == "sum" and _through_views(node.inputs[0]).op.name == "mul"

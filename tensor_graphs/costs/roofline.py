@@ -1,4 +1,5 @@
-"""roofline: an estimate of a call's time: the slower of arithmetic and memory traffic, plus the cost of a call; of a copy's, too.
+"""roofline: an estimate of the time of a call: the larger of its arithmetic time and memory time, plus a fixed cost per call. It
+also estimates copies between devices.
 
 Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009. Floats: flop/s and byte/s.
 """
@@ -22,8 +23,8 @@ Shape = tuple[d.Dim, ...]
 
 @dataclass(frozen=True)
 class BackendRates:
-    """Per backend: seconds per call, share of the device's bandwidth and arithmetic that its kernels reach, and the factor by which
-    estimates made of these are off (the geometric mean of the ratio of cold times to estimates, or its inverse)."""
+    """Rates of one backend: seconds per call, the shares of the device's bandwidth and arithmetic that its kernels reach, and the
+    factor `off` by which the resulting estimates err (geometric mean of cold time ÷ estimate, or of the inverse)."""
 
     call_seconds: float
     bandwidth_share: float
@@ -33,8 +34,8 @@ class BackendRates:
 
 @dataclass(frozen=True)
 class DeviceRates:
-    """Rates of one device: byte/s read, flop/s in f32, seconds of a run around its calls. The defaults are priors of a small CPU;
-    the first compile of a graph that takes milliseconds replaces them, and `tg profile` does."""
+    """Rates of one device: byte/s read, flop/s in f32, and the fixed seconds per run. The defaults are assumed rates of a small
+    CPU. The first compile of a graph that takes milliseconds, or `tg profile`, replaces them by measured ones."""
 
     bandwidth: float = 20e9
     flops: float = 60e9
@@ -43,7 +44,7 @@ class DeviceRates:
 
 @dataclass(frozen=True)
 class LinkRates:
-    """Rates from one device to another: seconds that any copy takes, and byte/s. The defaults are priors of a bus."""
+    """Rates of copies from one device to another: seconds per copy, and byte/s. The defaults are assumed rates of a bus."""
 
     latency: float = 10e-6
     bandwidth: float = 8e9
@@ -68,10 +69,10 @@ UNKNOWN_RATES = BackendRates(10e-6, 0.3, 0.3, 10.0)
 
 def estimate_seconds(signature: Signature, binding: Mapping[str, int], backend: str, device: DeviceRates | None = None,
                   traffic: float | None = None, arithmetic: float | None = None) -> float:
-    """Estimate the time of one call of this signature on one backend, in seconds.
+    """Return the estimated seconds of one call of this signature on one backend.
 
-    traffic: the bytes that move, where the kernel declares them (default: those of operands and outputs). arithmetic: its
-    operations, where it declares those (default: the definition's).
+    traffic: bytes that the kernel declares to move (default: those of operands and outputs). arithmetic: operations that the kernel
+    declares (default: those of the definition).
     """
     device = device or DeviceRates()
     rates = BACKEND_RATES.get(backend, UNKNOWN_RATES)
@@ -85,14 +86,14 @@ def estimate_seconds(signature: Signature, binding: Mapping[str, int], backend: 
 
 
 def says_of(kernel: Kernel | None, spec: Spec, binding: Mapping[str, int]) -> tuple[float | None, float | None]:
-    """Return (bytes that move, operations) of a call, where the kernel declares them."""
+    """Return (bytes that move, operations) of a call as the kernel declares them; None for what it does not declare."""
     says = (None, None) if kernel is None else (kernel.traffic, kernel.arithmetic)
     moved, steps = (None if formula is None else float(d.evaluate(formula(spec), binding)) for formula in says)
     return moved, steps
 
 
 def uncertainty(backend: str) -> float:
-    """Return the share of an estimate for this backend that may turn out not to be there, 0 to 1."""
+    """Return the share, 0 to 1, of an estimated time for this backend that the call may not need: 1 - 1/`off`."""
     return 1.0 - 1.0 / BACKEND_RATES.get(backend, UNKNOWN_RATES).off
 
 
@@ -122,20 +123,20 @@ def _nbytes(t: TensorType, at: Mapping[str, int]) -> int:
 
 
 def _elements(shape: Shape, at: Mapping[str, int]) -> int:
-    """Return the number of elements, from the sizes: the product of the dims as an expression takes ten times as long."""
+    """Return the number of elements of a shape, size by size: evaluating their product as an expression takes ten times as long."""
     return math.prod(int(d.evaluate(s, at)) for s in shape)
 
 
 @lru_cache(maxsize=16384)
 def _arithmetic(signature: Signature) -> tuple[tuple[Shape, float], ...]:
-    """Return the flops per element over each shape that occurs in a call, down to the atomic ops: independent of sizes."""
+    """Return for each shape that occurs in a call its flops per element, counted down to the atomic ops, at any sizes."""
     flops: dict[Shape, float] = {}
     _add_flops(signature.graph.nodes, flops)
     return tuple(flops.items())
 
 
 def _add_flops(nodes: Iterable[Node], flops: dict[Shape, float], times: Shape = ()) -> None:
-    """Add flops; times: how many times all of it is computed, a factor for each loop around it."""
+    """Add the flops of the nodes. times: the lengths of the loops around them, which multiply the count."""
     for node in nodes:
         if isinstance(node.op, AtomicOp):
             t = node.inputs[0].type if node.op.group == "reduce" else node.type

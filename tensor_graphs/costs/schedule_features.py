@@ -1,10 +1,10 @@
-"""schedule_features: features of a schedule for the learned cost model, before it is compiled: the loops of a stage program as its
-actions arrange them, compared with those of the rules.
+"""schedule_features: features of a schedule for the learned cost model, computed before the schedule is compiled. They describe the
+loops of its stage program, and compare them with those of the rule-based schedule.
 
     features_of_schedule(signature, binding, program, rules)
 
-`program` is the schedule's stage program (codegen/actions.py), `rules` that of the rules. The target is log(time ÷ that of the
-rules' program), so most features are differences of the two. Sizes are logarithms to base 2.
+`program` is the stage program of the schedule (codegen/actions.py), `rules` that of the rule-based schedule. The learned target is
+log(time ÷ time of the rule-based schedule), so most features are differences of the two. Sizes are logarithms to base 2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensor_graphs.language.dims import Dim
 
 @dataclass(frozen=True)
 class _SizedStage:
-    """A stage at some sizes. steps: of all of its iterations; inner: iterations of its innermost loop."""
+    """A stage at concrete sizes. steps: the weighted steps of all its iterations. inner: the iterations of its innermost loop."""
 
     nest: Nest
     stage: Stage
@@ -114,7 +114,7 @@ def _loops(program: StageProgram, at: Mapping[str, int]) -> Iterator[_SizedStage
 
 
 def _gaps(loop: _SizedStage, at: Mapping[str, int]) -> Iterator[float]:
-    """Yield the bytes between loads of neighbouring iterations of the innermost loop, where they are more than a number's."""
+    """Yield the distances in bytes between loads of neighbouring iterations of the innermost loop that exceed one element."""
     axes = (*loop.stage.axes[-1:], *loop.stage.reduce[-1:]) or loop.nest.axes[-1:]
     for load in values_in(loop.stage.value):
         if load.op == "load":
@@ -131,7 +131,7 @@ def _extent(axis: Axis, at: Mapping[str, int]) -> float:
 
 
 def _size(size: Dim, at: Mapping[str, int]) -> float:
-    """Return the value at these dims; of one that depends on an axis too, the largest."""
+    """Return the value of a size at these dims, or its largest value if it depends on a loop axis as well."""
     if isinstance(size, d.Expr) and not set(size.symbols) <= set(at):
         return float(d.bounds(size)[1])
     return float(d.evaluate(size, at))

@@ -1,7 +1,7 @@
-"""address: where an array's elements begin, in a fraction of the time that numpy's own ways take.
+"""address: the address of an array's first element, read several times faster than by numpy's own interfaces.
 
 `array.ctypes` builds an object and `__array_interface__` a dict: 1.8 µs each, more than a small kernel, against 0.3. In numpy's C
-struct (PyArrayObject, part of its ABI) the pointer to the elements comes right behind the object's head.
+struct (PyArrayObject, part of its ABI) the pointer to the elements directly follows the object's head.
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ def _agree() -> bool:
 
 
 address = _by_field if np.ndarray.__basicsize__ > _FIELD and _agree() else _by_numpy
-"""of an array's first element"""
+"""Function that returns the address of an array's first element."""

@@ -1,6 +1,6 @@
-"""c_code: which C compiler there is, and what a C source is made of: its text, and the headers that it includes by name.
+"""c_code: finds the C compiler, and the inputs of a C source: its text, and the headers that it includes by name.
 
-In: a file, or a text.  Out: paths and bytes as they are now. Nothing here compiles (toolchain.py does)."""
+In: a file, or a text.  Out: paths, and bytes as they are now. Nothing in this module compiles (toolchain.py does)."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class ToolchainError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler that answered: `command` starts it, `version` is the first line it says about itself."""
+    """A C compiler that works: `command` starts it, `version` is the first line that it prints for --version."""
 
     command: tuple[str, ...]
     version: str
 
 
 def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = None) -> tuple[Compiler | None, str]:
-    """Return the compiler to use and why: `cc` if given, else $CC, else the first of cc, gcc, clang; (None, reason) without one. A
-    name given by `cc` or $CC is never replaced by another one."""
+    """Return (compiler, reason): `cc` if given, else $CC, else the first of cc, gcc, clang; (None, reason) if there is none. A
+    compiler named by `cc` or $CC is never replaced by another one."""
     named = cc or (os.environ if environ is None else environ).get("CC")
     # A path with a blank in it is one word if such a file exists; "ccache gcc" is two.
     candidates = [(named,) if shutil.which(named) else tuple(named.split())] if named else [("cc",), ("gcc",), ("clang",)]
@@ -49,7 +49,7 @@ def find_compiler(cc: str | None = None, environ: Mapping[str, str] | None = Non
 
 @functools.cache
 def _version(command: tuple[str, ...], modified: int) -> tuple[str, str]:
-    """(first line of --version, complaint); one of the two is empty. modified: so that an upgraded compiler is asked again."""
+    """Return (first line of --version, error), one of them empty. modified: a cache key, so that an upgrade is noticed."""
     try:
         answer = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:
@@ -65,8 +65,8 @@ _INCLUDE = re.compile(rb'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 @dataclass(frozen=True)
 class Text:
-    """C code that is in no file of its own. name: of the file that it is compiled as. folder: where the headers are that it
-    includes by "name". at: (file, line) where the text begins in a file of another kind, as the compiler's messages then say."""
+    """C code that has no file of its own. name: of the file as which it is compiled. folder: of the headers that it includes by
+    "name". at: (file, line) where the text begins in a file of another kind, for the compiler's messages."""
 
     name: str
     text: str
@@ -78,13 +78,13 @@ Source = Path | Text
 
 
 def content_of(source: Source) -> bytes:
-    """The C text of a source, as it is now."""
+    """Return the C text of a source, read now."""
     return source.text.encode() if isinstance(source, Text) else source.read_bytes()
 
 
 def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """Return the headers that a source includes by "name", directly or indirectly, in name order; each is looked for next to the
-    file that includes it, then in `folders`."""
+    """Return the headers that a source includes by "name", directly or indirectly, in name order. Each is searched next to the file
+    that includes it, then in `folders`."""
     headers: set[Path] = set()
     left = [(source.folder, _included(content_of(source))) if isinstance(source, Text) else (source.parent, _included_by(source))]
     while left:
@@ -99,12 +99,12 @@ def headers_of(source: Source, folders: Sequence[Path] = ()) -> tuple[Path, ...]
 
 
 def _included(content: bytes) -> tuple[str, ...]:
-    """The names in the includes of a C text."""
+    """Return the names in the includes of a C text."""
     return tuple(map(os.fsdecode, _INCLUDE.findall(content)))
 
 
 def _included_by(file: Path) -> tuple[str, ...]:
-    """Return the includes of a file, which is read again where it has changed."""
+    """Return the includes of a file; they are cached until the file changes."""
     facts = os.stat(file)
     return _read_once(file, (facts.st_mtime_ns, facts.st_ctime_ns, facts.st_size, facts.st_ino))
 

@@ -1,6 +1,6 @@
-"""cache_folder: the folders of compiled libraries, plans, prepared weights and learned costs: this user's alone, or not used.
+"""cache_folder: the folders of compiled libraries, plans, prepared weights and learned costs, used only if private to this user.
 
-What a file in them must be like before it is loaded: sealed_files.py."""
+sealed_files.py checks the files in them before they are loaded."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tensor_graphs.regular_file import blocking
 
 
 class CacheFolderError(ToolchainError):
-    """The cache folder cannot be made, because a file is in its place, or it is not private: a mistake that its owner corrects."""
+    """The cache folder cannot be created, as a file is in its place, or it is not private: a mistake that its owner corrects."""
 
 
 class CacheDiskError(ToolchainError):
-    """A disk that is full or may not be written to. It costs what would be written there, like a compiler that is missing."""
+    """A disk that is full or read-only. Like a missing compiler, it costs only the files that would be written there."""
 
 
 LEAST_FREE = 8 << 20
-"""bytes that a disk has left when code is compiled to it"""
+"""Least free bytes that a disk must have for code to be compiled to it."""
 
 
 def user_folder(kind: str) -> Path:
-    """The folder for one kind of files ("native", "plans", …) in the user's cache folder; it is not made here."""
+    """Return the folder for one kind of files ("native", "plans", …) in the user's cache folder, without creating it."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("tensor_graphs")) / kind
@@ -36,7 +36,7 @@ OTHER_CACHE = "give another cache folder (XDG_CACHE_HOME says where it is made)"
 
 
 def why_unusable(folder: Path) -> str | None:
-    """Return None, or why nothing can be written to a folder, which is made if it is missing. Raises CacheFolderError."""
+    """Return why nothing can be written to a folder, else None. A missing folder is created. Raises CacheFolderError."""
     try:
         private_folder(folder)
         disk = os.statvfs(folder)
@@ -49,7 +49,7 @@ def why_unusable(folder: Path) -> str | None:
 
 
 def private_folder(folder: Path) -> Path:
-    """Make `folder` (mode 0700), or check that it is ours. Raises CacheFolderError, CacheDiskError."""
+    """Create `folder` (mode 0700), or check that it is private, and return it. Raises CacheFolderError, CacheDiskError."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -67,7 +67,7 @@ def private_folder(folder: Path) -> Path:
 def check_private(path: Path, facts: os.stat_result | None = None) -> None:
     """Raise CacheFolderError unless `path` (a folder or a library) belongs to this user and nobody else may write to it.
 
-    facts: of the file, where it is open. A folder of ours that others may enter is closed to them instead."""
+    facts: stat result, if the file is open. A folder of this user that others may enter is closed to them instead."""
     try:
         facts = facts or os.stat(path)
         if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and facts.st_mode & 0o077:

@@ -1,4 +1,4 @@
-"""checked_files: the large files of a cache folder whose content was checked since the machine was started, by any process.
+"""checked_files: the list of large files of a cache folder whose content some process has checked since the machine was started.
 
 The list is a file of the folder, named after the machine's boot identifier. Only this user can write to a private folder."""
 
@@ -19,7 +19,7 @@ def is_listed(folder: Path, version: str) -> bool:
 
 
 def add(folder: Path, version: str) -> None:
-    """Record that this version of a file has been checked. Where that cannot be written, the next process checks it again."""
+    """Record that this version of a file has been checked. If the list cannot be written, the next process checks it again."""
     path = _list(folder)
     if path is None:
         return
@@ -32,7 +32,7 @@ def add(folder: Path, version: str) -> None:
 
 
 def _list(folder: Path) -> Path | None:
-    """Return the place of the list; None where the system does not say when it was started."""
+    """Return the path of the list; None where the system has no boot identifier."""
     try:
         return folder / f".checked-{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
     except OSError:

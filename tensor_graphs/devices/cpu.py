@@ -1,4 +1,4 @@
-"""cpu: the device on which Python itself runs. Its memory is that of numpy arrays; a caller's array is memory as it is."""
+"""cpu: the device on which Python runs. Its memory is that of numpy arrays; a caller's array is used without a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EMPTY = np.empty(0, dtype=np.uint8)
 
 
 class Cpu(Device):
-    """The processor and its memory. alignment: a cache line, and the widest vector."""
+    """The processor and its memory. alignment: of a cache line, which is also the widest vector."""
 
     name = kind = "cpu"
     is_host = True
@@ -50,7 +50,7 @@ class Cpu(Device):
         memory.owner.fill(byte)
 
     def synchronise(self) -> None:
-        """Nothing goes on after a call has returned."""
+        """Do nothing, as all work is done when a call returns."""
 
     def clock(self) -> float:
         return time.perf_counter()
@@ -66,13 +66,13 @@ CPU = Cpu()
 
 
 def memory_of(array: np.ndarray) -> Memory:
-    """The memory of a contiguous array, which stays its own (one that is read-only stays so)."""
+    """Return the memory of a contiguous array, which keeps owning it (a read-only array stays read-only)."""
     flat = array.reshape(-1).view(np.uint8) if array.size else _EMPTY
     return Memory(CPU, address(flat) if flat.size else 0, flat.nbytes, flat)
 
 
 def array_view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> np.ndarray:
-    """An array on memory of the cpu, without a copy. offset in bytes, strides in elements. Raises DeviceError for other memory."""
+    """Return an array on memory of the cpu. offset: in bytes. strides: in elements. Raises DeviceError for other memory."""
     if memory.device is not CPU:
         raise DeviceError(f"memory of {memory.device.name} cannot be read on {CPU.name}\n  fix: a copy to {CPU.name} first")
     if 0 in shape:

@@ -1,7 +1,7 @@
-"""cuda: GPUs of NVIDIA, through the driver's own interface (cuda.bindings, the extra `cuda`). Imported when a plan asks for one.
+"""cuda: NVIDIA GPUs, through the driver's own interface (cuda.bindings, the extra `cuda`). Imported when a plan needs one.
 
-Everything runs in the order in which it is asked for, on the default stream of the device's primary context: libraries that use
-that context too (torch) need no more than that to see what was written. Memory comes from the device's pool.
+All work runs in the order of the calls, on the default stream of the device's primary context. Libraries that use that context too
+(torch) see what was written without further synchronisation. Memory comes from the device's pool.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tensor_graphs.devices.known import register_device
 log = logging.getLogger(__name__)
 
 HEADERS = Path(__file__).resolve().parent.parent / "codegen"
-"""where the headers of generated kernels are"""
+"""Folder of the headers of generated kernels."""
 
 OLDEST = 80
-"""ten times the least compute capability that generated kernels are written for"""
+"""Ten times the lowest compute capability for which generated kernels are written."""
 
 OVERLAPS = (9, 0)
-"""compute capability from which on a kernel can be placed while the one before it ends"""
+"""Compute capability from which on a kernel can be placed on the device while the one before it ends."""
 
 UNITS = (((12, 0), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512, "flops_f8e4m3": 1024}),
          ((10, 0), {"flops_f32": 128, "flops_f64": 64, "flops_bf16": 4096, "flops_f16": 4096, "flops_f8e4m3": 8192}),
@@ -40,25 +40,25 @@ UNITS = (((12, 0), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_
          ((8, 6), {"flops_f32": 128, "flops_f64": 2, "flops_bf16": 512, "flops_f16": 512}),
          ((8, 0), {"flops_f32": 64, "flops_f64": 32, "flops_bf16": 1024, "flops_f16": 1024}),
          ((0, 0), {"flops_f32": 64, "flops_f64": 2}))
-"""compute capability from which on -> multiply-adds of a multiprocessor in a clock, by the constant's name: of units for floats and
-of tensor cores that add up in f32 and skip no zeros. Source: data sheets of A100, RTX A6000, L40S, H200, B200 and RTX PRO 6000,
-divided by their clocks and multiprocessors; GPUs for games may have half of the tensor cores' (so these are at most)"""
+"""(lowest compute capability, multiply-adds of a multiprocessor per clock by the constant's name), the newest first: of float units
+and of tensor cores that add in f32 and skip no zeros. Source: data sheets of A100, RTX A6000, L40S, H200, B200 and RTX PRO 6000,
+divided by their clocks and multiprocessors. GPUs for games may have half of the tensor cores' rates, so these are upper bounds."""
 
 STREAM = 0
-"""the default stream of the context"""
+"""The default stream of the context."""
 
 STAGED, STAGES = 4096, 64
-"""bytes of a copy that goes by way of memory of the host which the device reads and writes itself, at most, so that nobody waits
-for its beginning; places for such copies, each way"""
+"""STAGED: most bytes of a copy that goes through pinned host memory, so that the caller need not wait for it to begin. STAGES:
+number of such buffers in each direction."""
 
 _LOST = frozenset({"CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_LAUNCH_FAILED", "CUDA_ERROR_LAUNCH_TIMEOUT", "CUDA_ERROR_ASSERT",
                    "CUDA_ERROR_MISALIGNED_ADDRESS", "CUDA_ERROR_ILLEGAL_INSTRUCTION", "CUDA_ERROR_INVALID_ADDRESS_SPACE",
                    "CUDA_ERROR_INVALID_PC", "CUDA_ERROR_HARDWARE_STACK_ERROR", "CUDA_ERROR_ECC_UNCORRECTABLE",
                    "CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_UNKNOWN"})
-"""errors after which the context answers nothing any more"""
+"""Errors after which the context fails all calls."""
 
 _thread = threading.local()
-"""device: whose context is the thread's"""
+"""Attribute `device`: the device whose context is the thread's current one."""
 
 
 FILL_SHARED = """extern "C" __global__ void fill_shared(unsigned word, unsigned count) {
@@ -71,7 +71,7 @@ NO_DRIVER = "NVIDIA's driver is not here (it is installed with the system, not b
 
 
 def why_missing(index: int = 0) -> str | None:
-    """Return None, or all that is missing before this GPU can be used: for people, with what to do."""
+    """Return all that is missing before this GPU can be used, with what to do, as text; None if nothing is."""
     reason = nvrtc.why_missing()
     if reason is not None:
         return reason if _has_driver() else f"{reason}; {NO_DRIVER}"
@@ -91,7 +91,7 @@ def why_missing(index: int = 0) -> str | None:
 
 
 def _has_driver() -> bool:
-    """Return whether the driver's library is there, as far as that is known without cuda.bindings."""
+    """Return whether the driver's library can be loaded, without cuda.bindings."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -100,12 +100,12 @@ def _has_driver() -> bool:
 
 
 def make_known(index: int = 0) -> Device | None:
-    """The device cuda:index, registered; None where there is none (`why_missing` says why)."""
+    """Register the device cuda:index and return it; None where there is none (`why_missing` says why)."""
     return register_device(Cuda(index)) if why_missing(index) is None else None
 
 
 class Replay:
-    """Launches that were captured once and run again as one."""
+    """Launches that were captured once, and run again in one call."""
 
     def __init__(self, device: Cuda, graph: Any) -> None:
         self.device, self.graph = device, graph
@@ -116,8 +116,8 @@ class Replay:
 
 
 class Cuda(Device):
-    """One GPU. alignment: what the pool gives, and more than the widest access. target: what texts are compiled for; of 9.0 that
-    has the instructions that no later generation has (tensor_cores.cuh)."""
+    """One GPU. alignment: that of the pool, more than the widest access. target: the architecture for which texts are compiled; for
+    9.0 the one with instructions that no later generation has (tensor_cores.cuh)."""
 
     kind = "cuda"
     alignment = 256
@@ -149,13 +149,13 @@ class Cuda(Device):
     # ---- the driver ----
 
     def use(self) -> None:
-        """Make this device's context the calling thread's."""
+        """Make this device's context the current one of the calling thread."""
         if getattr(_thread, "device", None) is not self:
             self.check(self.driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
             _thread.device = self
 
     def check(self, result: tuple[Any, ...], what: str) -> Any:
-        """The values of a driver's call. Raises DeviceError, DeviceLost, OutOfMemory."""
+        """Return the values of a driver's call. Raises DeviceError, DeviceLost, OutOfMemory."""
         status, *values = result
         if int(status):
             if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
@@ -176,7 +176,7 @@ class Cuda(Device):
         return int(self.check(self.driver.cuDeviceTotalMem(self.handle), "cuDeviceTotalMem"))
 
     def free(self) -> int:
-        """Bytes that can be had: what nobody holds, and what our pool holds and does not use."""
+        """Return the bytes that can be allocated: free ones, and those that our pool holds and does not use."""
         self.use()
         d = self.driver
         free, _ = self.check(d.cuMemGetInfo(), "cuMemGetInfo")
@@ -244,7 +244,7 @@ class Cuda(Device):
                 ctypes.memmove(address, place, nbytes)
 
     def _stage(self) -> int:
-        """A place for a copy to the device; when all were given out, the first again, once what was begun is done."""
+        """Return a buffer for a copy to the device; when all are used, wait for the work begun, and start with the first again."""
         if self._staged == STAGES:
             self.synchronise()
             self._staged = 0
@@ -315,8 +315,8 @@ class Cuda(Device):
                  ("driver", f"CUDA {version // 1000}.{version % 1000 // 10}"), ("multiprocessors", str(self.multiprocessors))))
 
     def peaks(self) -> Mapping[str, float]:
-        """By its highest clocks and its units: memory moves two words a clock, a unit multiplies and adds once. What the driver is
-        silent about (a part of a GPU, one on a board) is left out."""
+        """Return peak rates from its highest clocks and its units: memory moves two words a clock, a unit does one multiply-add a
+        clock. Rates are left out where the driver does not report a clock (a part of a GPU, a GPU on a board)."""
         of = self.driver.CUdevice_attribute
         memory, wires, clock = (self._attribute(a) for a in (of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE,
                                                              of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
@@ -331,7 +331,7 @@ class Cuda(Device):
     # ---- images ----
 
     def entry(self, text: str, name: str, shared: int) -> Any:
-        """A kernel of a text, compiled for this device now unless the cache has it. Raises ToolchainError."""
+        """Return the kernel `name` of a text, compiled for this device now unless the cache has it. Raises ToolchainError."""
         self.use()
         d = self.driver
         with self._lock:
@@ -348,8 +348,9 @@ class Cuda(Device):
 
     def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = STREAM,
                waits: bool = False) -> None:
-        """parameters: the address of the addresses of the kernel's arguments. waits: the kernel waits itself for those before it
-        (kernel.Launch), and may be placed while they end, where launches are captured, which run without us in between."""
+        """Begin a kernel. parameters: address of an array of the addresses of its arguments. waits: the kernel itself waits for
+        those before it (kernel.Launch); in a capture, whose launches need no Python in between, it may be placed before those
+        end."""
         d = self.driver
         if self.shared_byte is not None:
             self._fill_shared(self.shared_byte)
@@ -369,8 +370,8 @@ class Cuda(Device):
             self._prefer_shared(entry, -1)
 
     def _fill_shared(self, byte: int) -> None:
-        """Fill the shared memory of each multiprocessor by blocks that take all of it; the next kernel that gets as large a part of
-        the first cache finds those bytes. No other launch may come between."""
+        """Fill the shared memory of each multiprocessor, by blocks that take all of it. The next kernel finds those bytes, if it
+        gets as large a part of the level-1 cache and no other launch comes between."""
         most = self._attribute(self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
         arguments = np.array([byte * 0x01010101, most // 4], np.uint64)
         parameters = arguments.ctypes.data + 8 * np.arange(len(arguments), dtype=np.uint64)
@@ -379,7 +380,7 @@ class Cuda(Device):
         self.check(result, "a launch")
 
     def _prefer_shared(self, entry: Any, percent: int) -> None:
-        """Set how much of the memory that is both is to be shared memory, rather than cache (-1: the driver chooses)."""
+        """Set the percentage of the level-1 cache that is shared memory for a kernel (-1: the driver chooses)."""
         which = self.driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         self.check(self.driver.cuFuncSetAttribute(entry, which, percent), "asking for shared memory")
 
@@ -412,7 +413,7 @@ class Cuda(Device):
 
 
 class _Owner:
-    """The owner of an allocation."""
+    """Owner of an allocation, which is freed with it."""
 
 
 class _Event:

@@ -1,7 +1,7 @@
-"""device: where memory lives. A device allocates it, fills it, copies into it, out of it and to others, and keeps time.
+"""device: the interface of devices. A device allocates memory, fills it, copies it within, in, out and to others, and keeps time.
 
-In: numbers of bytes, and memory of the host.  Out: `Memory`: an address that means something on its device only. Nothing here knows
-what the bytes are; `known.py` says which devices there are.
+In: numbers of bytes, and memory of the host.  Out: `Memory`: an address that is valid on its device only. A device does not know
+the meaning of the bytes; `known.py` lists the devices.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from tensor_graphs.errors import TensorGraphsError
 
 
 class DeviceError(TensorGraphsError):
-    """Memory that is used on another device than its own, or a device that cannot do what it is asked for."""
+    """Memory is used on another device than its own, or a device cannot do what is requested."""
 
 
 class DeviceLost(DeviceError):
-    """A device that computes nothing any more in this process: a kernel went wrong there."""
+    """The device can compute nothing any more in this process, as a kernel failed on it."""
 
 
 class UnknownDevice(TensorGraphsError):
-    """A device that is not known here, or that the system does not have."""
+    """No device of this name is registered or present in the system."""
 
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """`nbytes` bytes from `address` on, in the address space of `device`. owner: what keeps them from being given back; of what
-    kind it is only the device knows."""
+    """A range of `nbytes` bytes from `address` on, in the address space of `device`. owner: an object that keeps the memory
+    allocated; its type depends on the device."""
 
     device: Device
     address: int
@@ -39,10 +39,10 @@ class Memory:
 
 
 class Device(ABC):
-    """One address space. name: as `copy_to` and plans call it ("cpu", "cuda:0"). kind: which backends compute on it (their DEVICE).
-    alignment: bytes, of each buffer in an arena. is_host: whether the caller's arrays lie in it. shared_byte: what every byte of
-    the memory that the threads of a block share holds when a launch begins (None: anything). dlpack: its kind and number in DLPack
-    (None: memory is shared with no library)."""
+    """One address space. name: as in `copy_to` and plans ("cpu", "cuda:0"). kind: equals DEVICE of the backends that compute on it.
+    alignment: of each buffer in an arena, in bytes. is_host: it holds the caller's arrays. shared_byte: value of every byte of a
+    block's shared memory when a launch begins (None: undefined). dlpack: (device type, number) in DLPack (None: memory is shared
+    with no library)."""
 
     name: str
     kind: str
@@ -56,110 +56,109 @@ class Device(ABC):
 
     @abstractmethod
     def capacity(self) -> int | None:
-        """Bytes that it has in all; None where that is no limit of a plan's."""
+        """Return the total bytes of its memory; None where a plan need not respect a limit."""
 
     def require(self, nbytes: int, what: str, fix: str) -> None:
-        """Raise OutOfMemory where `nbytes` more are not free. what: needs them; fix: what to do; both for people."""
+        """Raise OutOfMemory where `nbytes` more are not free. what: the thing that needs them, fix: advice; both as texts."""
         limit = self.capacity()
         if limit is not None and nbytes > limit:
             raise OutOfMemory(f"{what} takes {nbytes / 1e9:.3g} GB of {self.name}, which has {limit / 1e9:.3g} GB\n  fix: {fix}")
 
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
-        """New memory; what it holds is anything. Raises DeviceError, or OutOfMemory."""
+        """Return new memory with undefined content. Raises DeviceError, or OutOfMemory."""
 
     def part(self, memory: Memory, offset: int, nbytes: int) -> Memory:
-        """A window of memory of this device."""
+        """Return a window of memory of this device."""
         return Memory(self, memory.address + offset, nbytes, memory.owner)
 
     @abstractmethod
     def upload(self, source: Memory, into: Memory) -> None:
-        """Copy memory of the host into memory of this device, all of it; they have the same size."""
+        """Copy memory of the host into memory of this device; both have the same size."""
 
     @abstractmethod
     def download(self, source: Memory, into: Memory) -> None:
-        """Copy memory of this device into memory of the host."""
+        """Copy memory of this device into memory of the host; both have the same size."""
 
     def download_all(self, pairs: Sequence[tuple[Memory, Memory]]) -> None:
-        """`download` of each (source, into)."""
+        """Call `download` for each pair (source, into), where possible together."""
         for source, into in pairs:
             self.download(source, into)
 
     @abstractmethod
     def copy(self, source: Memory, into: Memory) -> None:
-        """Copy within this device."""
+        """Copy memory within this device; both have the same size."""
 
     def copy_to_peer(self, source: Memory, into: Memory) -> bool:
-        """Copy to another device without the host; False where there is no such way."""
+        """Copy to another device without using the host; return False where that is impossible."""
         return False
 
     @abstractmethod
     def fill(self, memory: Memory, byte: int) -> None:
-        """Set every byte."""
+        """Set every byte of the memory to `byte`."""
 
     @abstractmethod
     def synchronise(self) -> None:
-        """Wait until all that was begun on this device is done."""
+        """Wait until all work begun on this device is done."""
 
     @abstractmethod
     def clock(self) -> float:
-        """Seconds since some moment, once all that was begun before is done."""
+        """Return seconds since a fixed moment, after waiting for all work begun before."""
 
     def lost(self) -> bool:
-        """Return whether the device can compute nothing any more in this process, after all that was begun."""
+        """Return whether the device can compute nothing any more in this process, after waiting for all work begun."""
         return False
 
     def come_before(self, stream: int) -> None:  # noqa: B027 - most devices have one order of things
-        """Have what a library begins on a stream of its own (a handle) wait for what was begun here so far."""
+        """Make work that a library begins later on a stream of its own (a handle) wait for all work begun on this device so far."""
 
     def use(self) -> None:  # noqa: B027 - most devices have nothing to do here
-        """Before the calling thread launches."""
+        """Prepare the calling thread for launches on this device."""
 
     def mark(self, stream: Any = 0) -> Any:
-        """A moment between what was begun before and what is begun after; nothing is waited for, where the device can do that.
-        stream: of what is captured, whose runs then pass the mark."""
+        """Return a mark between the work begun before and the work begun after it, without waiting where the device can do that.
+        stream: of a capture, whose runs then pass the mark."""
         return self.clock()
 
     def between(self, first: Any, last: Any) -> float:
-        """Seconds from one mark to a later one, once that has passed."""
+        """Return the seconds from one mark to a later one, after waiting for the later one."""
         return float(last - first)
 
     def passed(self, mark: Any) -> bool:
-        """Return whether a device that works asynchronously has reached a mark; False where calls return when their work is
-        done."""
+        """Return whether an asynchronous device has reached a mark; False on one whose calls return when their work is done."""
         return False
 
     @abstractmethod
     def hardware(self) -> tuple[str, int, tuple[tuple[str, str], ...]]:
-        """(name, bytes of memory, properties): what times measured on it depend on."""
+        """Return (name, bytes of memory, properties), on which times measured on the device depend."""
 
     def peaks(self) -> Mapping[str, float]:
-        """Return its highest rates, by the names of constants (docs/database.md), as far as they are known without measuring."""
+        """Return its peak rates, by the names of constants (docs/database.md), as far as they are known without measuring."""
         return {}
 
     def features(self) -> frozenset[str]:
-        """The names by which a kernel may ask for it: architecture, instruction sets (device_requirements.py)."""
+        """Return the names of architecture and instruction sets that a kernel may require (device_requirements.py)."""
         return frozenset()
 
     # ---- images: of devices that are given text and launch its kernels ----
 
     def entry(self, text: str, name: str, shared: int) -> Any:
-        """A kernel of a text that this device compiles; shared: bytes of memory that a block of it is given at most."""
+        """Return the kernel `name` of a source text, compiled for this device. shared: most bytes of shared memory of a block."""
         raise DeviceError(f"{self.name} launches no kernels")
 
     def launch(self, entry: Any, grid: int, block: int, shared: int, parameters: int, stream: Any = 0,
                waits: bool = False) -> None:
-        """Begin a kernel after all that was begun before. parameters: the address of the addresses of what it is given. waits: it
-        waits itself for those before it, and may be placed on the device while they end (kernel.Launch)."""
+        """Begin a kernel after all work begun before. parameters: address of an array of the addresses of the arguments. waits: the
+        kernel itself waits for those before it, so it may be placed on the device while they end (kernel.Launch)."""
         raise DeviceError(f"{self.name} launches no kernels")
 
     def captured(self, work: Callable[[Any], None]) -> Any | None:
-        """Return the launches of `work` on the stream that it gets, as one thing to `run`; None where that is impossible."""
+        """Capture the launches of `work` on the stream that it gets; return an object to `run`, None where impossible."""
         return None
 
 
 def transfer_all(pairs: Sequence[tuple[Memory, Memory]], host: Device) -> None:
-    """Copy memories (source, into) to where they are needed; those from one device to the host at once."""
+    """Copy each memory to its destination (source, into); several from one device to the host are copied together."""
     devices = {source.device for source, _ in pairs}
     if len(devices) == 1 and host not in devices and all(into.device is host for _, into in pairs):
         devices.pop().download_all(pairs)
@@ -169,8 +168,8 @@ def transfer_all(pairs: Sequence[tuple[Memory, Memory]], host: Device) -> None:
 
 
 def transfer(source: Memory, into: Memory, host: Device) -> None:
-    """Copy memory to where it is needed, through the door of whichever device can: within one, from or to the host, to a peer, or
-    by way of the host."""
+    """Copy memory to its destination, by a method of whichever device can: within one device, from or to the host, to a peer, or
+    through memory of the host."""
     ours, theirs = source.device, into.device
     if ours is theirs:
         ours.copy(source, into)

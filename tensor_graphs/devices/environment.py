@@ -1,10 +1,9 @@
-"""environment: the fingerprint under which a measurement is valid: this hardware, and the software of the one backend
+"""environment: the fingerprint under which a measurement is valid: this hardware, and the software of the backend that was
 measured.
 
-Two environments with different keys never share a number. So what goes in is what can change a time or a bit (processor
-model and instruction set, usable cores, memory, compiler, library versions), and what comes and goes without effect
-(host name, kernel release, load) stays out. Nothing heavy is imported: versions come from package metadata; a device says
-itself what it is.
+Two environments with different keys never share a number. So a fingerprint contains whatever can change a time or a bit (processor
+model and instruction set, usable cores, memory, compiler, library versions). It leaves out what changes without effect (host name,
+kernel release, load). Nothing heavy is imported: versions come from package metadata, and each device describes itself.
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ GIB = 1 << 30
 class Environment:
     """Hardware and software of one backend. Every field is plain, so that it can be stored and rebuilt.
 
-    hardware_name: processor or accelerator model, as its maker prints it. memory_bytes: memory of the device, rounded to whole GiB
-    (the last few MiB move with every kernel update). platform: operating system, architecture, C library, e.g.
-    "linux-x86_64-glibc2.36". backend: whose software this is ("numpy", "c", "torch", ...; "c+numpy" for a path through several).
-    libs: (name, version) pairs, sorted. hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags", "9f…")."""
+    hardware_name: model of the processor or accelerator, as its maker prints it. memory_bytes: memory of the device, rounded to
+    whole GiB (the last few MiB change with every kernel update). platform: operating system, architecture, C library, e.g.
+    "linux-x86_64-glibc2.36". backend: the backend of this software ("numpy", "c", "torch", ...; "c+numpy" for a path through
+    several). libs: (name, version) pairs, sorted. hardware: (property, value) pairs, sorted, e.g. ("cores", "2"), ("flags",
+    "9f…")."""
 
     hardware_name: str
     memory_bytes: int
@@ -59,12 +59,12 @@ class Environment:
             object.__setattr__(self, pairs, tuple(sorted((str(name), str(text)) for name, text in items)))
 
     def key(self) -> str:
-        """sha256 over every field (64 hexadecimal digits): the identity of this environment in the database."""
+        """Return the sha256 over every field (64 hexadecimal digits), which identifies this environment in the database."""
         return self._digest
 
     @cached_property
     def machine(self) -> str:
-        """sha256 over what all backends on one machine share: hardware and platform. Times of one machine may be compared."""
+        """Hash (sha256) of what all backends on one machine share, hardware and platform. Times of one machine may be compared."""
         return _digest(self.hardware_name, self.memory_bytes, self.platform, self.hardware)
 
     @cached_property
@@ -85,8 +85,8 @@ def fingerprint(backend: str, device: Device | None = None, compiler: str | None
                 libs: Mapping[str, str] | None = None) -> Environment:
     """Return the environment of `backend` on `device` (default: the processor) of this machine, now.
 
-    compiler: the C compiler of the `c` backend (default: cc, gcc or clang, the first found). libs: versions only the caller knows
-    (the code generator's, a plug-in's)."""
+    compiler: the C compiler of the `c` backend (default: the first found of cc, gcc, clang). libs: versions that only the caller
+    knows (of the code generator, of a plug-in)."""
     name, memory, hardware = processor() if device is None else device.hardware()
     versions = _SOFTWARE[backend](compiler) if backend in _SOFTWARE else _versions(backend)
     versions.update(libs or {})
@@ -95,8 +95,8 @@ def fingerprint(backend: str, device: Device | None = None, compiler: str | None
 
 
 def combine(environments: Iterable[Environment]) -> Environment:
-    """Return the environment of a path on several backends: the first one's hardware, all libraries. Hardware that differs (a
-    processor and its accelerator) is listed together. Raises ValueError without environments."""
+    """Return the environment of a path on several backends: the platform of the first, the libraries of all. Different hardware (a
+    processor and its accelerator) is joined. Raises ValueError without environments."""
     parts = sorted(dict.fromkeys(environments), key=lambda part: (part.backend, part.key()))
     if not parts:
         raise ValueError("combine needs at least one environment")
@@ -109,7 +109,7 @@ def combine(environments: Iterable[Environment]) -> Environment:
 
 
 def _joined(lists: Iterable[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, str], ...]:
-    """The pairs of several lists, with all different texts of a name as one."""
+    """Return the pairs of several lists with one pair for each name, whose different values are joined."""
     texts: dict[str, set[str]] = {}
     for name, text in itertools.chain.from_iterable(lists):
         texts.setdefault(name, set()).add(text)
@@ -117,25 +117,24 @@ def _joined(lists: Iterable[tuple[tuple[str, str], ...]]) -> tuple[tuple[str, st
 
 
 MOST_THREADS = 4
-"""for each core that this process may use: somebody may ask what more threads than cores would do, or for the rows and constants of
-such a number; thousands are a slip, and each of them takes memory"""
+"""Most threads that a caller may request for each usable core: more threads than cores can be of interest, also for rows and
+constants of another machine; thousands are a mistake, and each takes memory."""
 
 
 def most_threads() -> int:
-    """The most threads that a caller may ask for."""
+    """Return the most threads that a caller may request."""
     return MOST_THREADS * usable_cores()
 
 
 def usable_cores() -> int:
-    """Return the cores this process may keep busy: the affinity mask, cut by the cgroup's processor quota (rounded up), at least
-    1."""
+    """Return the cores this process may keep busy: its affinity mask, limited by the cgroup quota (rounded up), at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quota = _cgroup_quota()
     return max(1, min(cores, math.ceil(quota))) if quota else max(1, cores)
 
 
 def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """The processor quota in cores of cgroup v2 (cpu.max) or v1 (cfs_quota_us), or None where there is no limit."""
+    """Return the processor quota in cores of cgroup v2 (cpu.max) or v1 (cfs_quota_us), None without a limit."""
     try:
         quota, period = (root / "cpu.max").read_text().split()
         return None if quota == "max" else int(quota) / int(period)
@@ -156,7 +155,7 @@ def processor() -> tuple[str, int, tuple[tuple[str, str], ...]]:
 
 @lru_cache(maxsize=1)
 def _cpuinfo() -> tuple[str, str]:
-    """(processor model, 16 hexadecimal digits over the sorted instruction set flags)."""
+    """Return (processor model, 16 hexadecimal digits of the hash of its sorted instruction set flags)."""
     if sys.platform == "darwin":
         name = _first_line(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
         return name, _short_hash(_first_line(["sysctl", "-n", "machdep.cpu.features"]) or platform.machine())
@@ -167,7 +166,7 @@ def _cpuinfo() -> tuple[str, str]:
 
 
 def parse_cpuinfo(text: str) -> tuple[str, str]:
-    """Read the text of /proc/cpuinfo, of x86-64 or aarch64, into (model, hash of the sorted flags)."""
+    """Return (model, hash of the sorted flags) from the text of /proc/cpuinfo, of x86-64 or aarch64."""
     core = first_core(text)
     model = core.get("model name") or core.get("Model") or ""
     if not model:
@@ -205,13 +204,13 @@ def _platform() -> str:
 
 
 def _first_line(command: list[str]) -> str | None:
-    """The first line a program prints, or None when it is missing, fails, or says nothing."""
+    """Return the first line that a program prints, or None when it is missing, fails, or prints nothing."""
     lines = _output(command)
     return lines[0] if lines else None
 
 
 def _output(command: list[str]) -> list[str] | None:
-    """The lines a program prints, blank ones at the ends removed, or None when it is missing or fails."""
+    """Return the lines that a program prints, without blank ones at the ends, or None when it is missing or fails."""
     if shutil.which(command[0]) is None:
         return None
     environment = {**os.environ, "LC_ALL": "C"}
@@ -224,7 +223,7 @@ def _output(command: list[str]) -> list[str] | None:
 
 
 def _versions(*packages: str) -> dict[str, str]:
-    """Installed versions by package metadata, without importing anything; a package that is missing says so."""
+    """Return installed versions from package metadata, without importing; "not installed" for a missing package."""
     versions = {}
     for package in packages:
         try:
@@ -235,7 +234,7 @@ def _versions(*packages: str) -> dict[str, str]:
 
 
 def _numpy_software(compiler: str | None) -> dict[str, str]:
-    """numpy and the BLAS it was built with: builds of one version differ in it, and so do their times."""
+    """Return the versions of numpy and of the BLAS it was built with, on which its times depend."""
     versions = _versions("numpy")
     if versions["numpy"] != "not installed":
         from numpy import __config__  # numpy's wheel metadata does not name its BLAS
@@ -246,8 +245,8 @@ def _numpy_software(compiler: str | None) -> dict[str, str]:
 
 
 def compiler_version(compiler: str | None = None) -> str:
-    """Return the name and version that the C compiler in use ($CC counts) prints, e.g. "gcc (Debian 12.2.0-14) 12.2.0", or "not
-    installed"."""
+    """Return the name and version that the C compiler (`compiler`, $CC or the first found) prints, e.g. "gcc (Debian 12.2.0-14)
+    12.2.0", or "not installed"."""
     used, _ = find_compiler(compiler)
     return used.version if used is not None else "not installed"
 
@@ -257,7 +256,7 @@ def _c_software(compiler: str | None) -> dict[str, str]:
 
 
 def _cuda_software(compiler: str | None) -> dict[str, str]:
-    """The run-time compiler of CUDA: its wheel if there is one, else the toolkit's nvcc."""
+    """Return the version of CUDA's run-time compiler: of its wheel if there is one, else of the toolkit's nvcc."""
     for package in ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12"):
         versions = _versions(package)
         if versions[package] != "not installed":

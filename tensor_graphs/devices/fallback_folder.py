@@ -1,4 +1,4 @@
-"""fallback_folder: the folder that is used where the disk of the cache folder is full or read-only."""
+"""fallback_folder: the folder used in place of a cache folder whose disk is full or read-only."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ log = logging.getLogger(__name__)
 IN_MEMORY = "/dev/shm"
 
 _warned: set[Path] = set()
-"""the cache folders of which this process has said that they cannot be used"""
+"""Cache folders about which this process has logged that they cannot be used."""
 
 
 def stand_in(folder: Path, why: str) -> Path:
-    """Return a private folder among the temporary files, the same for all processes of this user, in place of a folder of the cache
-    that cannot be used, and say so once in the log; `folder` where there is none."""
+    """Return a private folder among the temporary files in place of a cache folder that cannot be used: the same for all processes
+    of this user. It is logged once. Return `folder` itself where no such folder can be used."""
     name = f"tensor_graphs-{os.getuid()}-{hashlib.sha256(os.fsencode(folder.parent)).hexdigest()[:16]}"
     others = (Path(place, name) for place in dict.fromkeys((tempfile.gettempdir(), IN_MEMORY)))
     other = next((x for x in others if not x.is_symlink() and _is_usable(x) and _is_usable(x / folder.name)), None)

@@ -1,5 +1,5 @@
-"""free_memory: whether an array fits into what is free, asked before it is made: Linux promises memory that it does not have, and
-ends the process (or another one) where it is written to."""
+"""free_memory: checks whether an array fits into free memory before it is allocated. Linux promises memory that it does not have,
+and ends the process (or another one) when it is written to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tensor_graphs.errors import TensorGraphsError
 
 LARGE = 1 << 30
-"""bytes from which on it is asked: reading what is free takes longer than to make a small array"""
+"""Bytes of a request from which on it is checked: reading the free memory takes longer than allocating a small array."""
 
 
 class OutOfMemory(TensorGraphsError, MemoryError):
@@ -17,7 +17,7 @@ class OutOfMemory(TensorGraphsError, MemoryError):
 
 
 def free_memory() -> int | None:
-    """Bytes that this process may still take, without swapping; None where the system does not say."""
+    """Return the bytes that this process may still take without swapping; None where the system does not report them."""
     free: int | None = None
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -30,7 +30,7 @@ def free_memory() -> int | None:
 
 
 def require_memory(nbytes: int, what: str, fix: str) -> None:
-    """Raise OutOfMemory where `nbytes` do not fit into what is free. what: needs them; fix: what to do; both for people."""
+    """Raise OutOfMemory where `nbytes` exceed the free memory. what: the thing that needs them, fix: advice; texts for people."""
     if nbytes < LARGE:
         return
     free = free_memory()

@@ -1,4 +1,4 @@
-"""known: which devices there are in this process. The host is always one; others are registered, like backends."""
+"""known: the registry of devices in this process. The host is always registered; others are added, like backends."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from tensor_graphs.devices.cpu import CPU
 from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
 
 HOST: Device = CPU
-"""the device whose memory the caller's arrays are"""
+"""The device whose memory holds the caller's arrays."""
 
 _devices: dict[str, Device] = {HOST.name: HOST}
 
 MAKERS = {"cuda": "tensor_graphs.devices.cuda"}
-"""kind of device -> the module whose `make_known(index)` registers one, imported when a device of that kind is asked for"""
+"""For each kind of device the module whose `make_known(index)` registers one; imported when such a device is requested."""
 
 
 def register_device(device: Device) -> Device:
-    """Make a device known under its name, and return the one that is: a module that is imported twice registers the first one
-    again. Raises DeviceError when the name belongs to a device of another class."""
+    """Register a device under its name, and return the registered one, which is the first: a module that is imported twice
+    registers once. Raises DeviceError when the name belongs to a device of another class."""
     registered = _devices.setdefault(device.name, device)
     if type(registered).__qualname__ != type(device).__qualname__:
         raise DeviceError(f"the device {device.name!r} is a {type(registered).__qualname__} already, and this is a "
@@ -27,18 +27,18 @@ def register_device(device: Device) -> Device:
 
 
 def unregister_device(name: str) -> None:
-    """Forget a device that `register_device` made known."""
+    """Remove a device registered by `register_device`."""
     if name != HOST.name:
         _devices.pop(name, None)
 
 
 def devices() -> tuple[Device, ...]:
-    """All of them, the host first."""
+    """Return all registered devices, the host first."""
     return tuple(_devices.values())
 
 
 def device_named(name: str) -> Device:
-    """Raises UnknownDevice, naming those that exist."""
+    """Return the device of this name, registering it if possible. Raises UnknownDevice, with the names of those that exist."""
     kind, _, index = str(name).partition(":")
     numbered = kind in MAKERS and index.isdecimal()
     try:
@@ -55,7 +55,7 @@ def device_named(name: str) -> Device:
 
 
 def of_kind(kind: str) -> Device | None:
-    """The first device on which backends of this kind compute; None where there is none."""
+    """Return the first device of this kind, on which backends of the kind compute; None where there is none."""
     return next((d for d in _devices.values() if d.kind == kind), None) or (_registered(kind, 0) if kind in MAKERS else None)
 
 
@@ -65,5 +65,5 @@ def _registered(kind: str, index: int) -> Device | None:
 
 
 def all_names() -> str:
-    """The names of all devices, for people."""
+    """Return the names of all devices as one text."""
     return ", ".join(repr(name) for name in _devices)

@@ -1,4 +1,4 @@
-"""mapped_files: which bytes of which file an array is, where it is a view of a file that was mapped here."""
+"""mapped_files: finds the file, and the range of its bytes, for an array that is a view of a file mapped by this module."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tensor_graphs.devices.address import address
 from tensor_graphs.devices.device import Memory
 
 Stamp = tuple[str, int, int, int, int, int]
-"""of a file as it was mapped: its real name, device, inode, size, and when it was written and changed [ns]"""
+"""Identity of a file when it was mapped: real path, device, inode, size, and times of writing and of change [ns]."""
 
 _mapped: WeakKeyDictionary[mmap.mmap, Stamp] = WeakKeyDictionary()
 
 
 def map_file(file: IO[bytes], path: str | os.PathLike[str]) -> mmap.mmap:
-    """An open file, mapped to be read. Raises OSError."""
+    """Return a read-only mapping of an open file. Raises OSError."""
     facts = os.fstat(file.fileno())
     mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     _mapped[mapping] = (os.path.realpath(path), facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
@@ -27,8 +27,8 @@ def map_file(file: IO[bytes], path: str | os.PathLike[str]) -> mmap.mmap:
 
 
 def source_of(memory: Memory) -> tuple[Stamp, int, int] | None:
-    """(file, first byte, number of bytes) of memory that is part of a mapped file; None for any other, and of a file that has been
-    written to or replaced since."""
+    """Return (file, first byte, number of bytes) of memory that is part of a mapped file; None for any other memory, and for a file
+    that has been written to or replaced since."""
     base: Any = memory.owner
     while isinstance(base, np.ndarray):
         base = base.base

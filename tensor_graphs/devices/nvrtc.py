@@ -1,6 +1,6 @@
-"""nvrtc: CUDA C to machine code of one architecture, by NVIDIA's run-time compiler; no device is needed.
+"""nvrtc: compiles CUDA C to machine code of one architecture, by NVIDIA's run-time compiler; no device is needed.
 
-In: a text and the folder of the headers that it includes.  Out: a cubin, kept in the private cache folder under the hash of the
+In: a text and the folder of the headers that it includes.  Out: a cubin, stored in the private cache folder under the hash of the
 text, the headers, the flags and the compiler's version.
 """
 
@@ -20,13 +20,13 @@ from tensor_graphs.phases import phase
 log = logging.getLogger(__name__)
 
 MOST_BYTES = 256 << 20
-"""of all cubins together; those that were not used for the longest time go"""
+"""Most bytes of all cubins in the cache; the least recently used ones are removed."""
 
 FLAGS = ("--std=c++17", "--fmad=true", "--extra-device-vectorization")
 
 
 def why_missing() -> str | None:
-    """None, or what has to be installed before this compiles anything."""
+    """Return what has to be installed before this compiles anything, as text; None if nothing."""
     if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None:
         return "cuda.bindings is not installed (pip install 'tensor_graphs[cuda]')"
     try:
@@ -45,7 +45,7 @@ def version() -> str:
 
 
 def made_with(header: Path) -> str:
-    """Return the identity of everything that a text with this header is compiled with."""
+    """Return the identity of everything but the text with which a text that includes this header is compiled."""
     if why_missing() is not None:
         return "no NVRTC"
     texts = [file.read_bytes() for file in (header, *c_code.headers_of(header))]

@@ -1,9 +1,9 @@
-"""safetensors: weights from .safetensors files as memory-mapped, read-only numpy arrays, and such files written.
+"""safetensors: reads weights from .safetensors files as memory-mapped, read-only numpy arrays, and writes such files.
 
-The format: 8 bytes (little-endian length of the header), a JSON header {name: {dtype, shape, data_offsets}}, then the
-bytes of the tensors, without gaps (https://github.com/huggingface/safetensors, "Format"). The published library copies
-each tensor out of the file; here an array is a view of the mapping, so that only the pages that are read become
-resident. A set of files is read through its `*.safetensors.index.json`, which says which file holds which tensor.
+The format: 8 bytes (little-endian length of the header), a JSON header {name: {dtype, shape, data_offsets}}, then the bytes of the
+tensors, without gaps (https://github.com/huggingface/safetensors, "Format"). The published library copies each tensor out of the
+file; in this module an array is a view of the mapping, so that only the pages that are read become resident. A set of files is read
+through its `*.safetensors.index.json`, which maps each tensor to its file.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 _LONGEST_HEADER = 100_000_000
-"""Bytes; the published library refuses longer headers too."""
+"""Longest header in bytes; the published library refuses longer headers too."""
 
 _NAMES = {t: t.name.upper() for t in DTYPES.values()} | {f8e4m3: "F8_E4M3", f8e5m2: "F8_E5M2"}
-"""What the format calls each dtype."""
+"""The format's name of each dtype."""
 
 _BY_NAME = {name: t for t, name in _NAMES.items()}
 
 _BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "C64": 64}
-"""Dtypes of the format that have no counterpart here, with their width: such a tensor can be listed, not read."""
+"""Dtypes of the format without a counterpart in this package, with their bits: such a tensor can be listed, but not read."""
 
 
 class WeightsError(FileError):
-    """A weights file that is damaged or missing, or a tensor that is not in it as asked for."""
+    """A weights file is damaged or missing, or does not hold the requested tensor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The place of one tensor. stored: the file's name of its dtype; dtype: ours, None when there is none; offset, nbytes: its
-    bytes, counted from the start of the file."""
+    """Position of one tensor in a file. stored: the dtype's name in the file. dtype: the dtype of this package, None if there is
+    none. offset, nbytes: the tensor's bytes, counted from the start of the file."""
 
     name: str
     stored: str
@@ -62,7 +62,7 @@ class Entry:
 
 
 class Weights:
-    """The tensors of one file or of a set of files. Nothing is read before `array` and the touch of its elements."""
+    """The tensors of one file or of a set of files. Data is read only when elements of an `array` are used."""
 
     def __init__(self, source: Path, entries: Mapping[str, Entry], maps: Mapping[Path, mmap.mmap]) -> None:
         self.source = source
@@ -80,26 +80,26 @@ class Weights:
         return f"<Weights {self.source}: {len(self)} tensors, {self.nbytes / 1e6:.1f} MB>"
 
     def names(self) -> tuple[str, ...]:
-        """Every tensor's name, sorted."""
+        """Return the names of all tensors, sorted."""
         return tuple(sorted(self._entries))
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that are mapped."""
+        """Paths of the mapped files."""
         return tuple(self._maps)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors together."""
+        """Total bytes of all tensors."""
         return sum(e.nbytes for e in self._entries.values())
 
     @property
     def copied(self) -> tuple[str, ...]:
-        """Tensors that came out as a copy, because their bytes do not start at a multiple of their element size."""
+        """Names of tensors returned as copies, because their bytes do not start at a multiple of their element size."""
         return tuple(sorted(self._copied))
 
     def entry(self, name: str) -> Entry:
-        """Return the place of the tensor `name`. Raises WeightsError, which names tensors spelt alike."""
+        """Return the entry of the tensor `name`. Raises WeightsError, with names that are spelt alike."""
         entry = self._entries.get(name)
         if entry is None:
             near = close_to(name, self._entries)
@@ -108,15 +108,15 @@ class Weights:
         return entry
 
     def info(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Return (dtype, shape) of a tensor; the dtype by its name here (`f32`), or the file's own when there is none (`F8_E4M3`).
-        Raises WeightsError when there is no such tensor."""
+        """Return (dtype, shape) of a tensor; the dtype by this package's name (`f32`), or by the file's if there is none
+        (`F8_E4M3`). Raises WeightsError when there is no such tensor."""
         entry = self.entry(name)
         return (entry.dtype.name if entry.dtype else entry.stored), entry.shape
 
     def array(self, name: str, shape: Sequence[int] | None = None) -> np.ndarray[Any, Any]:
-        """Return the tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits in the dtypes of
-        `ml_dtypes`. shape: what it must be, when given. A tensor whose bytes are not aligned to its element size is copied (see
-        `copied`). Raises WeightsError: no such tensor, another shape, a dtype that is not supported."""
+        """Return the tensor as a read-only array that shares the file's bytes; bf16 and floats of eight bits have the dtypes of
+        `ml_dtypes`. shape: if given, the required shape. A tensor whose bytes are not aligned to its element size is copied (see
+        `copied`). Raises WeightsError for an unknown tensor, another shape, or an unsupported dtype."""
         entry = self.entry(name)
         if entry.dtype is None:
             raise WeightsError(f"tensor {name!r} has the unsupported dtype {entry.stored}", file=entry.file,
@@ -141,11 +141,11 @@ class Weights:
 
 
 def open_weights(folder_or_file: str | os.PathLike[str]) -> Weights:
-    """The weights of a model folder, of one .safetensors file, or of a set through its .index.json.
+    """Return the weights of a model folder, of one .safetensors file, or of a set through its .index.json.
 
-    In a folder, `model.safetensors` is taken before `model.safetensors.index.json`, as transformers does; then a single
-    .safetensors file of any name. The headers are read and checked whole; the tensors are not touched.
-    Raises WeightsError: nothing there, a damaged or truncated file, a missing shard.
+    In a folder, `model.safetensors` is preferred to `model.safetensors.index.json`, as in transformers; then a single .safetensors
+    file of any name is taken. All headers are read and checked; the tensors are not read. Raises WeightsError: nothing found, a
+    damaged or truncated file, a missing shard.
     """
     path = _find(Path(folder_or_file))
     if not path.name.endswith(".json"):
@@ -169,9 +169,9 @@ def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DTyp
                   make: Callable[[str], np.ndarray[Any, Any]], metadata: Mapping[str, str] | None = None) -> None:
     """Write a .safetensors file, one tensor at a time, so that it may be larger than memory.
 
-    tensors: name -> (dtype, shape); make(name): the array, with that dtype and shape. Wider elements come first and the
-    header is padded to 8 bytes, so that every tensor is aligned. The file appears whole or not at all.
-    Raises WeightsError: an array that is not what was declared, or a file that cannot be written.
+    tensors: name -> (dtype, shape). make: function of a name that returns the array, with that dtype and shape. Wider elements come
+    first and the header is padded to 8 bytes, so that every tensor is aligned. The file appears complete or not at all. Raises
+    WeightsError: an array that is not as declared, or a file that cannot be written.
     """
     path = Path(path)
     order = sorted(tensors, key=lambda name: -tensors[name][0].itemsize)
@@ -204,7 +204,7 @@ def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DTyp
 
 
 def _find(path: Path) -> Path:
-    """The file that `path` stands for: itself, or the weights of that folder."""
+    """Return the file meant by `path`: the file itself, or the weights in that folder."""
     if path.is_file():
         if path.name.endswith((".safetensors", ".safetensors.index.json")):
             return path
@@ -227,7 +227,7 @@ def _find(path: Path) -> Path:
 
 
 def _read_index(path: Path) -> dict[str, Path]:
-    """Tensor name -> the file of the set that holds it."""
+    """Return for each tensor name the file of the set that holds it."""
     try:
         index = json.loads(read_regular(path, _LONGEST_HEADER))
     except OSError as error:
@@ -249,7 +249,7 @@ def _read_index(path: Path) -> dict[str, Path]:
 
 
 def _open_file(path: Path) -> tuple[mmap.mmap, dict[str, Entry]]:
-    """The mapping of one file and its checked entries."""
+    """Return the mapping of one file and its checked entries."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -281,7 +281,7 @@ def _header_length(path: Path, start: bytes, size: int) -> int:
 
 
 def _read_header(path: Path, text: bytes, data: int, size: int) -> dict[str, Entry]:
-    """The entries of a header; `data`: where the tensors' bytes start, `size`: where the file ends."""
+    """Return the entries of a header. data: position where the tensors' bytes start. size: of the file."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         read = dict(pairs)

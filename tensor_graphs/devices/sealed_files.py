@@ -2,11 +2,11 @@
 
     path = place(folder, name)                  # where the file is, or is to be written
     content = read(path)                        # None: it is missing or damaged; make it again, and keep it (sealing.py)
-    if not holds(path): …                       # the same question about a library, which is answered before the loader maps it
+    if not holds(path): …                       # the same check of a library, before the loader maps it
 
-The seal is the names of the libraries that this one needs, then the size and a digest of all that precedes. The dynamic loader and
-the linker ignore what follows a library. Sizes are compared each time a file is opened; the content once for each version of a file
-(device, inode, size, time of writing): once in a process and, where it is large, once since the machine was started.
+The seal is the names of the libraries that a library needs, then the size and a digest of everything before it. The dynamic loader
+and the linker ignore bytes after a library. Sizes are compared each time a file is opened. The content is compared once for each
+version of a file (device, inode, size, time of writing): in each process or, for a large file, once since the machine was started.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SEAL = struct.Struct("<QI32s8s")
-"""bytes of the content, bytes of the names, digest, mark"""
+"""Layout of a seal: size of the content, size of the names, digest, mark."""
 
 MARK = b"tgseal 1"
 BLOCK = 8 << 20
-"""bytes that are digested by one thread at a time"""
+"""Bytes that one thread digests at a time."""
 
 LARGE = 1 << 20
-"""bytes from which on it is worth remembering across processes that a file was checked"""
+"""Size from which on it is remembered across processes that a file was checked."""
 
 _checked: set[str] = set()
-"""the versions of files whose content this process has compared"""
+"""Versions of files whose content this process has compared with the digest."""
 
 
 def place(folder: Path, name: str) -> Path:
-    """Return where a file of a cache folder is, or is to be written: in the folder, or in its stand-in where the folder's disk is
-    full or read-only. Raises CacheFolderError."""
+    """Return the path of a file of a cache folder: in the folder, or in its stand-in where the folder's disk is full or read-only.
+    The file need not exist. Raises CacheFolderError."""
     why = why_unusable(folder)
     if why is None or holds(folder / name):
         return folder / name
@@ -54,7 +54,7 @@ def place(folder: Path, name: str) -> Path:
 
 
 def user_place(kind: str, name: str) -> Path | None:
-    """Return the place of a file that the user's cache folder may have; None where that folder cannot be used."""
+    """Return the path of a file in the user's cache folder; None where that folder cannot be used."""
     try:
         return place(user_folder(kind), name)
     except CacheFolderError as error:
@@ -63,8 +63,8 @@ def user_place(kind: str, name: str) -> Path | None:
 
 
 def holds(path: Path) -> bool:
-    """Return whether a library is there and is what was written, and likewise those that it needs. Raises CacheFolderError where
-    others may have written to it."""
+    """Return whether a library exists and is unchanged since it was written, and so are all libraries that it needs. Raises
+    CacheFolderError where other users may have written to it."""
     return _taken(path, lambda file, size: True, (OSError, ValueError)) or False
 
 
@@ -80,7 +80,7 @@ def mapped(path: Path) -> mmap.mmap | None:
 
 def _taken(path: Path, take: Callable[[int, int], T],
            left_out: tuple[type[Exception], ...] = (OSError, ValueError, CacheFolderError)) -> T | None:
-    """Return what `take` makes of a file (descriptor, bytes of content) that is what was written, and mark the file as used."""
+    """Return `take`(descriptor, bytes of content) of a file, and mark it as used; None for a missing or changed file."""
     try:
         with open(path, "rb", buffering=0) as file:
             facts = os.fstat(file.fileno())
@@ -98,7 +98,7 @@ def _taken(path: Path, take: Callable[[int, int], T],
 
 
 def _checked_size(path: Path, file: int, facts: os.stat_result) -> int:
-    """Return the bytes of content of an open file. Raises ValueError where it is not what was written."""
+    """Return the bytes of content of an open file. Raises ValueError where it is not the content that was written."""
     seal = os.pread(file, SEAL.size, max(0, facts.st_size - SEAL.size))
     size, names, digest, mark = SEAL.unpack(seal) if len(seal) == SEAL.size else (0, 0, b"", b"")
     if mark != MARK or size + names + SEAL.size != facts.st_size:
@@ -132,7 +132,7 @@ def version_of(facts: os.stat_result) -> str:
 
 
 def digest_of(file: int, size: int) -> bytes:
-    """Return the digest of the first bytes of a file: of the digests of its blocks, which threads compute."""
+    """Return the digest of the first `size` bytes of a file: a digest of the digests of its blocks, which threads compute."""
     def of_block(begin: int) -> bytes:
         return hashlib.sha256(os.pread(file, min(BLOCK, size - begin), begin)).digest()
 

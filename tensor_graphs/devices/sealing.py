@@ -1,4 +1,4 @@
-"""sealing: writes the files of a cache folder: sealed (sealed_files.py), at once, and no more of them than fit in."""
+"""sealing: writes the files of a cache folder: sealed (sealed_files.py), each in one rename, within a limit of bytes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def seal(path: Path, needs: Sequence[str] = ()) -> None:
-    """Append the seal to a file. needs: the libraries that this one is linked against, relative to its final folder.
-
-    Raises OSError."""
+    """Append the seal to a file. needs: the libraries that this one is linked against, as paths relative to its final
+    folder. Raises OSError."""
     names = "\n".join(needs).encode()
     with open(path, "r+b") as file:
         size = file.seek(0, os.SEEK_END)
@@ -30,7 +29,7 @@ def seal(path: Path, needs: Sequence[str] = ()) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """Context manager: a file to write, which is sealed and takes its place at once when all is written. Raises OSError."""
+    """Context manager: yield a temporary file to write. At the end it is sealed and renamed to `path`. Raises OSError."""
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with open(handle, "wb") as file:
@@ -46,8 +45,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def keep(path: Path, chunks: Iterable[bytes | memoryview], most: int) -> None:
-    """Write a file, and remove files of its folder that were not used for the longest time until it holds `most` bytes. A disk that
-    is full costs this file, and a line of the log."""
+    """Write a file, then remove the least recently used files of its folder until at most `most` bytes remain. On an error, such as
+    a full disk, the file is not kept and the log says so."""
     try:
         with whole_file(path) as file:
             for chunk in chunks:
@@ -58,7 +57,7 @@ def keep(path: Path, chunks: Iterable[bytes | memoryview], most: int) -> None:
 
 
 def prune(folder: Path, most: int, newest: Path) -> None:
-    """Remove the files that were not used for the longest time, until the rest is no more than `most` bytes; `newest` stays."""
+    """Remove the least recently used files until the rest is at most `most` bytes; `newest` is never removed."""
     files = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):                # another process removed it, or gave it its name, since

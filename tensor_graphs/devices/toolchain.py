@@ -1,7 +1,7 @@
-"""toolchain: runs the C compiler: sources become one shared library in a private cache folder (cache_folder.py).
+"""toolchain: runs the C compiler, which turns sources into one shared library in a private cache folder (cache_folder.py).
 
-In: C files, or texts (c_code.py).  Out: the path of a library whose name is the hash of all that it was made from: sources,
-headers, flags, compiler version, processor.  Nothing here loads a library."""
+In: C files, or texts (c_code.py).  Out: the path of a library whose name has the hash of everything it is built from: sources,
+headers, flags, compiler version, processor.  Nothing in this module loads a library."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ COMPILE_SECONDS = 300.0  # a compiler that takes longer than this hangs
 
 
 def compile_flags(*, portable: bool = False, machine: str | None = None) -> tuple[str, ...]:
-    """Flags for one C file. Not -ffast-math: NaN and infinity must come out right and sums keep their written order.
+    """Return the flags for one C file. Not -ffast-math: NaN and infinity must come out right and sums keep their written order.
 
-    `portable` leaves out the processor's own instructions, for a library that runs elsewhere."""
+    portable: leave out this processor's own instructions, for a library that runs on other machines."""
     machine = machine or platform.machine()
     if portable:
         native: tuple[str, ...] = ()
@@ -54,16 +54,16 @@ LINK_LIBRARIES: tuple[str, ...] = ("-lm",)
 
 
 def link_flags(name: str = "") -> tuple[str, ...]:
-    """Return the flags that make a shared library of this file name. The library has the name inside too (where the linker knows
-    such names), so that one linked against it meets the copy that the process has loaded, even if another process has replaced the
-    file."""
+    """Return the flags that link a shared library of this file name. The library also contains the name (where the linker supports
+    that), so that another library linked against it uses the copy that the process has loaded, even if another process has replaced
+    the file."""
     return ("-shared", "-pthread") if sys.platform == "darwin" else ("-shared", "-pthread", f"-Wl,-soname,{name}")
 
 
 
 @functools.cache
 def processor() -> str:
-    """Return what the compiler sees of this processor under -march=native: the architecture, its model and its features."""
+    """Return what the compiler sees of this processor under -march=native: architecture, model and features, as text."""
     core = first_core()
     names = sorted(core.keys() & {"model name", "flags", "Features", "CPU implementer", "CPU part"})
     return "\n".join([platform.machine(), platform.processor(), *(f"{name}: {core[name]}" for name in names)])
@@ -78,8 +78,8 @@ def digest(*parts: str | bytes) -> str:
 
 
 def source_identity(source: Source, folders: Sequence[Path] = (), *, portable: bool = False, cc: str | None = None) -> str:
-    """Return the identity of what one C source compiles to: hash [hex, 32 digits] of its text, the headers it includes (next to it,
-    then in `folders`), the flags, the compiler's version and the processor. The same file, moved, keeps its identity."""
+    """Return the identity of the code compiled from one C source: a hash [hex, 32 digits] of its text, its headers (next to it, or
+    in `folders`), the flags, the compiler's version and the processor. A file that is moved keeps its identity."""
     compiler, _ = find_compiler(cc)
     version = compiler.version if compiler else "none"
     made_for = platform.machine() if portable else processor()
@@ -124,12 +124,12 @@ def _run(command: Sequence[str], what: str) -> None:
 
 
 def _quoted(name: str) -> str:
-    """A file's name as a string of C."""
+    """Return a file's name as a C string literal."""
     return '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _written(source: Source, work: Path) -> tuple[str, ...]:
-    """A source, as the compiler is given it: a text as a file in the work folder that finds the headers of its own folder."""
+    """Return the compiler's arguments for a source; a text becomes a file in `work` that finds the headers of its own folder."""
     if not isinstance(source, Text):
         return (str(source),)
     begins = "" if source.at is None else f"#line {source.at[1]} {_quoted(str(source.at[0]))}\n"
@@ -139,7 +139,7 @@ def _written(source: Source, work: Path) -> tuple[str, ...]:
 
 
 def _linked_with(needs: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """The linker's options for libraries, by their paths relative to the folder of the one that needs them."""
+    """Return the linker's options for the libraries `needs`, given by their paths relative to `folder`, which holds the new one."""
     if not needs:
         return LINK_LIBRARIES
     # $ORIGIN: the other library is looked for relative to this one, so that the cache folder may be moved
@@ -152,13 +152,13 @@ def _linked_with(needs: Sequence[str], folder: Path) -> tuple[str, ...]:
 def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Path] = (), against: Sequence[Path] = (),
                   portable: bool = False, cache: Path | None = None, cc: str | None = None, jobs: int = 2,
                   progress: Callable[[str], None] | None = None, flags: Sequence[str] = ()) -> Path:
-    """Return the shared library made of `sources`, compiled now unless the cache has it.
+    """Return the path of the shared library built from `sources`, compiled now unless the cache has it.
 
-    folders: where headers are looked for that do not lie next to a source. against: libraries in the same cache folder whose
-    symbols this one may use; then a symbol that none of them defines is an error. flags: in addition to the usual ones. The file is
-    `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes that compile at
-    the same time do not meet. `progress` gets each file as its compilation begins. Raises ToolchainError: no compiler, a file that
-    does not compile, a cache folder that cannot be used or is not private."""
+    folders: where headers are searched that are not next to a source. against: libraries in the same cache folder whose symbols
+    this one may use; a symbol that none of them defines is then an error. flags: in addition to the usual ones. The file is
+    `NAME-HASH.so` in `cache` (default: the user's cache folder), sealed; it appears by a rename, so that processes may compile it
+    simultaneously. progress: called with each source's name when its compilation begins. Raises ToolchainError: no compiler, a file
+    that does not compile, a cache folder that cannot be used or is not private."""
     compiler, reason = find_compiler(cc)
     if compiler is None:
         raise ToolchainError(f"cannot compile {name}: {reason}")
@@ -202,11 +202,12 @@ def build_library(sources: Sequence[Source], *, name: str, folders: Sequence[Pat
 @phase("compile C")
 def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), against: Sequence[Path] = (), cache: Path | None = None,
                cc: str | None = None, jobs: int = 2) -> dict[str, ToolchainError]:
-    """Compile a library for each text (name of the file in the cache folder -> text) that is missing or damaged; return those that
-    failed, and why.
+    """Compile a library for each text (name of the file in the cache folder -> text) that is missing or damaged; return the errors
+    of those that failed, by name.
 
-    `jobs` runs of the compiler each make one library of many texts, and each file name is a link to it, so what texts define has
-    names of its own. Where a run fails each half is tried by itself. Files appear whole, by a rename. Raises CacheFolderError."""
+    Each of `jobs` runs of the compiler builds one library from many texts, and the file names are links to it, so all texts must
+    define different names. If a run fails, each half is compiled separately. Files appear complete, by a rename. Raises
+    CacheFolderError."""
     places = {file: place(cache or user_folder("native"), file) for file in texts}
     missing = {file: text for file, text in texts.items() if not holds(places[file])}
     if not missing:
@@ -261,7 +262,7 @@ def build_each(texts: Mapping[str, Text], *, folders: Sequence[Path] = (), again
 
 
 def _link(file: Path, other: Path) -> None:
-    """A second name for a file; a copy where the file system has no such names."""
+    """Give a file a second name (hard link), or copy it where the file system has no hard links."""
     try:
         os.link(file, other)
     except OSError:

@@ -1,5 +1,4 @@
-"""errors: what can be wrong with a model folder or a request from outside; each message names the file, the thing in it and the
-fix."""
+"""errors: faults in a model folder or in a request's arguments; each message names the file, the faulty part of it and the fix."""
 
 from __future__ import annotations
 
@@ -9,15 +8,15 @@ from tensor_graphs.errors import FileError
 
 
 class FrontendError(FileError):
-    """A folder, a file or an argument that cannot be read as what it should be."""
+    """A folder, a file or an argument that is not of the expected form."""
 
 
 class FolderError(FrontendError):
-    """A model folder that is missing, or a file in it that is missing or unreadable."""
+    """A missing model folder, or a missing or unreadable file in it."""
 
 
 class PublishedFileError(FrontendError):
-    """A file of a published model that says something wrong; the fix is the file as it was published, where nothing else is."""
+    """A file of a published model with faulty content. If no other fix is given, the fix is to fetch the file again."""
 
     def __init__(self, message: str, *, file: str | Path | None = None, fix: str | None = None) -> None:
         again = None if file is None else f"take {Path(file).name} as it was published with the weights"
@@ -25,21 +24,21 @@ class PublishedFileError(FrontendError):
 
 
 class ConfigError(PublishedFileError):
-    """A configuration that lacks a value, holds one of the wrong kind, or asks for something that is not supported."""
+    """A configuration with a missing value, a value of the wrong type, or a setting that is not supported."""
 
 
 class FamilyRowError(FrontendError):
-    """A row of a family, registered by a user's module, that does not describe a model."""
+    """A row of a model family, registered by a user's module, that does not describe a model."""
 
 
 class TokenizerError(PublishedFileError):
-    """A tokenizer or a chat template that is missing, unreadable or refuses its input."""
+    """A tokenizer or chat template that is missing or unreadable, or that refuses its input."""
 
 
 class ConversationError(FrontendError):
-    """A conversation that is longer than the cache, or a session of which nobody knows what its caches hold.
+    """A conversation that is longer than the cache, or a session whose caches hold unknown tokens.
 
-    needed: positions that the cache needs for it; 0: that is not the trouble.
+    needed: number of positions that the cache needs; 0 if its length is not the fault.
     """
 
     def __init__(self, message: str, *, fix: str, needed: int = 0) -> None:
@@ -48,4 +47,4 @@ class ConversationError(FrontendError):
 
 
 class SamplingError(FrontendError):
-    """Sampling settings out of range, or logits from which nothing can be drawn."""
+    """A sampling setting out of range, or logits from which no token can be drawn."""

@@ -1,5 +1,4 @@
-"""settings: the JSON files of a model folder, read key by key: each value is asked for by name and kind, and what is wrong with one
-is said with the file, the key and the fix."""
+"""settings: reads the JSON files of a model folder key by key, each with its expected type. Errors name file, key and fix."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ AGAIN = "take the file again from where the model was published; it may have bee
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad JSON)."""
+    """Return the JSON object in a file. Raises FolderError (missing, unreadable) and ConfigError (line and column of bad JSON)."""
     value = parse_json(path)
     if not isinstance(value, dict):
         raise ConfigError(f"the file holds a JSON {type(value).__name__}, and an object is needed", file=path, fix=AGAIN)
@@ -30,7 +29,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 class Section:
-    """A JSON object whose values are asked for by key and kind; remembers which keys were asked for."""
+    """A JSON object whose values are read by key and type. asked: the keys read so far."""
 
     def __init__(self, values: dict[str, Any], path: Path, within: str = "") -> None:
         self.values, self.path, self.within = values, path, within
@@ -41,7 +40,7 @@ class Section:
         return self.values.get(key) is not None
 
     def get(self, key: str, kind: str, fits: Callable[[Any], bool], default: Any) -> Any:
-        """The value of `key`; `default` when it is absent or null (REQUIRED: an error)."""
+        """Return the value of `key`; `default` if it is absent or null (an error if REQUIRED). kind: its type, for errors."""
         if not self.has(key):
             if default is REQUIRED:
                 near = close_to(key, [k for k in self.values if k != key])
@@ -91,12 +90,12 @@ class Section:
         return Section(value, self.path, f"{self.within}.{key}" if self.within else key)
 
     def refuse(self, key: str, harmless: tuple[Any, ...], why: str, fix: str | None = None) -> None:
-        """Raise when `key` says anything but one of the harmless values (null and absence are always harmless)."""
+        """Raise ConfigError if `key` has a value that is none of the harmless ones (null and absence are always harmless)."""
         if self.has(key) and self.values[key] not in harmless:
             raise self.error(f"{key} = {json.dumps(self.values[key])[:80]} is not supported: {why}", fix=fix)
 
     def warn_of_the_rest(self) -> None:
-        """Log the keys that nobody asked for and that are not known to leave the result alone."""
+        """Log the keys that were not read and are not known to be harmless."""
         rest = sorted(
             k
             for k, v in self.values.items()
@@ -107,7 +106,7 @@ class Section:
 
 
 REQUIRED = ...
-"""The default of a key that has none."""
+"""The default that marks a key as required."""
 
 _LEAVE_THE_RESULT_ALONE = frozenset(
     {
@@ -125,15 +124,15 @@ _LEAVE_THE_RESULT_ALONE = frozenset(
         "deterministic_flash_attn", "initializer_cutoff_factor", "sparse_pred_ignore_index", "sparse_prediction",
     }
 )
-"""Keys of config.json that say how a model is trained, loaded or stored, not what it computes."""
+"""Keys of config.json that control how a model is trained, loaded or stored, but not its results."""
 
 
 MOST_JSON = 1 << 28
-"""bytes of a JSON file: tokenizer.json of 256,000 words has 33 MB"""
+"""Largest size of a JSON file in bytes; the tokenizer.json of a vocabulary of 256,000 words has 33 MB."""
 
 
 def _of_64_bits(text: str) -> int:
-    """A whole number of JSON. Raises ValueError beyond 64 bits."""
+    """Return a whole number of JSON. Raises ValueError beyond 64 bits."""
     if len(text) > 20 or abs(int(text)) >= 1 << 63:
         raise ValueError(f"the number {text[:20]}{'…' if len(text) > 20 else ''}, of {len(text)} digits, is beyond 64 bits")
     return int(text)
@@ -141,7 +140,7 @@ def _of_64_bits(text: str) -> int:
 
 def parse_json(path: Path) -> Any:
     try:
-        # tokenizer_config.json says 10^30 where there is no bound; what sizes come from holds none beyond 64 bits
+        # tokenizer_config.json writes 10^30 for "no bound"; config.json, which sizes come from, has no numbers beyond 64 bits
         whole = _of_64_bits if path.name == "config.json" else int
         return json.loads(read_text(path, MOST_JSON, encoding="utf-8-sig"), parse_int=whole)
     except FileNotFoundError as error:
@@ -164,7 +163,7 @@ _WEIGHT_DTYPES: dict[str, DType] = {"float32": f32, "bfloat16": bf16, "float16":
 
 
 def stored_dtype(c: Section) -> str:
-    """`dtype`, or `torch_dtype` in files from before transformers 5."""
+    """Return the dtype of the weights: the key `dtype`, or `torch_dtype` in files older than transformers 5."""
     key = "dtype" if c.has("dtype") or not c.has("torch_dtype") else "torch_dtype"
     c.asked |= {"dtype", "torch_dtype"}
     return c.choice(key, _WEIGHT_DTYPES, "float32")

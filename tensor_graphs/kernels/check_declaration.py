@@ -1,5 +1,5 @@
-"""check_declaration: checks of a user's declaration of a kernel. Each raises KernelError with the kernel's name, the error and a
-fix."""
+"""check_declaration: checks of the declaration of a user-registered kernel. Each raises KernelError with the kernel's name, the
+error and a fix."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tensor_graphs.meaning.assumptions import OF_KERNELS
 from tensor_graphs.meaning.precision import PRECISIONS, Precision
 
 Computed = str | CompositeOp | Graph
-"""What a kernel may be declared for: an op's name, a composite of the user's own, or a graph: the part that it computes."""
+"""The type of a kernel's subject: the name of an op, a user-defined composite, or a graph (the part that the kernel computes)."""
 
 _READER = "a kernel of the step that reads it; that gets strides (contiguous=False), or asks for a copy"
 
@@ -29,8 +29,8 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*", re.ASCII)
 
 
 def require_computed(op: Any) -> str | CompositeOp:
-    """Return the op that a kernel is declared for, of a graph its part. Raises KernelError for anything else, GraphError for no
-    part."""
+    """Return the op that a kernel is declared for; a graph becomes a PartOp. Raises KernelError for anything else, and GraphError
+    for a graph that cannot be a part."""
     if isinstance(op, Graph):
         if not any(map(is_step, op.nodes)):
             raise KernelError(f"this graph has views alone: its values lie otherwise, and no kernel runs\n  fix: {_READER}")
@@ -48,18 +48,18 @@ def op_name(op: str | CompositeOp) -> str:
 
 
 def own_composite(op: str | CompositeOp) -> CompositeOp | None:
-    """The op itself, where it is a composite that is not the library's."""
+    """Return the op where it is a composite outside the library, else None."""
     return op if isinstance(op, CompositeOp) and LIBRARY.get(op.name) is not op else None
 
 
 def require_declaration(name: Any, backend: str, op: str | CompositeOp) -> None:
-    """Require an op that exists, and a name that a kernel of the backend can have."""
+    """Raise KernelError unless the op exists, and a kernel of the backend can have this name."""
     require_op(name, op)
     require_name(name, backend)
 
 
 def require_op(name: Any, op: str | CompositeOp) -> None:
-    """Require an op of the library or a composite."""
+    """Raise KernelError unless the op is a composite or the name of an op, and no view (kernels compute no views)."""
     if isinstance(op, str) and op not in ATOMIC and op not in LIBRARY:
         near = close_to(op, [*ATOMIC, *LIBRARY])
         raise KernelError(f"kernel {name!r} computes {op!r}, which is no op\n  fix: "
@@ -70,7 +70,7 @@ def require_op(name: Any, op: str | CompositeOp) -> None:
 
 
 def require_name(name: Any, backend: str) -> None:
-    """Require a name that begins with that of its backend, as measurements are filed under it: numpy.my_softmax."""
+    """Raise KernelError unless the name begins with its backend's, like numpy.my_softmax: measurements are filed under it."""
     if isinstance(name, str) and name.startswith(f"{backend}.") and _NAME.fullmatch(name.removeprefix(f"{backend}.")):
         return
     if not isinstance(name, str):
@@ -84,7 +84,7 @@ def require_name(name: Any, backend: str) -> None:
 
 
 def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tuple[int, int], ...]:
-    """Return in_place as pairs (output, operand) of numbers that the op has."""
+    """Return in_place as pairs (output, operand). Raises KernelError for malformed pairs and for numbers out of range."""
     fix = "in_place=((0, 0),) where output 0 may lie in the memory of operand 0"
     if not isinstance(in_place, (tuple, list)) or not all(
             isinstance(pair, (tuple, list)) and len(pair) == 2 and all(type(i) is int for i in pair) for pair in in_place):
@@ -100,7 +100,7 @@ def pairs_in_place(name: str, in_place: Any, op: str | CompositeOp) -> tuple[tup
 
 
 def counts_of(op: str | CompositeOp) -> tuple[int | None, int | None]:
-    """Numbers of outputs and operands of an op; None where that differs from call to call, or is not known."""
+    """Return the numbers of outputs and operands of an op; None for one that varies between calls or is unknown."""
     definition = op if isinstance(op, CompositeOp) else ATOMIC.get(op) or LIBRARY.get(op)
     if definition is None:
         return None, None
@@ -113,7 +113,7 @@ def counts_of(op: str | CompositeOp) -> tuple[int | None, int | None]:
 
 
 def require_function(name: str, what: str, value: Any, parameters: Sequence[str]) -> None:
-    """Require a function that can be called with these positional arguments, and then runs."""
+    """Raise KernelError unless `value` can be called with these positional parameters, and is no generator or coroutine."""
     called = f"{what}=lambda {', '.join(parameters)}: …"
     if not callable(value):
         raise KernelError(f"kernel {name!r}: {what} is {value!r}, which is no function\n  fix: {called}")
@@ -132,13 +132,13 @@ def require_function(name: str, what: str, value: Any, parameters: Sequence[str]
 
 
 def require_flag(name: str, what: str, value: Any) -> None:
-    """Require True or False."""
+    """Raise KernelError unless `value` is True or False."""
     if not isinstance(value, bool):
         raise KernelError(f"kernel {name!r}: {what} is {value!r}\n  fix: {what}=True or {what}=False")
 
 
 def precision_of(name: str, precision: Any) -> Precision | None:
-    """The precision to which a declaration says that operands are rounded."""
+    """Return the precision to which a declared kernel rounds f32 operands, None by default. Raises KernelError for other names."""
     if precision is None or (isinstance(precision, str) and precision in PRECISIONS):
         return None if precision is None else PRECISIONS[precision]
     named = " or ".join(f"precision={option!r}" for option in PRECISIONS)
@@ -146,7 +146,7 @@ def precision_of(name: str, precision: Any) -> Precision | None:
 
 
 def assuming_of(name: str, assuming: Any) -> tuple[str, ...]:
-    """The conditions on values that a declaration takes for granted, one or several."""
+    """Return the conditions on values in `assuming` (one name or several). Raises KernelError for an unknown condition."""
     conditions = assuming if isinstance(assuming, (tuple, list)) else (assuming,)
     names = tuple(condition.replace(">=", "≥") if isinstance(condition, str) else condition for condition in conditions)
     wrong = [condition for condition in names if condition not in OF_KERNELS]
@@ -157,7 +157,7 @@ def assuming_of(name: str, assuming: Any) -> tuple[str, ...]:
 
 
 def dtypes_of(name: str, dtypes: Any) -> frozenset[DType]:
-    """The dtypes that a declaration names. Raises DTypeError for a text that names none."""
+    """Return the dtypes of a declaration. Raises KernelError for a malformed list, DTypeError for an unknown dtype name."""
     fix = "dtypes=[\"f32\"], a list of dtypes"
     if isinstance(dtypes, (str, DType)):
         raise KernelError(f"kernel {name!r}: dtypes is {dtypes!r}, and no list of them\n"

@@ -1,9 +1,9 @@
-"""device_requirements: what a kernel asks of the device that runs it, beyond its backend; a kernel whose device lacks it is no
+"""device_requirements: features that a kernel needs of its device, beyond its backend. On a device that lacks one the kernel is no
 candidate.
 
-    requirements={"arch": ["avx512f"]}                      one of these: an architecture, or an instruction set of it
+    requirements={"arch": ["avx512f"]}                      at least one of the listed architectures or instruction sets
     requirements={"arch": ["sm_90"], "cuda_min": "12.4"}    a GPU of this generation, with this version of CUDA or a newer one
-    requirements={"multiprocessors_min": 132}               a GPU that runs this many blocks at once
+    requirements={"multiprocessors_min": 132}               a GPU with at least this many multiprocessors
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ KNOWN: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any, Device], st
                  lambda value, device: f"it needs CUDA {value} or newer, and its device is {device.name}"),
     "multiprocessors_min": (lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
                             "a number of multiprocessors, like 132", _count_unmet)}
-"""requirement -> (is a value meaningful, what to write instead, why the device does not meet it)"""
+"""requirement -> (check of a value, description of valid values, function that returns None or why a device does not meet it)"""
 
 
 def problem(requirements: Any) -> str | None:
-    """None, or why these requirements cannot be understood, with the fix."""
+    """Return None, or the reason why these requirements are not valid, with a fix."""
     if not isinstance(requirements, Mapping):
         return f"are {type(requirements).__name__}\n  fix: a dict, like {{\"arch\": [\"avx512f\"]}}"
     for name, value in requirements.items():
@@ -63,5 +63,5 @@ def problem(requirements: Any) -> str | None:
 
 
 def unmet(requirements: Mapping[str, Any], device: Device) -> str | None:
-    """None when the device meets them all, else the first that it does not meet, for people."""
+    """Return None when the device meets all requirements, else a sentence about the first that it does not meet."""
     return next((why for name, value in requirements.items() if (why := KNOWN[name][2](value, device)) is not None), None)

@@ -1,22 +1,21 @@
-"""identity: what the code of a kernel is made of, as one digest. Other code, another digest, another kernel.
+"""identity: one digest of all the code that a kernel depends on. Changed code gives another digest, and so another kernel.
 
-Covered, always as the files are when the kernel is declared:
+The digest covers, with files as they are when the kernel is declared:
 
-- the module that defines the kernel, the modules of the functions that it is built of, and every module of the user's that these
-  import, directly or through one another. Imports are read from the text (also inside functions, under conditions, relative ones,
-  packages above a module, `import_module("name")`), so nothing is imported for it; what a module holds in its names by then counts
-  too. A Python file counts by its syntax tree: comments, layout and line numbers do not matter, docstrings do. Any other module
-  (an extension) counts by its bytes.
-- what is the user's: a module whose file belongs neither to Python nor to an installed distribution, and all modules of the package
-  that the kernel's own module is in. Of tensor_graphs, the folders of the backends; the rest of it runs kernels and is none.
-- of an installed distribution that these modules import: its name and version.
-- files that the kernel names (`sources`), and files of code next to a module that it names in a string: by their bytes, with the
-  headers that they include by "name"; of C code, the compiler's version too.
-- what was bound to the functions: closures, defaults, arguments of `partial`, as far as it is plain data or numpy arrays. Of any
-  other object only the type counts.
+- the module that defines the kernel, the modules of its functions, and every user module that these import, directly or through one
+  another. Imports are read from the text (also inside functions, under conditions, relative ones, packages above a module,
+  `import_module("name")`), so nothing is imported to find them; modules that a module holds in its global names count too. A Python
+  file counts by its syntax tree: comments, layout and line numbers do not matter, docstrings do. Any other module (an extension)
+  counts by its bytes.
+- A user module is one whose file belongs neither to Python nor to an installed distribution, or one of the top-level package of the
+  kernel's module. Of tensor_graphs only the folders of backends count; the other folders contain no kernel code.
+- name and version of each installed distribution that these modules import.
+- the bytes of files that the kernel names (`sources`), and of code files next to a module that it names in a string, with the
+  headers that they include by "name"; for C code also the compiler's version.
+- values bound to the functions: closures, defaults, arguments of `partial`, where they are plain data or numpy arrays. Of any other
+  object only the type counts.
 
-docs/backends.md says what this leaves out.
-"""
+docs/backends.md lists what is not covered."""
 
 from __future__ import annotations
 
@@ -47,10 +46,10 @@ log = logging.getLogger(__name__)
 
 HOUSE = Path(__file__).resolve().parents[1]
 BACKENDS = HOUSE / "kernels"
-"""whose folders hold backends; the files in it are the house's"""
+"""the folder whose subfolders are backends; the files directly in it count as code that runs kernels, not as kernels"""
 
 GENERATOR = HOUSE / "codegen"
-"""the backend that has a room of its own"""
+"""the folder of the generating backends, outside BACKENDS"""
 
 C_CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp")
 
@@ -60,8 +59,8 @@ SITES = ("site-packages", "dist-packages")
 
 @dataclass(frozen=True)
 class File:
-    """A file as it was read. stamp: what changes when it is written to or replaced. tree: the syntax tree's digest, if that is what
-    counts."""
+    """A file as it was read. stamp: numbers that change when it is written to or replaced. tree: digest of its syntax tree, if it
+    counts by that."""
 
     path: str
     digest: str
@@ -69,7 +68,7 @@ class File:
     tree: str = ""
 
     def changed(self) -> bool:
-        """Return whether it says something else by now, or is gone."""
+        """Return whether the file is gone, or its content (syntax tree, if `tree` is set) differs from when it was read."""
         try:
             if _stamp(os.stat(self.path)) == self.stamp:
                 return False
@@ -81,8 +80,8 @@ class File:
 
 @dataclass(frozen=True)
 class Module:
-    """A module as it was read. imports: (level, module, names; None for `import module`). lines: of each function, where it begins
-    -> which of the module's functions begin there. strings: that may name files. listed: the names in `__all__`."""
+    """A module as it was read. imports: (level, module, names; None for `import module`). lines: line -> numbers of the functions
+    that begin there. strings: those that may name files. listed: the names in `__all__`."""
 
     name: str
     file: File | None
@@ -97,19 +96,20 @@ class Module:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a kernel. digest: of all of it. files: that were read."""
+    """The code of a kernel: the digest of all of it, and the files that were read."""
 
     digest: str
     files: tuple[File, ...]
 
     def changed(self) -> str | None:
-        """The first file that reads otherwise by now; None when all are as they were."""
+        """Return the path of the first file that has changed since it was read; None when none has."""
         return next((f.path for f in self.files if f.changed()), None)
 
 
 def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text: str) -> Code:
-    """Return the code of a kernel that `module` defines, that is built by these functions (None where it has none), and that names
-    these files. text: its source. Raises OSError when one of the files cannot be read."""
+    """Return the code of a kernel. module: name of the defining module. functions: the kernel's callables (None where it lacks
+    one).
+    sources: files that it names. text: its source. Raises OSError when a file cannot be read."""
     bound = _Bound(module)
     forms = [bound.form(function) for function in functions]
     digests: dict[str, str] = {}
@@ -135,7 +135,7 @@ def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text
 
 
 def base_folder(module: str) -> Path:
-    """The folder to which names of files in a module are relative; the current one where there is no file."""
+    """Return the folder of a module's file, to which its file names are relative; without a file the current folder."""
     place = _locate(module)
     return Path(place.origin).resolve().parent if place is not None and place.origin else Path.cwd()
 
@@ -145,7 +145,7 @@ def base_folder(module: str) -> Path:
 
 @dataclass(frozen=True)
 class _ModulePlace:
-    """The place of a module. origin: its file, None for a namespace package, which has none. path: of a package."""
+    """The location of a module. origin: its file; None for a namespace package. path: search path, for a package only."""
 
     name: str
     origin: str | None
@@ -162,8 +162,8 @@ class Reached:
 
 _modules: dict[str, tuple[Any, Any, Module | None]] = {}
 _closures: dict[str, tuple[Any, Any, Reached]] = {}
-"""module name -> (the module, its spec, what was found then). What runs is what was imported, so that what was found then stands
-until the module is imported or reloaded, which makes another spec"""
+"""module name -> (the module, its spec, the result). The running code is the code as it was imported, so a result stays valid until
+the module is imported again or reloaded, which creates a new spec"""
 
 
 def _running(name: str) -> tuple[Any, Any]:
@@ -172,7 +172,7 @@ def _running(name: str) -> tuple[Any, Any]:
 
 
 def reached(root: str) -> Reached:
-    """The modules that a module is made of, itself first; read once by a process and those forked from it."""
+    """Return digests and files of a module and of all user modules that it imports. A process and its forks read them once."""
     running, spec = _running(root)
     remembered = _closures.get(root)
     if remembered is not None and running is not None and remembered[0] is running and remembered[1] is spec:
@@ -184,7 +184,7 @@ def reached(root: str) -> Reached:
     seen: set[str] = set()
     while todo:
         name = todo.pop()
-        if name in seen or (name in ("__main__", "") and name != root):   # it is another one in another process
+        if name in seen or (name in ("__main__", "") and name != root):   # __main__ is another module in another process
             continue
         seen.add(name)
         todo += [name.rpartition(".")[0]]                           # a package is run before what is in it
@@ -211,12 +211,12 @@ def reached(root: str) -> Reached:
 
 
 def _kind(name: str, own: str) -> str:
-    """"user" for a module to be read; else what counts of it: the distribution, or nothing ("")."""
+    """Return "user" for a module that is to be read, "distribution name version" for an installed one, else "" (does not count)."""
     place = _locate(name)
     if place is None:
         above = name.rpartition(".")[0]
         parent = _locate(above) if above else None
-        if above and (parent is None or parent.path is None):       # what is imported from a module that is none itself
+        if above and (parent is None or parent.path is None):       # a name imported from a module, not a module
             return ""
         return "user" if not above or _kind(above, own) == "user" else ""
     if place.origin is None:                                        # of Python itself, or a namespace, which holds no code
@@ -234,7 +234,7 @@ def _kind(name: str, own: str) -> str:
 
 
 def _imported(module: Module) -> Iterator[str]:
-    """The modules that a module imports, and what may be one."""
+    """Yield the names of the modules that a module imports, and of imported members, which may be modules too."""
     for level, name, names in module.imports:
         base = name
         if level:
@@ -252,8 +252,8 @@ def _imported(module: Module) -> Iterator[str]:
 
 
 def _modules_held(name: str) -> set[str]:
-    """The user's modules that a module holds in its names, itself or a function or class of theirs, however they came there. Not
-    what is inside a package: an import of that puts it there."""
+    """Return the user modules that a module's global names refer to: a module, or the module of a function or class. Submodules of
+    the module are left out, as importing them sets these names."""
     holding, _ = _running(name)
     names = set()
     for value in list(vars(holding).values()) if isinstance(holding, ModuleType) else ():
@@ -266,7 +266,7 @@ def _modules_held(name: str) -> set[str]:
 
 
 def _locate(name: str) -> _ModulePlace | None:
-    """Find the module that is imported under this name, or would be; nothing is imported for it."""
+    """Return the location of the module that has this name or would be imported by it; None if there is none. Imports nothing."""
     module, spec = _running(name)
     if module is None and name in sys.modules:
         return None
@@ -293,7 +293,7 @@ def _locate(name: str) -> _ModulePlace | None:
 
 @functools.lru_cache(maxsize=1024)
 def _distribution(folder: str, file: str) -> str | None:
-    """"name version" of the distribution that installed `file` into `folder`; None where there is none."""
+    """Return "name version" of the distribution that installed `file` into `folder`; None where there is none."""
     top = file.partition("/")[0].partition(".")[0]
     metadata = _metadata(folder)
     if re.sub(r"[-_.]+", "_", top).lower() in metadata:
@@ -310,7 +310,7 @@ def _distribution(folder: str, file: str) -> str | None:
 
 @functools.lru_cache(maxsize=64)
 def _metadata(folder: str) -> dict[str, tuple[str, str]]:
-    """The distributions installed into a folder: normal name -> ("name version", where their metadata is)."""
+    """Return the distributions installed into a folder: normalized name -> ("name version", path of the metadata)."""
     distributions = {}
     for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         match = re.fullmatch(r"([^-]+)-([^-]+)(-.*)?\.(dist-info|egg-info)", entry)
@@ -323,7 +323,7 @@ def _metadata(folder: str) -> dict[str, tuple[str, str]]:
 
 
 def _module(name: str) -> Module | None:
-    """A module's text, as it was first read since it was imported."""
+    """Return a module as it was first read since its import; None where it is not found or cannot be read."""
     running, spec = _running(name)
     remembered = _modules.get(name)
     if remembered is not None and running is not None and remembered[0] is running and remembered[1] is spec:
@@ -365,14 +365,14 @@ def _read_module(place: _ModulePlace) -> Module | None:
 
 
 def _parsed(data: bytes) -> ModuleText:
-    """Return the facts of a text (text_cache.py). Raises SyntaxError, ValueError or RecursionError for what is no Python."""
+    """Return the parsed text of a module (text_cache.py). Raises SyntaxError, ValueError or RecursionError for invalid Python."""
     from tensor_graphs.kernels.text_cache import text_of  # a door: importing asks for no identity
 
     return text_of(data, _digest(data))
 
 
 def _tree(data: bytes) -> str | None:
-    """The digest of a text's syntax tree; None when it is no Python."""
+    """Return the digest of a text's syntax tree; None when the text is no Python."""
     try:
         return _parsed(data).digest
     except (SyntaxError, ValueError, RecursionError):
@@ -380,7 +380,7 @@ def _tree(data: bytes) -> str | None:
 
 
 def _named_files(module: Module) -> Iterator[File]:
-    """Yield the files of code next to a module that it names in a string."""
+    """Yield the code files in a module's folder that the module names in a string, and the headers that they include."""
     assert module.file is not None
     folder = os.path.dirname(_real(module.file.path))
     for name in sorted(set(module.strings)):
@@ -416,16 +416,17 @@ _PLAIN = frozenset({type(None), type(...), bool, int, float, complex, str, bytes
 
 
 class _Bound:
-    """The forms of values: equal in every process for equal plain data. modules: of the functions that were met."""
+    """A builder of forms of values: strings that are equal in every process for equal plain data. modules: names of the user
+    modules of the functions and objects in these values."""
 
     def __init__(self, module: str) -> None:
         self.module = module
         self.modules: set[str] = set()
         self._known: dict[int, tuple[Any, str]] = {}
-        """id -> (the object, which must live as long, its form); within a cycle, where it was met"""
+        """id -> (the object, which keeps the id in use, its form); while the form is computed, "met as N", for cycles"""
 
     def form(self, value: Any) -> str:
-        """A text that says what a value is."""
+        """Return a string that identifies a value: its repr for plain data, else a digest of its contents."""
         if type(value) in _PLAIN:
             return f"{type(value).__name__} {value!r}" if type(value) is not int else f"int {value:#x}"
         if id(value) not in self._known:
@@ -475,7 +476,7 @@ class _Bound:
         return "only the type", kind
 
     def _named(self, value: Any) -> str:
-        """The name of a class or module; of what the kernel's own module defines, the same wherever it is imported."""
+        """Return the name of a class or module. The kernel's module counts as "", so that it may be imported under any name."""
         if isinstance(value, ModuleType):
             return "" if value is sys.modules.get(self.module) else value.__name__
         return f"{'' if value.__module__ == self.module else value.__module__}.{value.__qualname__}"
@@ -502,7 +503,7 @@ class _Bound:
 
 
 def globals_of(code: CodeType) -> set[str]:
-    """The global names that code uses, and code inside of it (a class's body reads them by LOAD_NAME)."""
+    """Return the global names that code and the code nested in it use (the body of a class reads them by LOAD_NAME)."""
     own = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return own.union(*(globals_of(c) for c in code.co_consts if isinstance(c, CodeType)))
 
@@ -524,5 +525,5 @@ def _kind_of(name: str, own: str, running: Any) -> str:
 
 
 def code_text(code: CodeType) -> str:
-    """A name for code of which there is no text: equal code, equal name, in every process."""
+    """Return a name for code without source text: a digest that is equal for equal code in every process."""
     return f"code {_digest(repr(_Bound('')._code(code)).encode('utf-8', 'surrogatepass'))}"

@@ -1,4 +1,4 @@
-"""import_spec: what another process is given so that it knows a kernel: a module to import, a file to run, or the kernel itself."""
+"""import_spec: how another process gets a kernel: a module that it imports, a file that it runs, or the pickled kernel itself."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tensor_graphs.kernels.kernel import Kernel, ParcelError
 
 MAIN = "__main__"
 ALIAS = "__tensor_graphs_main__"
-"""what a script that was started by hand is called in a worker, so that what it guards does not run"""
+"""module name of the user's main script in a worker, so that code under `if __name__ == "__main__"` does not run there"""
 
 
 class Origin(NamedTuple):
-    """module, file: of the module that declares the kernel. package: that the file's relative imports begin at. parcel: of a kernel
-    that no file declares (kernels/pickled_kernel.py). made: of one that its module makes (`Kernel.remade`): by which function, of
-    what."""
+    """The origin of a kernel, for a worker. module, file: name and path of the module that declares it. package: base of the file's
+    relative imports. parcel: the pickled kernel, where no file declares it (pickled_kernel.py). made: (function of the module,
+    source text that it is called with), for a kernel that a generator has built (`Kernel.remade`)."""
 
     module: str
     file: str | None = None
@@ -28,8 +28,8 @@ class Origin(NamedTuple):
 
 
 def origin_of(kernel: Kernel) -> Origin:
-    """Return the place from which a worker gets this kernel. Raises ParcelError for one of a session that no other process can
-    get."""
+    """Return the origin from which a worker gets this kernel. Raises ParcelError for a kernel that was declared in an interactive
+    session and cannot be pickled."""
     if kernel.remade:
         return Origin(kernel.module, made=(kernel.remade, kernel.source))
     place = registry.place_of(kernel)
@@ -46,8 +46,8 @@ def origin_of(kernel: Kernel) -> Origin:
 
 
 def out_of_reach(kernel: Kernel) -> str | None:
-    """None, or why no other process can import the kernel that this one runs, or no row can name it (it is then neither compared
-    nor measured)."""
+    """Return None, or the reason why no other process can import this kernel, or why no database row can name it. A kernel with
+    such a reason is neither compared nor measured."""
     texts = (kernel.name, kernel.backend, kernel.op, kernel.module, kernel.source, kernel.toolchain)
     if not all(type(text) is str and _encodes(text) for text in texts) or type(kernel.in_place) is not tuple:
         return "its name, backend, op, module, source and toolchain have to be texts, in_place a tuple"
@@ -66,12 +66,12 @@ def out_of_reach(kernel: Kernel) -> str | None:
 def _encodes(text: str) -> bool:
     try:
         return "\0" not in text and text.encode() is not None
-    except UnicodeEncodeError:                                      # half of a pair
+    except UnicodeEncodeError:                                      # a lone surrogate
         return False
 
 
 def load(origin: Origin) -> None:
-    """Make the kernel known in this process. Raises ImportError, and whatever its module raises."""
+    """Register the kernel in this process, from its origin. Raises ImportError, and whatever the kernel's module raises."""
     if origin.parcel is not None:
         from tensor_graphs.kernels import pickled_kernel
 

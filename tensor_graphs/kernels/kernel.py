@@ -1,4 +1,4 @@
-"""kernel: what a kernel declares — the op it computes, the specs it accepts, how it is called, and its identity."""
+"""kernel: the class Kernel (the op it computes, the specs it accepts, its call, its identity) and the types of its calls."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from tensor_graphs.meaning.precision import Precision
 
 ANY_OP = "*"
-"""the `op` of a kernel that computes whatever its `accepts` takes"""
+"""`Kernel.op` of a kernel that computes every op whose spec its `accepts` takes"""
 
 ALL_STEPS = "all steps"
-"""the `op` of a kernel that runs all steps of a graph (`Kernel.whole`), and what a path chooses it for"""
+"""`Kernel.op` of a kernel that runs all steps of a graph (`Kernel.whole`); a path lists the kernel under this name"""
 
 
 RUNNER = "tensor_graphs.measure.run_unisolated"
-"""module whose `run_alone(kernel, arrays, attributes)` runs a kernel: a room below, loaded by name when it is asked to"""
+"""module whose `run_alone(kernel, arrays, attributes)` runs a kernel; imported by name at use, as this package may not import it"""
 
 
 class KernelError(TensorGraphsError):
@@ -43,11 +43,11 @@ class KernelError(TensorGraphsError):
 
 
 class NotLowered(TensorGraphsError):
-    """A definition that no generated kernel can say, and why."""
+    """A definition for which no kernel can be generated; the message gives the reason."""
 
 
 class ParcelError(TensorGraphsError):
-    """A kernel uses something that no other process can be given."""
+    """A kernel uses a value that cannot be sent to another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +65,20 @@ class Spec:
         return Spec(node.op, node.attrs, tuple(i.type for i in node.inputs), node.types)
 
     def role_index(self) -> dict[str, int | list[int]]:
-        """Operand name -> position in `inputs` (a variadic name -> list of positions); absent operands are missing."""
+        """Return operand name -> position in `inputs` (variadic name -> list of positions), without absent operands."""
         positions = list(range(len(self.inputs)))
         if isinstance(self.op, CompositeOp):
             return self.op.by_role(positions, self.attrs)
         return {str(i): i for i in positions}
 
     def role(self, name: str) -> TensorType | None:
-        """The type of a named operand, None when it is absent."""
+        """Return the type of a named operand, None when it is absent."""
         at = self.role_index().get(name)
         return self.inputs[at] if isinstance(at, int) else None
 
     def single_node_graph(self) -> Graph:
-        """The graph of this op alone: inputs x0, x1, …, outputs y0, … Its text, oracle and database key are this spec's."""
+        """Return the graph of this op alone, with inputs x0, x1, … and outputs y0, … Its text, oracle values and structural key are
+        used for the spec."""
         xs = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(self.inputs)]
         node = apply(self.op, xs, self.attrs)
         return graph({f"y{i}": leaves.item(node, i) for i in range(len(node.types))})
@@ -85,9 +86,9 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """A call of a Python function on its backend's views: run(outs, ins, attrs); attrs have their dims evaluated. on_stream: all
-    that it does is begun on the current stream of its backend's library, the same whatever the operands hold, so that it may be
-    captured (`captured` of the backend) and run again without it."""
+    """A call of a Python function on arrays of its backend: run(outs, ins, attrs); dims in attrs are numbers. on_stream: the
+    function starts all its work on the current stream of the backend's library, and the same work whatever the operands hold, so
+    that the work may be captured (`captured` of the backend) and replayed."""
 
     engine: ClassVar[str] = "host"
     scratch: ClassVar[Dim] = 0
@@ -97,7 +98,7 @@ class HostCall:
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A call of a native symbol. Pointers: every output, then `pointers` (positions of operands, None = null)."""
+    """A call of a native symbol. Its arguments are all outputs, then the operands at positions `pointers` (None: null pointer)."""
 
     engine: ClassVar[str] = "native"
     symbol: str
@@ -105,14 +106,14 @@ class NativeCall:
     ints: tuple[Dim, ...]
     floats: tuple[float, ...] = ()
     scratch: Dim = 0
-    """bytes of memory of its own that the call uses at most, on all threads together; kept by the pool for the next call"""
+    """upper bound of the call's scratch memory in bytes, on all threads together; the pool keeps it for the next call"""
     image: str = ""
-    """the shared library that has the symbol, in the cache folder; "": that of our own kernels"""
+    """path of the shared library with the symbol, in the cache folder; "": a library of the built-in C kernels"""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """A copy of a contiguous value from one device to another, by their names."""
+    """A copy of a contiguous value between two devices. source, target: names of the devices."""
 
     engine: ClassVar[str] = "transfer"
     scratch: ClassVar[Dim] = 0
@@ -122,10 +123,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One kernel of an image. grid: blocks; block: threads of each; shared: bytes of memory that a block is given at the launch.
-    waits: it begins with `after_those_before()` (numbers.cuh), so that it may be placed on the device while what was launched
-    before it ends; such a kernel writes nothing before that, and reads nothing but `ints` and the operands numbered in `early`:
-    where something that is launched with it writes one of these, it is placed when all before it have ended."""
+    """The launch of one GPU kernel of an image. grid: number of blocks. block: threads per block. shared: bytes of dynamic shared
+    memory per block. waits: the kernel begins with `after_those_before()` (numbers.cuh), so that its blocks may start while earlier
+    launches end. Before that call it writes nothing, and reads only `ints` and the operands numbered in `early`. Where a launch of
+    the same sequence writes one of those operands, the kernel starts after all earlier launches have ended."""
 
     entry: str
     grid: Dim
@@ -137,10 +138,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchCall:
-    """Kernels of one image, launched one after the other on their device. Their arguments are addresses, 64 bits each: of outputs,
-    operands, `ints` if any (64 bits each, in the device's memory, so that a captured launch reads their present values), and
-    `pieces` of scratch (bytes of each, multiples of 256). text: of the image; its device compiles it, and keeps the result.
-    alignment: bytes of which every address must be a multiple; elsewhere `otherwise` is launched."""
+    """GPU kernels of one image, launched one after the other on their device. Their arguments are 64-bit addresses: of the outputs,
+    the operands, the array of `ints` if any (64 bits each, in device memory, so that a captured launch reads the current values),
+    and the pieces of scratch. pieces: bytes of each piece, multiples of 256. text: source of the image; the device compiles and
+    caches it. alignment: bytes of which every address must be a multiple; where one is not, `otherwise` is launched."""
 
     engine: ClassVar[str] = "launch"
     text: str
@@ -157,15 +158,16 @@ class LaunchCall:
 
 
 Call = HostCall | NativeCall | LaunchCall | Transfer
-"""engine: which kind of segment runs it (runtime/segments)"""
+"""any call; its `engine` names the kind of segment that runs it (runtime/segments)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """A value that a kernel computes from some of its operands before its call: a packed or quantised copy of a weight matrix.
 
-    call: computes it, from the operands numbered in `operands`; its outputs have the types `outputs`, without dims. Where the
-    operands are parameters it runs once at bind time, for all instructions that prepare the same; elsewhere at every run."""
+    call: computes the value from the operands numbered in `operands`; the outputs have the types `outputs`, without symbolic dims.
+    Where the operands are parameters, the call runs once at bind time, shared by all instructions with an equal preparation;
+    elsewhere it runs at every run."""
 
     call: Call
     operands: tuple[int, ...]
@@ -173,13 +175,14 @@ class Preparation:
 
 
 Pairs = tuple[tuple[int, int], ...]
-"""(output, operand), by their numbers"""
+"""pairs (number of an output, number of an operand)"""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """pairs: that may share memory; the kernel is right whether they do or not.  updated: outputs of which it stores only what
-    differs from the operand; where the two share no memory, the operand is copied there first."""
+    """The outputs that may share memory with operands. pairs: may share memory or not; the kernel is correct either way. updated:
+    the kernel stores only the elements that differ from the operand; without shared memory the operand is first copied to the
+    output."""
 
     pairs: Pairs = ()
     updated: Pairs = ()
@@ -187,32 +190,32 @@ class Sharing:
 
 @dataclass(frozen=True, eq=False)
 class Kernel:
-    """Code that computes one op on one backend, into outputs it is given.
+    """A kernel: code that computes one op on one backend, into preallocated outputs.
 
-    accepts(spec): None, or why not.  build(spec): the call.  in_place: pairs (output, input) that may share memory; the kernel is
-    right whether they do or not.  updates: output 0 is stored only where it differs from operand 0; where the two share no memory,
-    operand 0 is copied there first.  shares(spec): of a kernel for any op, in place of in_place and updates.
-    contiguous: operands must be C-contiguous.  positive_strides: no operand may run backwards.  module: what a separate process
-    imports to know this kernel.  build_copy(shape, out strides, in strides, itemsize): of the copy kernel.  source: for people,
-    part of the identity too.  sources: further files (C code, tables), relative to the folder of `module`.
-    prepare(spec): computed from parameters before; its outputs follow the op's operands in the kernel's call. Its operands are
-    taken as parameters when the kernel is compared and timed.  traffic(spec): bytes moved, where fewer than operands and outputs
-    have.  arithmetic(spec): operations, where the definition says another number.  requirements: of the device
+    accepts(spec): return None, or the reason for a refusal.  build(spec): return the call.  in_place: pairs (output, operand) that
+    may share memory; the kernel is correct either way.  updates: output 0 is stored only where it differs from operand 0; without
+    shared memory operand 0 is first copied there.  shares(spec): replaces in_place and updates, for a kernel of any op.
+    contiguous: operands must be C-contiguous.  positive_strides: operands must have no negative strides.  module: imported by
+    another process to get the kernel.  build_copy(shape, out strides, in strides, itemsize): return the call, for a copy kernel.
+    source: text for people, and part of the identity.  sources: further files (C code, tables), relative to the folder of `module`.
+    prepare(spec): values computed before the call, from parameters; in the call they follow the op's operands. When the kernel is
+    compared and timed, the operands that they are computed from are taken as parameters.  traffic(spec): bytes moved, where fewer
+    than in operands and outputs.  arithmetic(spec): operations, where not as in the definition.  requirements: of the device
     (device_requirements.py); elsewhere the kernel is no candidate.
-    strided(spec, strides): of a kernel whose operands must be contiguous, the call for these strides (elements, a tuple for each
-    operand; 0 along an axis where all indices are one element). None, or no such function: operands that are not contiguous are
-    copied first. Outputs are contiguous. The judge compares it on the strides that it takes (measure/points/coverage.py).
-    together(specs): makes what the calls of all these specs need at once (one run of a compiler); for each None, or why it cannot
-    be built. `build` makes what is still missing.
-    composite: of a kernel whose `op` is a composite outside the library; any composite of that name with the same definition is
-    computed, and of a part (language/part.py) all that was proved to be the same.  crash_note: for people, what to look at first
-    when it ends its process, with a fix; no part of its identity.
-    whole: of a kernel that runs all steps of a graph (op: ALL_STEPS): reads a graph for the segment that launches it
-    (runtime/segments/decoder_kernel.py); raises NotLowered with the reason where it cannot.
-    remade: of a kernel that a generator has made for one question, the name of the function of its module that makes it again from
-    its `source` in another process; it computes what its `accepts` takes of the op of this name.
-    precision: of operands of f32 after rounding; it is held to that, and used where a tolerance allows it.
-    assuming: conditions on values (meaning/assumptions.py): it is compared where they hold, and used where a caller assumes them.
+    strided(spec, strides): return the call for operands that are not contiguous. strides: in elements, a tuple for each operand; 0
+    along an axis where all indices are one element. Where it is missing or returns None, such operands are copied first. Outputs
+    are contiguous. The comparison with the oracle covers the strides that it takes (measure/points/coverage.py).
+    together(specs): build what the calls of all these specs need in one run of a compiler; return for each None, or why it cannot
+    be built. `build` builds what is still missing.
+    composite: the op, where `op` names a composite outside the library. The kernel computes every composite of that name with the
+    same definition; for a part (language/part.py), every part proved equal.  crash_note: advice, with a fix, shown when the kernel
+    ends its process; no part of the identity.
+    whole(graph): of a kernel that runs all steps of a graph (op: ALL_STEPS): read a graph for the segment that launches the kernel
+    (runtime/segments/decoder_kernel.py). Raises NotLowered with the reason where the graph does not fit.
+    remade: name of the function in `module` that builds the kernel from its `source` in another process, for a kernel that a
+    generator has built for one spec. It computes the specs that `accepts` takes of the op named `op`.
+    precision: to which f32 operands are rounded. The kernel is compared at that precision, and used where a tolerance allows it.
+    assuming: conditions on values (meaning/assumptions.py): compared where they hold, used where a caller assumes them.
     """
 
     name: str
@@ -248,7 +251,7 @@ class Kernel:
         if wrong is not None:
             raise KernelError(f"the requirements of kernel {self.name!r} {wrong}")
         object.__setattr__(self, "requirements", dict(self.requirements))    # as they were checked
-        # ours are read when they are asked for: importing stays quick
+        # identities of built-in kernels are computed at first use, so that importing stays quick
         if isinstance(self.module, str) and not self.module.startswith("tensor_graphs."):
             _ = self.identity
 
@@ -257,23 +260,23 @@ class Kernel:
 
     @property
     def ours(self) -> bool:
-        """Return whether it belongs to this package."""
+        """Return whether the kernel belongs to this package."""
         return self.module.startswith("tensor_graphs.")
 
     def run(self, arrays: Sequence[Any] | Mapping[str, Any], **attributes: Any) -> Any:
-        """Run the kernel once, in this process, on numpy arrays: the op's operands. Returns its output, or a tuple of several.
+        """Run the kernel once, in this process, on the op's operands as numpy arrays. Returns its output, or a tuple of several.
 
             kernel.run([x, weight], eps=1e-6)          # or by name: {"x": x, "weight": weight}
 
-        Raises KernelError where it does not take them, and what the op raises for operands that do not fit each other."""
+        Raises KernelError where the kernel refuses the call, and the op's errors for operands that do not fit each other."""
         return importlib.import_module(RUNNER).run_alone(self, arrays, attributes)
 
     def sharing(self, spec: Spec) -> Sharing:
-        """Return which outputs may lie in the memory of which operands."""
+        """Return which outputs may share memory with which operands."""
         return Sharing(self.in_place, ((0, 0),) if self.updates else ()) if self.shares is None else self.shares(spec)
 
     def computes(self, spec: Spec) -> bool:
-        """Return whether it is a kernel of this spec's op, and not of a namesake."""
+        """Return whether the kernel computes this spec's op, and not a namesake of it."""
         if self.op == ANY_OP or self.remade:
             return self.op in (ANY_OP, spec.op.name)
         if self.composite is None or self.composite is spec.op:
@@ -290,18 +293,18 @@ class Kernel:
 
     @cached_property
     def identity(self) -> str:
-        """sha256 of all that the kernel is made of (identity.py), as it was when the kernel was declared: other code is another
-        kernel, and measurements do not carry over. Raises KernelError when a file of `sources` is missing."""
+        """Return the sha256 of all code that the kernel depends on (identity.py), as it was at its declaration. Changed code makes
+        another kernel without measurements. Raises KernelError when a file of `sources` is missing."""
         declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates)
         return hashlib.sha256(f"{declared}{self.precision or ''}{self.assuming or ''}\0{self.code.digest}".encode()).hexdigest()
 
     @cached_property
     def code(self) -> Code:
-        """The code of the kernel when it was declared. Raises KernelError."""
+        """Return the code of the kernel as it was at its declaration. Raises KernelError where a file cannot be read."""
         return self.read_code()
 
     def read_code(self) -> Code:
-        """Read the code of the kernel as it is now; modules count as they were imported. Raises KernelError."""
+        """Read the kernel's code as it is now (modules as they were imported). Raises KernelError where a file cannot be read."""
         named = [self.sources] if isinstance(self.sources, (str, Path)) else self.sources
         folder = base_folder(self.module)
         files = [folder / name for name in named]
@@ -319,8 +322,8 @@ class Kernel:
 
 
 def make_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
-    """Make what the calls of these kernels need, as far as that is cheaper together (`Kernel.together`); for each None, or why it
-    cannot be built."""
+    """Build the libraries that these calls need, for kernels that can build several together (`Kernel.together`). Return for each
+    pair None, or the reason why it cannot be built."""
     reasons: list[str | None] = [None] * len(wanted)
 
     def make(kernel: Kernel) -> None:
@@ -339,8 +342,8 @@ def make_together(wanted: Sequence[tuple[Kernel, Spec]]) -> list[str | None]:
 
 
 def source_of(function: Callable[..., Any]) -> str:
-    """The text of a Python function, for people; of code that has none (it was made by `exec`, say), a name that is equal for equal
-    code. Raises KernelError for what is no Python function."""
+    """Return the source text of a Python function. For code without text (from `exec`, for example), return a name that is equal
+    for equal code. Raises KernelError for anything that is no Python function."""
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""kernel_decorator: a Python function that fills arrays becomes a kernel: the decorator `tg.kernel`."""
+"""kernel_decorator: the decorator `tg.kernel`, which makes a kernel from a Python function that fills arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, OURS, backend_m
 from tensor_graphs.language.call_decorator import worded
 
 COMPILED = {"c": "tg.c_kernel(…, source=…, entry=…)", "cuda": "tg.cuda_kernel(…, source=…, entry=…)"}
-"""backends whose kernels are compiled -> what declares one of a user's; gen and gencuda write theirs themselves"""
+"""backend with compiled kernels -> the call that registers a user's kernel for it; gen and gencuda generate theirs"""
 
 
 def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None,
@@ -22,7 +22,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
                 contiguous: bool = False, sources: Sequence[str | Path] = (),
                 requirements: Mapping[str, Any] | None = None,
                 precision: str | None = None, assuming: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
-    """Decorator: register a function `f(outs, ins, attrs)` as a kernel of an op (its name, or a `tg.composite`), or of a graph.
+    """Return a decorator that registers a function `f(outs, ins, attrs)` as a kernel of an op (name or `tg.composite`) or a graph.
 
         @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
         def my_softmax(outs, ins, attrs): ...
@@ -30,24 +30,25 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         @tg.kernel(tg.graph(tg.linear(tg.rms_norm(x, g), w)))
         def my_norm_linear(outs, ins, attrs): ...
 
-    A graph without states is a part: its operands are the graph's inputs in order of first use, its outputs the graph's, its dims
-    stand for every size in their ranges. The kernel is a candidate wherever a graph is proved to compute the same.
+    A graph without states is a part. The operands of the part are the graph's inputs in order of first use, its outputs are the
+    graph's, and its dims may take every size in their ranges. The kernel is a candidate wherever a piece of a graph is proved
+    equal.
 
-    outs, ins: numpy arrays for every backend of the host (torch.from_numpy makes a tensor of the same memory; contiguous=True
-    spares it strides); for "triton" and "torchcuda" torch's tensors on the GPU. All that a function for "triton" does is begun on
-    torch's current stream and is the same whatever the operands hold, so that it may be captured. ins: the operands in the order of
-    the op's page; an optional one that a call does not have is left out (`Spec.role_index` says where each stands, for `accepts`).
-    sources: files that it is made of besides its module and what that imports, relative to the module's folder. When one of them is
-    edited, it is another kernel, which is compared with the oracle before it is used.
-    requirements: what the device must have, like {"arch": ["avx512f"]} (device_requirements.py); elsewhere it is no candidate.
-    precision: "tf32" where it rounds operands of f32 to that, as tl.dot of Triton does by default: it is compared with what
-    that allows (a largest error of 3.5e-3), and is a candidate where the tolerance allows what it makes of a graph.
-    assuming: what it takes for granted of values, as "no overflow": it is compared at points where that holds, and is a candidate
-    where a caller assumes it, too (`tg.compile(graph, assuming="no overflow")`).
-    A cell of a notebook that is run again, or a module that is reloaded, replaces its kernels.
-    name: begins with the backend's name and a dot, which goes before the function's unless given.
-    Raises KernelError when a source is missing, when another place has a kernel of this name, for a name, a pair in place or a
-    function that cannot be meant, and for a requirement that nothing here can check; GraphError for a graph that is no part.
+    outs, ins: numpy arrays for backends of the host (torch.from_numpy gives a tensor on the same memory; with contiguous=True the
+    arrays have no gaps), torch tensors on the GPU for "triton" and "torchcuda". A function for "triton" must start all its work on
+    torch's current stream and do the same work whatever the operands hold, so that it may be captured. ins: the operands in the
+    order of the op's page, without absent optional ones (`Spec.role_index` gives the positions, for `accepts`).
+    sources: further files that the kernel depends on, besides its module and imports, relative to the module's folder. An edit of
+    one makes it a new kernel, which is compared with the oracle before use.
+    requirements: features of the device, like {"arch": ["avx512f"]} (device_requirements.py); elsewhere the kernel is no candidate.
+    precision: "tf32" where the kernel rounds f32 operands to that, as tl.dot of Triton does by default. It is then compared at
+    the error that tf32 allows (3.5e-3 at most), and is a candidate where the tolerance allows the resulting error of the graph.
+    assuming: conditions on values, like "no overflow". The kernel is compared at points where they hold, and is a candidate where
+    the caller assumes them too (`tg.compile(graph, assuming="no overflow")`).
+    name: must begin with the backend's name and a dot; by default the backend's name, a dot and the function's name.
+    A notebook cell that is run again, or a reloaded module, replaces its kernels.
+    Raises KernelError when a source is missing, when another place has a kernel of this name, and for an invalid name, pair in
+    `in_place`, function or requirement; GraphError for a graph that is no part.
     """
     op = check_declaration.require_computed(op)
 
@@ -82,7 +83,7 @@ host_kernel = worded(host_kernel, "kernel")
 
 
 def _require_backend(name: Any, backend: Any) -> None:
-    """A backend that is known, and runs functions of Python."""
+    """Raise KernelError unless the backend is known and runs Python functions."""
     if not isinstance(backend, str) or not backend.isidentifier():
         raise KernelError(f"kernel {name!r} is for the backend {backend!r}, which is no name\n  fix: backend=\"numpy\"")
     python = [n for n in BACKENDS if n not in COMPILED and n not in GENERATORS]

@@ -1,6 +1,6 @@
-"""location: the place where a kernel was declared: a file, or text that was run (a cell of a notebook, a session, `exec`).
+"""location: the place where a kernel was declared: a file, or code that is in no file (a cell of a notebook, a session, `exec`).
 
-A kernel replaces one of the same name from the same place when that is run again (a cell, a reloaded module). Two kernels of one
+When that code is run again (a cell, a reloaded module), its kernel replaces the earlier one of the same name. Two kernels of one
 name in one run of a file, or in two files, are an error."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ HOUSE = "tensor_graphs"
 
 @dataclass(frozen=True)
 class Place:
-    """module: the name in whose namespace the declaring code ran. file: of that code; None where it is in no file. line, shown: as
-    tracebacks have them. text: that was run and led to the declaration, if only by calling a function of a file."""
+    """The place of a declaration. module: `__name__` where the code ran. file: None where the code is in no file. line, shown: line
+    and file name as in tracebacks. text: code in no file (a cell, `exec`) that is or called the declaring code. space: globals."""
 
     module: str
     file: str | None
@@ -32,19 +32,19 @@ class Place:
         return f"{self.file or self.shown}:{self.line}"
 
     def follows(self, earlier: Place) -> bool:
-        """Return whether what is declared here is the later state of what was declared there, and not another kernel."""
+        """Return whether this declaration is a rerun of the earlier one and replaces its kernel, and is no second kernel."""
         if self.file is None:
             return self.module == earlier.module                    # a later cell, or text that is run again
         if self.file != earlier.file:
             return False
         # one run of a file has one namespace, and one spec, which a reload replaces; a cell is compiled again when it is run again.
-        # That some text led here is not enough: `python -c` and the processes of pytest-xdist begin with one
+        # A text alone is no rerun: `python -c` and the processes of pytest-xdist begin with one
         again = self.text is not None and self.text is not earlier.text
         return again or self.space is not earlier.space or self.spec is not earlier.spec
 
 
 def here() -> Place:
-    """The place of the code that has called this package."""
+    """Return the place of the code that called this package: the first frame outside of it."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _of_the_house(frame) and frame.f_back is not None:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""one_op_signature: the signature of a graph that is one op, as rows of the database hold it."""
+"""one_op_signature: the signature of a graph of one op; database rows store ops as such graphs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tensor_graphs.language.graph import Graph
 
 
 def signature_of_graph(graph: Graph) -> Signature:
-    """The signature of a graph that is one op, whatever its number of outputs. Raises ValueError for any other graph."""
+    """Return the signature of a graph of exactly one op, with any number of outputs. Raises ValueError for any other graph."""
     ops = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     if len(ops) != 1:
         raise ValueError(f"a graph of one op is needed, this one has {len(ops)}: {', '.join(n.op.name for n in ops[:6])}")

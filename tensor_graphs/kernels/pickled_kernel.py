@@ -1,7 +1,7 @@
-"""pickled_kernel: a kernel declared in a session, as bytes from which another process makes it again.
+"""pickled_kernel: pickling of a kernel that was declared in an interactive session, for another process.
 
-Its functions go by value (code objects, and the values of global names that they use); members of importable modules go by name.
-Both processes run the same interpreter, and the receiver trusts the sender (pickle)."""
+Its functions are pickled by value (code objects, and the values of the global names that they use), members of importable modules
+by name. Both processes run the same interpreter, and the receiver trusts the sender (pickle)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dtypes import DType, parse_dtype
 
 SESSION = "__tensor_graphs_session__"
-"""the module of a session's functions, in the process that receives them"""
+"""`__module__` of a session's functions in the process that receives them"""
 
 LARGEST = 128 << 20
-"""bytes of a parcel"""
+"""most bytes of a parcel (a pickled kernel)"""
 
 _spaces: dict[str, dict[str, Any]] = {}
-"""module of a session -> the names that its functions find here"""
+"""module name of a session -> globals of its functions in the receiving process"""
 
 
 def pack(kernel: Kernel) -> bytes:
-    """A registered kernel by value. Raises ParcelError."""
+    """Return a registered kernel as a parcel: its pickled bytes. Raises ParcelError where it cannot be pickled."""
     if kernel.read_code().digest != kernel.code.digest:             # it runs with what the names hold by now
         raise ParcelError(f"a value that {kernel.name} uses was changed after it was declared\n  fix: run its cell again")
     fields = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel)}
@@ -57,7 +57,7 @@ def pack(kernel: Kernel) -> bytes:
 
 
 def unpack(parcel: bytes) -> tuple[Kernel, Place]:
-    """The kernel, with the identity that it was given where it was declared, and a place for it."""
+    """Return the kernel of a parcel, with its identity from the declaring process, and a place for it."""
     fields: dict[str, Any] = pickle.loads(parcel)
     kernel = object.__new__(Kernel)
     vars(kernel).update(fields)
@@ -65,7 +65,7 @@ def unpack(parcel: bytes) -> tuple[Kernel, Place]:
 
 
 class _Packer(pickle.Pickler):
-    """name: under which a function finds the value that is being written, for messages."""
+    """A pickler that writes functions by value. name: global name of the value that is being written, for messages."""
 
     name = ""
 
@@ -108,7 +108,7 @@ class _Packer(pickle.Pickler):
 
 
 class _Named:
-    """A value with the name under which a function finds it."""
+    """A value with the global or closure name under which a function uses it."""
 
     __slots__ = ("name", "value")
 
@@ -127,7 +127,7 @@ def _content(cell: CellType) -> tuple[Any, ...]:
 
 
 def _is_importable_by_name(value: Any) -> bool:
-    """Return whether importing its module is enough to find a function or a class."""
+    """Return whether a function or class is found by importing its module and looking up its qualified name."""
     module = sys.modules.get(value.__module__ or "")
     if module is None or not is_importable(module):
         return False

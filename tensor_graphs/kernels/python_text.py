@@ -1,5 +1,5 @@
-"""python_text: a Python text parsed: its syntax tree as one digest, what it imports, and the files that it may name
-(text_cache.py)."""
+"""python_text: parser of a Python module's text for identities: digest of the syntax tree, imports, strings that may name files
+(text_cache.py caches the results)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 CODE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".py", ".cl", ".f", ".f90", ".metal", ".ptx", ".rs", ".s", ".zig")
-"""what files of code end in, of which a name in a string is enough. Data is not among them: a program may write it"""
+"""suffixes of code files; such a file counts for an identity if a string names it. Data files do not: programs may write them"""
 
 
 @dataclass(frozen=True)
 class ModuleText:
-    """digest: of the syntax tree. imports: (level, module, names; None for `import module`). lines: of each function, where it
-    begins -> which of the text's functions begin there. strings: that may name files. listed: the names in `__all__`. computed:
-    lines that import by a name that is computed, or run text."""
+    """The parsed text of a module. digest: of the syntax tree. imports: (level, module, names; None for `import module`). lines:
+    line -> numbers of the functions that begin there. strings: those that may name files. listed: the names in `__all__`. computed:
+    lines that import a computed name or run code from text (`exec`)."""
 
     digest: str
     imports: tuple[tuple[int, str, tuple[str, ...] | None], ...]
@@ -28,14 +28,14 @@ class ModuleText:
 
 
 def parsed(data: bytes) -> ModuleText:
-    """Parse a text. Raises SyntaxError, ValueError or RecursionError for what is no Python."""
+    """Parse a module's bytes. Raises SyntaxError, ValueError or RecursionError where they are no Python."""
     read = _TreeReader(ast.parse(data))
     return ModuleText(read.digest, tuple(read.imports), {line: tuple(numbers) for line, numbers in read.lines.items()},
                 tuple(read.strings), tuple(read.listed), tuple(read.computed))
 
 
 class _TreeReader:
-    """A syntax tree read once: its digest, and what it imports and names."""
+    """A reader that walks a syntax tree once, for the fields of ModuleText."""
 
     def __init__(self, tree: ast.AST) -> None:
         self.imports: list[tuple[int, str, tuple[str, ...] | None]] = []

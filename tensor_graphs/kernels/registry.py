@@ -1,15 +1,14 @@
 """registry: which backends and kernels there are in this process, and why a backend is missing.
 
-A backend is a module that has `NAME`, `available() -> str | None` (None, or why not), `versions() -> dict` and
-`kernels() -> list[Kernel]`. It may have `DEVICE`, the kind of device that it computes on (that of the host by default),
-`view(memory, offset, shape, strides, dtype)`, which makes its own array on memory of such a device without a copy (numpy's by
-default), `copy_kernel() -> Kernel`, which copies strided windows, `whole_kernels() -> list[Kernel]` (`Kernel.whole`), and, where
-its library works on streams of a GPU, `in_order(device)`, in which each call is made, and `captured(work)`, which calls
-work(stream) and makes of all that it begins there something that has `run()`. Ours are listed in OURS, and may have `IMPORTS`
-(`imports_of`), and `ON_STREAM` where functions of Python that are registered for them may be captured. One from elsewhere is found
-by its entry point in the group GROUP when its distribution is installed, or it calls `register_backend` when it is imported; single
-kernels are added with `register`, functions of Python by kernel_decorator.py. docs/backends.md says how to write one.
-"""
+A backend is a module with `NAME`, `available() -> str | None` (None, or the reason why not), `versions() -> dict` and
+`kernels() -> list[Kernel]`. Optional members: `DEVICE`, the kind of device that it computes on (default: the host's);
+`view(memory, offset, shape, strides, dtype)`, which returns the backend's array on that memory without a copy (default: numpy's);
+`copy_kernel() -> Kernel`, which copies strided windows; `whole_kernels() -> list[Kernel]` (`Kernel.whole`). A backend whose library
+uses GPU streams may have `in_order(device)`, a context for each call, and `captured(work)`, which calls work(stream) and returns an
+object whose `run()` replays the captured work. Built-in backends are listed in OURS. They may also have `IMPORTS` (`imports_of`),
+and `ON_STREAM` where Python functions registered for them may be captured. Any other backend is found by an entry point of its
+installed distribution (group GROUP), or calls `register_backend` at import. `register` adds a single kernel, kernel_decorator.py
+one from a Python function. docs/backends.md describes how to write a backend."""
 
 from __future__ import annotations
 
@@ -53,36 +52,36 @@ OURS: dict[str, str] = {
     "triton": "tensor_graphs.kernels.triton.backend",
 }
 DEFAULT_BACKENDS = ("c", "gen", "numpy")
-"""backends of a plan by default; `torch` is used only by name, as importing it takes 1.7 s"""
+"""backends that a plan uses by default; `torch` must be requested by name, as importing it takes 1.7 s"""
 
 GENERATORS = ("gen", "gencuda")
-"""the backends that write kernels for whatever they are given"""
+"""the backends that generate kernels for arbitrary graphs"""
 
 
 def writes_kernels(backends: Sequence[str]) -> bool:
-    """Return whether one of these backends writes kernels for whatever it is given, here."""
+    """Return whether one of these backends is a generator of kernels (GENERATORS) and is available on this machine."""
     return any(name in backends and why_missing(name) is None for name in GENERATORS)
 
 
 GROUP = "tensor_graphs.backends"
-"""the entry points of installed backends: name = module"""
+"""entry-point group in which installed distributions list backends, as name = module"""
 
 _lock = threading.RLock()
 _loaded: dict[str, list[Kernel]] = {}
 _missing: dict[str, str] = {}
 _registered: list[Kernel] = []
 _places: dict[str, Place] = {}
-"""of each registered kernel, by name"""
+"""kernel name -> place of declaration, for each registered kernel"""
 
 made: dict[str, Kernel] = {}
-"""name -> kernels that generators have made for single questions (`Kernel.remade`)"""
+"""name -> kernel that a generator has built for one spec (`Kernel.remade`)"""
 
 _added: dict[str, str] = {}
 
 
 @lru_cache(maxsize=1)
 def _installed() -> Mapping[str, str]:
-    """Backend name -> module, of the distributions installed here. A name that is ours is left out, with a warning."""
+    """Return backend name -> module of installed distributions. A name that is invalid or taken is left out, with a warning."""
     modules: dict[str, str] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         if point.name in OURS or not point.name.isidentifier() or modules.get(point.name, point.value) != point.value:
@@ -93,8 +92,8 @@ def _installed() -> Mapping[str, str]:
 
 
 class _Backends(Mapping[str, str]):
-    """Backend name -> module: ours, those that registered themselves, those installed. The last are looked for only when a name
-    is not among the first two, or when all are asked for: reading the metadata of every distribution takes some 10 ms."""
+    """A mapping backend name -> module of built-in, registered and installed backends. Installed ones are searched only for a name
+    that is neither built-in nor registered, or for a full listing: reading the metadata of all distributions takes some 10 ms."""
 
     def __getitem__(self, name: str) -> str:
         with _lock:
@@ -113,11 +112,11 @@ BACKENDS: Mapping[str, str] = _Backends()
 
 
 def register_backend(name: str, module: str | ModuleType) -> None:
-    """Make a backend known in this process, under the name that its module has as NAME. module: itself, or its dotted name.
+    """Register a backend in this process. name: NAME of its module. module: the module, or its dotted name.
 
-    A backend that is not installed calls this at import (`register_backend(NAME, __name__)`), and its kernels name that module, so
-    that the process that judges them knows them too. To register the same module again does nothing. Raises KernelError when the
-    name is no Python name or belongs to another module."""
+    A backend that is not installed calls this function at import (`register_backend(NAME, __name__)`). Its kernels name that module
+    too, so that the process that compares them with the oracle can import them. Registering a module again does nothing. Raises
+    KernelError when the name is no Python name or belongs to another module."""
     path = module if isinstance(module, str) else module.__name__
     if not isinstance(name, str) or not name.isidentifier():
         raise KernelError(f"a backend cannot be named {name!r}\n  fix: a Python name, like my_backend")
@@ -130,15 +129,15 @@ def register_backend(name: str, module: str | ModuleType) -> None:
 
 
 def unregister_backend(name: str) -> None:
-    """Forget a backend that `register_backend` made known."""
+    """Remove a backend that was added by `register_backend`."""
     with _lock:
         _added.pop(name, None)
         reset(name)
 
 
 def backend_module(name: str) -> Any:
-    """The backend's module. Raises KernelError for a name that nothing has, and for a module that is no backend of this name;
-    ImportError when it cannot be imported."""
+    """Import and return the backend's module. Raises KernelError for an unknown backend, and for a module that is no backend of
+    this name; ImportError when the module cannot be imported."""
     try:
         path = BACKENDS[name]
     except KeyError:
@@ -153,8 +152,7 @@ def backend_module(name: str) -> Any:
 
 
 def optional_member(backend: str, name: str) -> Any:
-    """Return the member of a backend's module under a name that not all have; None where it lacks it or there is no such
-    backend."""
+    """Return an optional member of a backend's module; None where the module lacks it or the backend is unknown."""
     return getattr(backend_module(backend), name, None) if backend in BACKENDS else None
 
 
@@ -163,17 +161,17 @@ View = Callable[[Any, int, Sequence[int], Sequence[int], DType], Any]
 
 
 def view_of(name: str) -> View:
-    """Return the function by which a backend views memory of its device; without one, and for unknown backends, numpy's."""
+    """Return a backend's `view` function, which builds its arrays on device memory; numpy's where the backend has none."""
     return optional_member(name, "view") or array_view
 
 
 def kind_of(name: str) -> str:
-    """The kind of device that a backend computes on."""
+    """Return the kind of device that a backend computes on."""
     return str(optional_member(name, "DEVICE") or HOST.kind)
 
 
 def device_of(name: str) -> Device:
-    """The device on which a backend computes here. Raises KernelError where there is none of its kind."""
+    """Return the device of this machine on which a backend computes. Raises KernelError where the machine has none of its kind."""
     device = of_kind(kind_of(name))
     if device is None:
         raise KernelError(f"the backend {name!r} computes on a device of the kind {kind_of(name)!r}, and there is none; "
@@ -182,13 +180,13 @@ def device_of(name: str) -> Device:
 
 
 def lacking(kernel: Kernel) -> str | None:
-    """None when the device that a kernel runs on has all that it requires, else the first thing that it lacks, for people."""
+    """Return None when the kernel's device meets all its requirements, else a sentence about the first that is not met."""
     return unmet(kernel.requirements, device_of(kernel.backend)) if kernel.requirements else None
 
 
 def imports_of(name: str) -> tuple[str, ...]:
-    """The libraries of a backend that take long to import (IMPORTS in its module). Of ours only: the process that forks workers
-    imports them, and it runs no kernel."""
+    """Return the slow-to-import libraries (IMPORTS) of a built-in backend; none for other backends. The process that forks workers
+    imports them ahead; it runs no kernel."""
     return tuple(getattr(backend_module(name), "IMPORTS", ())) if name in OURS else ()
 
 
@@ -200,8 +198,8 @@ def _check_protocol(name: str, module: Any) -> None:
 
 
 def load_backend(name: str) -> list[Kernel]:
-    """The backend's own kernels; an empty list when it is not available here (see `why_missing`). Any error in a backend from
-    elsewhere is a reason for its absence, so that the others still work."""
+    """Return the backend's kernels without registered ones; an empty list when it is unavailable (see `why_missing`). An error in a
+    backend outside this package makes that backend unavailable and is not raised."""
     with _lock:
         if name not in _loaded:
             try:
@@ -224,7 +222,7 @@ def load_backend(name: str) -> list[Kernel]:
 
 
 def _checked(name: str, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels of a backend, which bear its name: measurements are filed under it, and `kernel_named` looks there."""
+    """Return the kernels after checking op and name: names are distinct and begin with the backend's, as `kernel_named` expects."""
     for k in kernels:
         if k.backend != name or not k.name.startswith(f"{name}."):
             raise KernelError(f"the kernel {k.name!r} (backend {k.backend!r}) is not of the backend {name!r}\n  fix: "
@@ -238,19 +236,19 @@ def _checked(name: str, kernels: Sequence[Kernel]) -> list[Kernel]:
 
 
 def known() -> set[Kernel]:
-    """All kernels that this process has by now; nothing is loaded for it."""
+    """Return all kernels that this process has loaded, registered or generated so far. Nothing is loaded."""
     with _lock:
         return {*itertools.chain(*_loaded.values()), *_registered, *made.values()}
 
 
 def why_missing(name: str) -> str | None:
-    """None when the backend is available, otherwise the reason."""
+    """Return None when the backend is available, otherwise the reason."""
     load_backend(name)
     return _missing.get(name)
 
 
 def reset(name: str | None = None) -> None:
-    """Forget what was found out about a backend (all by default); the next use looks again."""
+    """Forget the loaded kernels and the availability of a backend (all by default); its next use loads it again."""
     with _lock:
         for n in [name] if name else list(_loaded):
             _loaded.pop(n, None)
@@ -258,16 +256,16 @@ def reset(name: str | None = None) -> None:
 
 
 def register(kernel: Kernel) -> Kernel:
-    """Add a kernel to this process; it is ineligible until compared with the oracle. It replaces one declared at the same place
-    before (location.py: a cell that is run again, a module that is reloaded). Raises KernelError when another place has a kernel of
-    this name, or the same one twice in one run."""
+    """Add a kernel to this process and return it; it is ineligible until compared with the oracle. It replaces a kernel of its name
+    from an earlier run of the same place (location.py: a cell that is run again, a reloaded module). Raises KernelError when
+    another place has a kernel of this name, or when one run of a file declares the name twice."""
     from tensor_graphs.kernels.location import here  # a door: compiling declares no kernel
 
     return put(kernel, here())
 
 
 def put(kernel: Kernel, place: Place) -> Kernel:
-    """`register` for a kernel whose place is known."""
+    """Add a kernel that was declared at `place`, as `register` does for the calling code."""
     if kernel.composite is None:
         from tensor_graphs.kernels.check_declaration import require_op  # the same door
 
@@ -289,13 +287,13 @@ def put(kernel: Kernel, place: Place) -> Kernel:
 
 
 def know(kernel: Kernel) -> Kernel:
-    """Register a kernel that its generator has made for one question, or made again; return the first of its name."""
+    """Register a kernel that a generator has built for one spec (`Kernel.remade`); return the first one of its name."""
     with _lock:
         return made.setdefault(kernel.name, kernel)
 
 
 def place_of(kernel: Kernel) -> Place | None:
-    """Return the place where a kernel was registered; None for one of a backend."""
+    """Return the place where a registered kernel was declared; None for a kernel of a backend."""
     with _lock:
         return _places[kernel.name] if any(k is kernel for k in _registered) else None
 
@@ -307,13 +305,13 @@ def unregister(name: str) -> None:
 
 
 def parts() -> tuple[PartOp, ...]:
-    """The parts for which kernels are registered, each once."""
+    """Return the parts for which kernels are registered, each once, the last registered first."""
     with _lock:
         return tuple({p.written.digest: p for k in reversed(_registered) if isinstance(p := k.composite, PartOp)}.values())
 
 
 def kernels_of_graphs(backends: Collection[str]) -> dict[str, list[str]]:
-    """By the digest of a part's definition, the kernels of these backends that are registered for it."""
+    """Return definition digest of a part -> names of the kernels of these backends that are registered for the part."""
     names: dict[str, list[str]] = {}
     with _lock:
         for k in _registered:
@@ -323,13 +321,13 @@ def kernels_of_graphs(backends: Collection[str]) -> dict[str, list[str]]:
 
 
 def is_registered(name: str) -> bool:
-    """Return whether a kernel of this name was registered here, and is none of a backend's own."""
+    """Return whether a kernel of this name was added by `register`, and does not come with a backend."""
     with _lock:
         return any(k.name == name for k in _registered)
 
 
 def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
-    """Every kernel of these backends, registered ones included; of a backend that is missing, none."""
+    """Return all kernels of the available backends among these, with registered and generated ones."""
     kernels = [k for name in backends for k in load_backend(name)]
     with _lock:
         kernels += [k for k in (*_registered, *made.values()) if k.backend in backends and k.backend not in _missing]
@@ -337,7 +335,7 @@ def all_kernels(backends: Sequence[str] = DEFAULT_BACKENDS) -> list[Kernel]:
 
 
 def by_op(kernels: Iterable[Kernel]) -> Mapping[str, list[Kernel]]:
-    """Kernels by the op that they compute; those of parts, whatever their names, under PARTS too."""
+    """Return op name -> its kernels; kernels of parts are also listed under the key PARTS."""
     table: dict[str, list[Kernel]] = {}
     for k in kernels:
         table.setdefault(k.op, []).append(k)
@@ -350,7 +348,8 @@ PARTS = "(parts)"
 
 
 def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
-    """The kernels that may compute this spec's op, by its name; of a part, those of all parts, which may be the same."""
+    """Return the kernels in `table` (see `by_op`) that compute this spec's op. For a part, kernels of all parts are tried, as parts
+    of different names may be equal."""
     kernels = [*table.get(spec.op.name, ()), *table.get(ANY_OP, ())]
     if isinstance(spec.op, DefinedOp):
         kernels = [*kernels, *(k for k in table.get(PARTS, ()) if k not in kernels)]
@@ -358,19 +357,18 @@ def _of_op(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
 
 
 def matching(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[Kernel]:
-    """The kernels that accept this spec, and whose requirements the device meets. The op itself must be the one that they compute,
-    not a namesake."""
+    """Return the kernels that compute this spec's op (not a namesake), accept the spec, and whose requirements the device meets."""
     return [k for k in _of_op(spec, table) if lacking(k) is None and refused(k, spec) is None]
 
 
 def left_out(spec: Spec, table: Mapping[str, list[Kernel]]) -> list[tuple[Kernel, str]]:
-    """The kernels of this op whose requirements the device does not meet, and what is missing."""
+    """Return (kernel, unmet requirement) for the kernels of this spec's op whose requirements the device does not meet."""
     return [(k, why) for k in _of_op(spec, table) if (why := lacking(k)) is not None]
 
 
 def refused(kernel: Kernel, spec: Spec) -> str | None:
-    """None where a kernel says that it runs this spec, else why not. One from outside this package that raises, or answers
-    something else, does not; ours would be a bug."""
+    """Return None where a kernel accepts this spec, else the reason. An exception or an odd result of `accepts` counts as a refusal
+    for kernels outside this package; an exception of a built-in kernel is a bug and is raised."""
     try:
         why: Any = kernel.accepts(spec)
         if why is None or (isinstance(why, str) and why.strip()):
@@ -387,7 +385,7 @@ def refused(kernel: Kernel, spec: Spec) -> str | None:
 
 
 def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
-    """The kernel of this name, of these backends (all by default) or registered. Raises KernelError when there is none."""
+    """Return the kernel of this name, from these backends (all by default), registered or generated. Raises KernelError if none."""
     own = name.partition(".")[0]
     of_backend = (*load_backend(own), *_whole_kernels(own)) if own in (BACKENDS if backends is None else backends) else ()
     for k in (*of_backend, *_registered, *made.values()):
@@ -405,13 +403,13 @@ def kernel_named(name: str, backends: Sequence[str] | None = None) -> Kernel:
 
 
 def native_library() -> Any:
-    """The loaded library of the `c` backend: `.address(symbol)`, `.run(steps, bases, values, seconds=None)`, `.set_threads(n)`."""
+    """Return the loaded library of the `c` backend (NativeLibrary in kernels/c/library.py)."""
     return importlib.import_module("tensor_graphs.kernels.c.library").load()
 
 
 def begin(backends: Sequence[str]) -> None:
-    """Have a thread compile what all native code is linked against, where one of these backends runs such and it is not there yet;
-    meanwhile what the modules of ours say is read, which their kernels' identities are made of."""
+    """Start compiling the core C library in a thread, where one of these backends runs native code. Meanwhile read the modules of
+    the built-in backends, from which the identities of their kernels are computed."""
     if {"c", "gen"} & set(backends):
         importlib.import_module("tensor_graphs.kernels.c.library").ahead(())
     for name in backends:
@@ -420,14 +418,14 @@ def begin(backends: Sequence[str]) -> None:
 
 
 def compile_ahead(backends: Sequence[str], ops: Collection[str]) -> None:
-    """Have threads compile what graphs of these ops are likely to run of native code, where it is not there yet."""
+    """Start threads that compile the C libraries that graphs of these ops are likely to use, unless they are compiled."""
     if "c" in backends:
         backend_module("c").compile_ahead(ops)
 
 
 def make_images(calls: Iterable[Call]) -> None:
-    """Make the libraries of these calls that are not there yet, together; those of our own kernels by threads, for the caller that
-    binds. Raises ToolchainError."""
+    """Compile the missing libraries of these calls: those of C kernels of this package in threads, generated ones now and together.
+    Raises ToolchainError."""
     native = [call for call in calls if isinstance(call, NativeCall)]
     if native:
         library = importlib.import_module("tensor_graphs.kernels.c.library")
@@ -436,7 +434,7 @@ def make_images(calls: Iterable[Call]) -> None:
 
 
 def whole_kernels(backends: Sequence[str]) -> list[Kernel]:
-    """The kernels of these backends that run all steps of some graphs at once (`whole_kernels`), and that are possible here."""
+    """Return the kernels that run all steps of a graph (`Kernel.whole`), of these backends, if their requirements are met."""
     return [k for name in backends for k in _whole_kernels(name) if lacking(k) is None]
 
 
@@ -446,8 +444,8 @@ def _whole_kernels(backend: str) -> list[Kernel]:
 
 
 def copy_kernels(backends: Sequence[str]) -> tuple[Kernel, ...]:
-    """The kernels behind explicit copies, in the order in which they are tried: those that these backends have (`copy_kernel`),
-    then numpy's, on the host."""
+    """Return the kernels for explicit copies, in the order in which they are tried: those of the available backends among these
+    (`copy_kernel`), then numpy's, on the host."""
     here = [name for name in backends if name in BACKENDS and why_missing(name) is None]
     return (*(k for name in here if (k := _copy_kernel(name)) is not None), NUMPY_COPY)
 

@@ -1,4 +1,4 @@
-"""signature: one op with its attributes and operand types, names stripped. Equal signatures are one question with one answer."""
+"""signature: one op with its attributes and operand types, without names. Equal signatures share their measurements."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tensor_graphs.language.text_writer import format_value
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """`key` is the structural key of the single-op graph; `dim_names[i]` is what its canonical dim d<i> is called in `spec`."""
+    """An op with its attributes and operand types. key: structural key of `graph`. dim_names[i]: name in `spec` of dim d<i>."""
 
     key: str
     spec: Spec
@@ -24,19 +24,19 @@ class Signature:
     dim_names: tuple[str, ...]
 
     def axes(self, binding: Mapping[str, int]) -> dict[str, int]:
-        """The workload's axes: canonical dim name -> size."""
+        """Return the sizes of the dims by canonical name (d0, d1, …), from a binding: dim name in `spec` -> size."""
         return {f"d{i}": int(binding[name]) for i, name in enumerate(self.dim_names)}
 
     def binding(self, axes: Mapping[str, int]) -> dict[str, int]:
-        """The inverse of `axes`."""
+        """Return the binding (dim name in `spec` -> size) for sizes by canonical name; the inverse of `axes`."""
         return {name: int(axes[f"d{i}"]) for i, name in enumerate(self.dim_names)}
 
     def title(self) -> str:
-        """For people: `linear f32[n, 640] f32[262144, 640]`."""
+        """Return a title for messages and tables, like `linear f32[n, 640] f32[262144, 640]`."""
         return f"{self.spec.op.name} {' '.join(map(str, self.spec.inputs))}".strip()
 
     def attributes(self) -> str:
-        """For people: the attributes that are not at their defaults, `eps=0.01, axis=0`; what no text says is left out."""
+        """Return the attributes that differ from their defaults, like `eps=0.01, axis=0`, without values that cannot be printed."""
         op, shown = self.spec.op, []
         defaults = {p.name: p.default for p in op.signature.parameters.values()} if isinstance(op, CompositeOp) else {}
         for name, value in self.spec.attrs.items():
@@ -56,7 +56,7 @@ _cache: dict[tuple[Any, ...], Signature] = {}
 
 
 def signature_of(node: Node) -> Signature:
-    """The signature of an atomic or composite node; the same object for nodes that ask the same in the same dims."""
+    """Return the signature of an atomic or composite node. Equal op, attributes, types and dim names give the same object."""
     types: tuple[TensorType, ...] = tuple(i.type for i in node.inputs)
     key = (node.op, types, node.key[2])
     signature = _cache.get(key)

@@ -1,4 +1,4 @@
-"""strides: how an array lies in memory: elements from one index to the next along each axis. Sizes and strides may have dims."""
+"""strides: the layout of arrays in memory, as strides counted in elements. Sizes and strides may contain symbolic dims."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim
 
 Strides = tuple[Dim, ...]
-"""of one operand: elements from one index to the next along each axis; 0 where all are the same element"""
+"""the strides of one operand: elements from one index to the next along each axis; 0 where all indices are one element"""
 
 
 def contiguous_strides(shape: Sequence[Dim]) -> Strides:
@@ -21,7 +21,7 @@ def contiguous_strides(shape: Sequence[Dim]) -> Strides:
 
 
 def is_contiguous(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
-    """C order without gaps; axes of size 1 have no say."""
+    """Return whether strides are C order without gaps. Strides of axes of size 1 are ignored."""
     step: Dim = 1
     for s, st in zip(reversed(shape), reversed(strides), strict=True):
         if s == 1:
@@ -35,8 +35,8 @@ def is_contiguous(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
 
 
 def merged(shape: Sequence[Dim], *operands: Sequence[Dim]) -> tuple[Strides, list[Strides]]:
-    """The fewest axes that say the same, and the strides of each operand along them. Axes of size 1 have no say, and two axes are
-    one where every operand runs on from one index of the outer to the next.
+    """Return (sizes, strides of each operand) of the same layout with the fewest axes. Axes of size 1 are dropped. Two axes are
+    merged where, in every operand, the outer stride is the inner size times the inner stride.
 
     >>> merged((5, 4, 8), (40, 8, 1), (0, 0, 0))        # rows of 32 with gaps between them, next to one number
     ((5, 32), [(40, 1), (0, 0)])
@@ -56,9 +56,9 @@ def merged(shape: Sequence[Dim], *operands: Sequence[Dim]) -> tuple[Strides, lis
 
 
 def rows(shape: Sequence[Dim], strides: Sequence[Dim]) -> tuple[Dim, Dim, Dim] | None:
-    """The begins of the rows (the last axis) of an array: (group, far, near), with `near` elements from one row of a group to the
-    next and `far` from one group to the next; zeros where each row begins where the one before ends. None: there is no saying it
-    so, or the elements of a row do not follow each other.
+    """Return where the rows (along the last axis) of an array begin: (group, far, near). A group has `group` rows, `near` elements
+    from one to the next; groups begin `far` elements apart. Zeros: each row begins where the previous one ends. None: the rows have
+    no such layout, or the elements of a row are not adjacent.
 
     >>> rows((5, 4, 8), (40, 8, 1)), rows((4, 5, 8), (8, 32, 1)), rows((5, 8), (8, 1)), rows((5, 8), (1, 5))
     ((4, 40, 8), (5, 8, 32), (0, 0, 0), None)

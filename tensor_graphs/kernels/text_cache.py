@@ -1,10 +1,9 @@
-"""text_cache: parsed texts of Python modules, for the identity of the kernels that they define, in the user's cache folder.
+"""text_cache: cache of parsed Python modules (ModuleText) in the user's cache folder, for the identities of kernels.
 
-    text = text_of(data, digest)        # of the module's bytes
+    text = text_of(data, digest)        # data: bytes of the module's file
 
-Parsing the texts of all backends takes as long as lowering a model. A file is named by a digest of the module's bytes, of the code
-that parses (python_text.py) and of Python's version; a damaged one is replaced. Files that were not used for the longest time are
-removed."""
+Parsing the modules of all backends takes as long as lowering a model. A cache file is named by a digest of the module's bytes, of
+the parser (python_text.py) and of Python's version. A damaged file is replaced; the least recently used files are removed."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ from tensor_graphs.devices.sealed_files import read, user_place
 from tensor_graphs.kernels.python_text import ModuleText, parsed
 
 MOST_BYTES = 8 << 20
-"""of all that is kept"""
+"""size limit of the cache, in bytes"""
 
 
 def text_of(data: bytes, digest: str) -> ModuleText:
-    """Return the parsed text, from the cache if it is there. digest: sha256 of its bytes. Raises SyntaxError, ValueError or
-    RecursionError for what is no Python."""
+    """Return a module's parsed text, from the cache or parsed now. digest: sha256 of `data`. Raises SyntaxError, ValueError or
+    RecursionError where `data` is no Python."""
     path = user_place("texts", f"{hashlib.sha256(f'{digest} {_parser()}'.encode()).hexdigest()}.json")
     content = None if path is None else read(path)
     if content is not None:
@@ -39,7 +38,7 @@ def text_of(data: bytes, digest: str) -> ModuleText:
 
 @functools.cache
 def _parser() -> str:
-    """Digest of the code that parses, with Python's version."""
+    """Return the digest of the parser's file (python_text.py), followed by Python's version."""
     return hashlib.sha256(Path(__file__).with_name("python_text.py").read_bytes()).hexdigest() + sys.version
 
 

@@ -1,4 +1,4 @@
-"""user_source: kernels given as text: the text and its place, numbers given or computed, what is refused."""
+"""user_source: checks for user-registered kernels in C or CUDA: the source and its files, numeric arguments, refusals."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tensor_graphs.language.dtypes import DType
 log = logging.getLogger(__name__)
 
 LARGEST_INT = 2**63 - 1
-"""a kernel gets its whole numbers as 64 bits each"""
+"""largest integer that can be passed to a kernel: each is a signed 64-bit number"""
 
 
 def require_numbers(name: str, what: str, value: Any, called: str) -> tuple[Any, ...]:
-    """Return the numbers that a kernel is called with, as a tuple. Raises KernelError for what is no sequence of numbers: of ints
-    (bytes of scratch, too), or of floats."""
+    """Return `value`, the numbers of the option `what`, as a tuple. "ints" and "scratch" take whole numbers and dims, other
+    options any numbers. called: name of `value` in messages. Raises KernelError for a wrong type or range."""
     whole = what in ("ints", "scratch")
     kinds = (int, np.integer, Expr) if whole else (int, float, np.integer, np.floating)
     fix = (f"{what}=lambda spec: [math.prod(spec.outputs[0].shape)], or a list of ints and expressions of dims" if whole else
@@ -43,7 +43,7 @@ def require_numbers(name: str, what: str, value: Any, called: str) -> tuple[Any,
 
 
 def require_dims(name: str, what: str, numbers: Sequence[Any], spec: Spec) -> None:
-    """Raise KernelError for a dim in numbers that the call has not: only its own have sizes."""
+    """Raise KernelError where the numbers use a dim that occurs in no type of the spec: its size would be unknown at the call."""
     used = {n for number in numbers if isinstance(number, Expr) for n in number.symbols}
     own = {n for t in (*spec.inputs, *spec.outputs) for size in t.shape if isinstance(size, Expr) for n in size.symbols}
     strange = sorted(used - own - set(spec.single_node_graph().dims)) if used - own else []
@@ -53,7 +53,7 @@ def require_dims(name: str, what: str, numbers: Sequence[Any], spec: Spec) -> No
 
 
 def require_given(name: str, what: str, value: Any, kind: str) -> tuple[Any, ...] | None:
-    """Check an option of the declaration: numbers, which are returned; or a function of the spec: None. Raises KernelError."""
+    """Check an option of a declaration. Return its numbers as a tuple; None for a function of the spec. Raises KernelError."""
     if callable(value):
         require_function(name, what, value, ("spec",))
         return None
@@ -61,7 +61,7 @@ def require_given(name: str, what: str, value: Any, kind: str) -> tuple[Any, ...
 
 
 def require_count(name: str, what: str, value: Any, called: str) -> Any:
-    """One whole number that is not negative, or an expression of dims. Raises KernelError."""
+    """Return `value`, a non-negative whole number or an expression of dims. Raises KernelError for anything else."""
     if not isinstance(value, (int, np.integer, Expr)) or isinstance(value, bool) or (not isinstance(value, Expr) and value < 0):
         raise KernelError(f"kernel {name!r}: {called} is {value!r}\n"
                           f"  fix: {what}=lambda spec: …, a whole number or an expression of dims, or such a number")
@@ -69,7 +69,7 @@ def require_count(name: str, what: str, value: Any, called: str) -> Any:
 
 
 def named_after(name: str | None, backend: str, entry: Any, language: str) -> str:
-    """The name of a kernel, its entry's where none is given. Raises KernelError for an entry that is no name of a function."""
+    """Return the kernel's name; by default `backend.entry`. Raises KernelError for an entry that is no valid function name."""
     own = name if name is not None else f"{backend}.{entry if isinstance(entry, str) else '…'}"
     if not isinstance(entry, str):
         raise KernelError(f"kernel {own!r}: entry is {entry!r}, of type {type(entry).__name__}\n"
@@ -80,7 +80,7 @@ def named_after(name: str | None, backend: str, entry: Any, language: str) -> st
 
 
 def require_declared(name: str, dtypes: Any, accepts: Any) -> frozenset[DType]:
-    """The dtypes that are declared. Raises KernelError where nothing says which arrays the kernel can read."""
+    """Return the declared dtypes. Raises KernelError where neither `dtypes` nor `accepts` is given."""
     if accepts is not None:
         require_function(name, "accepts", accepts, ("spec",))
     if (dtypes is None or dtypes == () or dtypes == []) and accepts is None:
@@ -90,7 +90,7 @@ def require_declared(name: str, dtypes: Any, accepts: Any) -> frozenset[DType]:
 
 
 def files_of(name: str, folder: Path, sources: Any) -> tuple[Path, ...]:
-    """Further files that a kernel is made of. Raises KernelError for what names none."""
+    """Return the paths of a kernel's further files. Raises KernelError where `sources` is no file name and no list of them."""
     names = [sources] if isinstance(sources, (str, Path)) else sources
     if not isinstance(names, (list, tuple)) or not all(isinstance(one, (str, Path)) for one in names):
         raise KernelError(f"kernel {name!r}: sources is {sources!r}\n  fix: sources=[\"table.npy\"], names of files")
@@ -98,7 +98,7 @@ def files_of(name: str, folder: Path, sources: Any) -> tuple[Path, ...]:
 
 
 def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
-    """Raise KernelError for a file that is not there."""
+    """Raise KernelError for the first file that does not exist."""
     for file in files:
         if not file.is_file():
             raise KernelError(f"kernel {name!r} is made of {file.name!r}, and there is no such file: {file}\n"
@@ -106,8 +106,8 @@ def require_files(name: str, folder: Path, files: Sequence[Path]) -> None:
 
 
 def refusal(backend: str, accepted: frozenset[DType], accepts: Callable[[Spec], str | None] | None) -> Callable[[Spec], str | None]:
-    """Return the function that refuses specs: the backend is missing, a dtype is not among `accepted` (if any), or `accepts`
-    refuses."""
+    """Return the `accepts` function of a kernel. It gives a reason where the backend is missing, a dtype is not in a non-empty
+    `accepted`, or the user's `accepts` gives one, else None."""
     def refuse(spec: Spec) -> str | None:
         missing = registry.why_missing(backend)
         if missing is not None:
@@ -121,7 +121,8 @@ def refusal(backend: str, accepted: frozenset[DType], accepts: Callable[[Spec], 
 
 
 def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix: str) -> tuple[c_code.Source, tuple[Path, ...]]:
-    """Return the text to compile, and the file that it is read from, if any. Raises KernelError for what is no text and no file."""
+    """Return the source to compile, and the files that it is read from (one or none). A text without line breaks that ends in
+    `suffix` is a file name. Raises KernelError for a source that is neither text nor Path."""
     if not isinstance(source, (str, Path)):
         decode = ".decode(), or" if isinstance(source, bytes) else "…,"
         raise KernelError(f"kernel {name!r}: source is of type {type(source).__name__}, and neither a text nor a file\n"
@@ -133,7 +134,7 @@ def source_of(name: str, source: str | Path, folder: Path, place: Place, suffix:
 
 
 def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
-    """Find a text in the file that declares the kernel: the line, if it is there once and literally."""
+    """Return the declaring file and the line where the source text begins in it, if it occurs there exactly once, else None."""
     if place.file is None or not text.strip():
         return None
     try:
@@ -144,18 +145,18 @@ def _line_of(text: str, place: Place) -> tuple[Path, int] | None:
 
 
 def text_of(source: c_code.Source) -> str:
-    """The text of a source."""
+    """Return the text of a source; a file is read."""
     return source.text if isinstance(source, c_code.Text) else source.read_text(encoding="utf-8", errors="replace")
 
 
 def of_spec(what: str, option: Any, spec: Spec) -> tuple[Any, str]:
-    """Return (value, its name in messages): the option itself, or option(spec) where it is a function."""
+    """Return (value, name of the value in messages): the option itself, or option(spec) where the option is a function."""
     return (option(spec), f"what {what} returns") if callable(option) else (option, what)
 
 
 def registered(kernel: Kernel, place: Place, why: str | None) -> Kernel:
-    """The kernel, registered. Why it is no candidate is logged after that: where it cannot be registered, that is all there is to
-    say."""
+    """Register the kernel and return it. why: reason why it is no candidate, or None. The reason is logged after the registration,
+    so that a failed registration raises only its own error."""
     result = registry.put(kernel, place)
     if why is not None:
         log.warning("kernel %s is no candidate: %s", kernel.name, why)

@@ -1,4 +1,4 @@
-"""absent_operators: Python's operators that tensors do not have, each with what says the same here."""
+"""absent_operators: Python operators that tensors do not support, each with the expression to write instead."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SAID: dict[str, tuple[str, str]] = {
     "matmul": ("@", "of two tensors: tg.dot; by a number: *"), "round": ("round", "tg.floor(x + 0.5)"),
     "pos": ("unary +", "x itself"), "contains": ("in", "tg.equals(x, value), a bool tensor"),
 }
-"""operator -> its sign, and what to write"""
+"""operator (name in Python's data model, without underscores) -> (its sign, the expression to write instead)"""
 
 
 class NoOperatorError(LanguageError, TypeError):
-    """An operator of Python that tensors do not have."""
+    """The error for a Python operator that tensors do not support."""
 
 
 def no_operator(operator: str) -> NoOperatorError:

@@ -1,7 +1,7 @@
-"""atomic: the 27 ops that everything is made of. One row each: arity, attributes, type rule, meaning, derivative, cost.
+"""atomic: the 27 ops that all other ops are built from. One row each: arity, attributes, type rule, meaning, derivative, cost.
 
-Atomic ops are strict: operands have equal shapes and dtypes, nothing broadcasts, nothing is promoted (operands.py does both for
-operators). `meaning` is written against an algebra `a` (see meaning/algebra.py), so that float64 numpy and other
+Atomic ops are strict: operands have equal shapes and dtypes, nothing is broadcast or promoted (operands.py does both for Python's
+operators). A row's `meaning` calls methods of an algebra `a` (see meaning/algebra.py), so that float64 numpy and other
 interpretations evaluate the same row; `n` is the node at concrete dims. The fixed semantics:
 
 integers wrap · idiv floors, ÷0 gives 0 · max propagates NaN, and +0 > −0 · an empty reduce_max is −inf (integers: the minimum) ·
@@ -36,11 +36,11 @@ __all__ = [
 
 Infer = Callable[["AtomicOp", Sequence[Node], Mapping[str, Any]], TensorType]
 Gradient = Callable[[Node, Node], tuple[Node | None, ...]]
-"""(node, gradient of its output) -> the gradient of each operand; None for an operand that has none (integers, booleans)."""
+"""gradient(node, gradient of its output) -> the gradient of each operand, or None for an operand of integers or booleans"""
 
 
 def wrong_attributes(op: str, wanted: Iterable[str], present: Iterable[str]) -> AttributeValueError:
-    """The error of a call with other attributes than the op's own."""
+    """Return the error for a call whose attributes are not those of the op."""
     names = list(wanted)
     return AttributeValueError(f"{op} has the attributes {', '.join(names) or 'none'}, got {', '.join(present) or 'none'}",
                                fix=f"{op}(…; {', '.join(f'{name}=…' for name in names)})" if names else f"{op}(…), without any")
@@ -48,10 +48,10 @@ def wrong_attributes(op: str, wanted: Iterable[str], present: Iterable[str]) -> 
 
 @dataclass(frozen=True, eq=False)
 class AtomicOp:
-    """One row of the op table. flops are per output element (per operand element for reductions).
+    """One row of the op table. flops: per output element; for reductions, per operand element.
 
-    conditions: of a node, what must hold between sizes and its type rule could not prove (see conditions.py).
-    choices: the words that an attribute may be, where it is one of a few. facts: what else is true of it (facts.py).
+    conditions: for a node, the conditions between sizes that its type rule could not prove (see conditions.py).
+    choices: the allowed strings of each attribute that takes one of a few strings. facts: further properties of the op (facts.py).
     """
 
     name: str
@@ -70,7 +70,7 @@ class AtomicOp:
 
     @property
     def elementwise(self) -> bool:
-        """True if each element of the result depends only on the operands' elements at the same place."""
+        """True if each element of the result depends only on the operands' elements at the same position."""
         return self.group in ("unary", "binary", "ternary") and not self.facts.dtype_matters
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
@@ -99,7 +99,7 @@ def same_dim(a: Dim, b: Dim) -> bool:
 
 
 def same_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
-    """The common shape; otherwise a ShapeError that names the first axis which disagrees."""
+    """Return the common shape. Raises a ShapeError that names the first axis on which the operands disagree."""
     first = nodes[0]
     for other in nodes[1:]:
         if other.rank != first.rank:
@@ -215,7 +215,7 @@ def _pad_conditions(n: Node) -> Iterable[Condition]:
 
 
 def slice_size(start: Dim, stop: Dim, step: int) -> Dim:
-    """Number of elements of start:stop:step; the bounds are already inside the axis."""
+    """Return the number of elements of start:stop:step; the bounds must already lie inside the axis."""
     if step > 0:
         length = stop - start
         return length if step == 1 else (length + step - 1) // step
@@ -223,7 +223,7 @@ def slice_size(start: Dim, stop: Dim, step: int) -> Dim:
 
 
 def python_slice(start: int, stop: int, step: int) -> Any:
-    """Bounds as Python's slice, which reads −1 as the last element: here it is before the first, where an empty one may start."""
+    """Return bounds as a Python slice; −1, which is the last element to Python, means the position before the first one here."""
     return builtins.slice(0, 0) if start < 0 else builtins.slice(start, None if stop < 0 else stop, step)
 
 
@@ -555,12 +555,12 @@ def bitcast(x: Node, dtype: DType | str) -> Node:
 
 
 def where(condition: Node, x: Node, y: Node) -> Node:
-    """x where the condition is True, else y. Strict: one shape, x and y of one dtype. Raises ShapeError, DTypeError."""
+    """Return x where the condition is True, else y. Strict: one shape, x and y of one dtype. Raises ShapeError, DTypeError."""
     return apply(ATOMIC["where"], (condition, x, y))
 
 
 def sum(x: Node, axis: int | Sequence[int] | None = None) -> Node:
-    """Sum over the axes (all by default), which disappear; the dtype stays.
+    """Return the sum over the axes (all by default), which disappear; the dtype stays.
 
     Raises AttributeValueError (axis), DTypeError.
     """
@@ -569,7 +569,7 @@ def sum(x: Node, axis: int | Sequence[int] | None = None) -> Node:
 
 
 def reduce_max(x: Node, axis: int | Sequence[int] | None = None) -> Node:
-    """Maximum over the axes (all by default), which disappear; of nothing: −inf, or the integers' minimum.
+    """Return the maximum over the axes (all by default), which disappear; over no elements, −inf or the integers' minimum.
 
     Raises AttributeValueError (axis), DTypeError.
     """
@@ -658,23 +658,23 @@ def scatter(base: Node, index: Node, updates: Node, axis: int = 0, mode: str = "
                  {"axis": one_axis("scatter", axis, base.rank), "mode": mode})
 
 
-# ---- small shorthands made of the rows --------------------------------------------------------------------------------------
+# ---- shorthands built from the rows -----------------------------------------------------------------------------------------
 
 
 def fill(value: bool | int | float, shape: Sequence[Dim], dtype: DType) -> Node:
-    """A tensor of one value."""
+    """Return a tensor in which every element is `value`."""
     c = constant(value, dtype)
     return expand(reshape(c, (1,) * len(tuple(shape))), shape) if shape else c
 
 
 def dim_fill(value: Dim, shape: Sequence[Dim], dtype: DType = i32) -> Node:
-    """A tensor holding the value that an expression of dims has at run time."""
+    """Return a tensor in which every element is the run-time value of `value`, an expression of dims."""
     c = constant(value, dtype)
     return expand(reshape(c, (1,) * len(tuple(shape))), shape) if shape else c
 
 
 def bit_or(x: Node, y: Node) -> Node:
-    """x or y, bit by bit: (x xor y) xor (x and y).
+    """Return x or y, bit by bit: (x xor y) xor (x and y).
 
     Strict: one shape and dtype. Raises ShapeError, DTypeError.
     """

@@ -1,4 +1,4 @@
-"""attribute_data: attribute values of the data that json_writer.py makes of them, exactly; and constant arrays from raw bytes."""
+"""attribute_data: reads back, exactly, the attribute values that json_writer.py wrote as JSON data, and constant arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensor_graphs.language.node import ArrayValue
 
 
 def from_data(data: Any, symbols: Mapping[str, Dim]) -> Any:
-    """The inverse of `json_writer.to_data`. Raises ValueError for data that it did not write."""
+    """Return the attribute value that `json_writer.to_data` wrote as `data`. Raises ValueError for any other data."""
     if data is None or isinstance(data, (bool, int, str)):
         return data
     if isinstance(data, list):
@@ -32,7 +32,7 @@ def from_data(data: Any, symbols: Mapping[str, Dim]) -> Any:
 
 
 def array_value(text: str, dtype: DType, shape: Sequence[Any]) -> ArrayValue:
-    """A constant array of base64 text of its little-endian bytes, in C order. Raises ValueError when they do not fit the type."""
+    """Return a constant array from the base64 text of its little-endian bytes, in C order. Raises ValueError if they do not fit."""
     if not all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in shape):
         raise ValueError(f"the sizes of an array are ints ≥ 0, given are {', '.join(map(str, shape))}")
     try:

@@ -1,7 +1,7 @@
-"""autodiff: gradients as graphs. Reverse mode over the op table: each row's derivative, each composite's own rule, or else the
-derivative of its definition. What comes out is an ordinary graph: compiled, fused and differentiated like any other.
+"""autodiff: gradients as graphs, by reverse mode: the derivative in each atomic op's row, each composite's gradient rule, or else
+the derivative of its definition. The result is an ordinary graph: it is compiled, fused and differentiated like any other.
 
-A trainable parameter is a state: nothing here treats it specially.
+A trainable parameter is a state; this module does not treat it specially.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def grad(output: Node, wrt: Node) -> Node: ...
 def grad(output: Node, wrt: Sequence[Node]) -> list[Node]: ...
 @worded
 def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
-    """The gradient of a scalar float with respect to each tensor of `wrt`, of its shape and dtype.
+    """Return the gradient of a scalar float with respect to each tensor of `wrt`; it has the tensor's shape and dtype.
 
-    It is zero where nothing leads from a tensor to the output. `wrt` may be leaves or any tensors in between; a State is given by
-    its `read()`. Integers and booleans stop the gradient; a tie of max shares it equally. Raises ShapeError (the output is no
-    scalar), DTypeError (the output or one of `wrt` is no float), and GraphError for an op on the way that has no gradient.
+    It is zero where the output does not depend on a tensor. `wrt` may be leaves or any tensors in between; for a State, pass its
+    `read()`. Integers and booleans stop the gradient; a tie of max shares it equally. Raises ShapeError (the output is no scalar),
+    DTypeError (the output or one of `wrt` is no float), and GraphError for an op in between that has no gradient.
     """
     _value(output, "grad: the output")
     if output.rank != 0:
@@ -48,10 +48,10 @@ def grad(output: Node, wrt: Node | Sequence[Node]) -> Node | list[Node]:
 
 @worded
 def vjp(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node]:
-    """Σ over outputs of cotangentᵀ · ∂output/∂w for each w of `wrt`, of its shape and dtype.
+    """Return Σ over outputs of cotangentᵀ · ∂output/∂w for each w of `wrt`; it has the shape and dtype of w.
 
-    A cotangent has the type of its output; None is zero. The result is zero where nothing leads from w to an output.
-    Raises ShapeError, DTypeError, GraphError, AttributeValueError.
+    A cotangent has the type of its output; None means zero. The result is zero where no output depends on w. Raises ShapeError,
+    DTypeError, GraphError, AttributeValueError.
     """
     for what, values in (("outputs", outputs), ("cotangents", cotangents), ("wrt", wrt)):
         if isinstance(values, str) or not isinstance(values, Sequence):
@@ -95,7 +95,7 @@ def _same_shape(a: TensorType, b: TensorType) -> bool:
 
 
 def _reached(order: Iterable[Node], wrt: Sequence[Node]) -> set[Node]:
-    """The nodes, operands first, that some tensor of `wrt` leads to: no other needs a gradient."""
+    """Return the nodes that depend on some tensor of `wrt`; no other node needs a gradient. order: operands before users."""
     reached = set(wrt)
     for node in order:
         if any(i in reached for i in node.inputs):
@@ -104,7 +104,7 @@ def _reached(order: Iterable[Node], wrt: Sequence[Node]) -> set[Node]:
 
 
 def reverse(outputs: Sequence[Node], cotangents: Sequence[Node | None], wrt: Sequence[Node]) -> list[Node | None]:
-    """Return the gradient of each of `wrt`, None where nothing flows back; outputs may have any dtype. Depth is no limit."""
+    """Return the gradient of each of `wrt`, None where no gradient reaches it. Outputs may have any dtype, graphs any depth."""
     order = walk(outputs)
     needed = _reached(order, wrt)
     flowing: dict[Node, Cotangents] = {}
@@ -159,7 +159,7 @@ def _no_gradient(node: Node) -> GraphError:
 
 
 def _by_rule(op: CompositeOp, node: Node, grads: Cotangents) -> list[Node | None]:
-    """Return a composite's own gradient graph, put into operand order."""
+    """Return the gradients that a composite's gradient rule gives, in operand order; a user-registered rule is checked first."""
     if op.gradient_checked and LIBRARY.get(op.name) is not op and RULE_CHECKS:
         _check_rule(op, node, grads)
     return _of_rule(op, node, grads)
@@ -169,7 +169,7 @@ _checked: weakref.WeakKeyDictionary[CompositeOp, set[tuple[Any, ...]]] = weakref
 
 
 def _check_rule(op: CompositeOp, node: Node, grads: Cotangents) -> None:
-    """Check a rule, once for given operand types. Raises GraphError; not where the definition has no gradient."""
+    """Compare a gradient rule with the definition's gradient, once for given operand types. Raises GraphError if they differ."""
     types = [i.type for i in node.inputs]
     present = tuple(g is not None for g in grads)
     key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(node.attrs.items())), present)
@@ -181,10 +181,10 @@ def _check_rule(op: CompositeOp, node: Node, grads: Cotangents) -> None:
     over, flowing = apply(op, operands, node.attrs), [s if g else None for s, g in zip(seeds, present, strict=True)]
     rule = _of_rule(op, over, flowing)
     if any(g is not None and g.type != a.type for g, a in zip(rule, operands, strict=True)):
-        return                                                      # which `reverse` says
+        return                                                      # `reverse` raises an error for it
     try:
         own = _by_definition(op, over, flowing, tuple(t.dtype.kind == "float" for t in types))
-    except GraphError:                                              # the rule is there because the definition has none
+    except GraphError:                                              # a rule for a definition without a gradient
         return
     finally:
         checked.add(key)
@@ -216,16 +216,16 @@ def _of_rule(op: CompositeOp, node: Node, grads: Cotangents) -> list[Node | None
     return out
 
 
-# Keyed by the op weakly: a user's composite, and the gradients made for it, go when the user drops it.
+# Keyed weakly by the op: a user's composite and its gradients are freed when the user drops it.
 _gradients: weakref.WeakKeyDictionary[CompositeOp, dict[tuple[Any, ...], tuple[Definition, tuple[int, ...]]]] = (
     weakref.WeakKeyDictionary())
 _lock = threading.RLock()
 
 
 def _by_definition(op: CompositeOp, node: Node, grads: Cotangents, wanted: tuple[bool, ...]) -> list[Node | None]:
-    """The gradient of a composite's definition: made once for given operand types, then put on the operands.
+    """Return the gradient of a composite's definition, built once for given operand types and then applied to the operands.
 
-    It is made over placeholders: an operand may itself be made of another one, and one tensor may be given twice.
+    It is built over placeholders, since an operand may itself be computed from another one, and one tensor may be passed twice.
     """
     types = [i.type for i in node.inputs]
     present = tuple(g is not None for g in grads)

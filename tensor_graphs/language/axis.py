@@ -1,7 +1,7 @@
-"""axis: what `axis=` may be, checked in one place for every op that has one. The name is `axis` whether it is one axis or several.
+"""axis: checks the argument `axis=` for every op that has one. The argument is called `axis` for one axis and for several.
 
 An axis is an int; a negative one counts from the back, as in numpy. Ops that reduce or reverse take one axis, a tuple of them, or
-None for all. In nodes, files and patterns the several axes of an op are its attribute `axes`, which is stored.
+None for all. In nodes, files and patterns, the axes of such an op are stored as its attribute `axes`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 from tensor_graphs.language.errors import AttributeValueError
 
 Axes: TypeAlias = int | Sequence[int] | None
-"""One axis, several, or None: all of them."""
+"""One axis, several axes, or None for all axes."""
 
 
 def one_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
-    """The axis counted from the front. Raises AttributeValueError: no int, or not an axis of a tensor of this rank."""
+    """Return the axis counted from the front. Raises AttributeValueError: no int, or not an axis of a tensor of this rank."""
     if isinstance(axis, bool) or not isinstance(axis, (int, np.integer)):
         several = axis is None or isinstance(axis, (tuple, list, range, np.ndarray))
         raise AttributeValueError(f"{op}: {what} is {axis!r}, an int is needed",
@@ -29,7 +29,7 @@ def one_axis(op: str, axis: int, rank: int, what: str = "axis") -> int:
 
 
 def several_axes(op: str, axis: Axes, rank: int) -> tuple[int, ...]:
-    """The axes counted from the front, sorted; of None, all. Raises AttributeValueError: no ints, out of range, one named twice."""
+    """Return the axes, from the front, sorted; None means all. Raises AttributeValueError: no ints, out of range, one repeated."""
     if axis is None:
         return tuple(range(rank))
     if isinstance(axis, (int, np.integer)):
@@ -42,7 +42,7 @@ def several_axes(op: str, axis: Axes, rank: int) -> tuple[int, ...]:
 
 
 def axis_order(op: str, axis: Sequence[int], rank: int) -> tuple[int, ...]:
-    """A permutation of all axes, counted from the front. Raises AttributeValueError."""
+    """Return a permutation of all axes, counted from the front. Raises AttributeValueError."""
     axes = _each(op, axis, rank)
     if len(axes) != rank:
         raise AttributeValueError(f"{op}: axis {_plain(axis)} names {len(axes)} of {rank} axes",

@@ -1,4 +1,4 @@
-"""call_decorator: functions whose wrong calls raise errors with a fix (call_errors.py)."""
+"""call_decorator: a decorator for functions: a call with wrong arguments raises an error that names a fix (call_errors.py)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
-    """Return the function, where a call that does not bind raises CallError; its own errors pass. name: its public name, if that is
-    another one."""
+    """Return `function` so that a call whose arguments do not fit its signature raises CallError; errors raised inside of it pass.
+    name: its public name, if that differs."""
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:

@@ -1,5 +1,5 @@
-"""call_errors: what is said of a call whose arguments do not go with the signature. Python's own words name no fix, and other
-libraries have other names for the same things (dim, keepdim, epsilon)."""
+"""call_errors: the error for a call whose arguments do not fit the signature. Python's message names no fix, and other libraries
+use other names for the same arguments (dim, keepdim, epsilon)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ ELSEWHERE = {"dim": "axis", "dims": "axis", "axes": "axis", "keepdim": "keepdims
              "size": "shape", "other": "y", "input": "x", "tol": "tolerance", "rtol": "tolerance", "atol": "tolerance",
              "error": "tolerance", "backend": "backends", "device": "backends", "weights": "parameters", "params": "parameters",
              "db": "database", "sizes": "dims", "state": "session", "states": "session", "seconds": "budget", "time": "budget"}
-"""the name of an argument in other libraries -> its name here"""
+"""the name of an argument in other libraries -> its name in this package"""
 
 
 class CallError(AttributeValueError, TypeError):
-    """A call with an argument that there is none of, without one that is needed, or with one too many."""
+    """A call with an unknown argument, with one argument too many, or without a required one."""
 
 
 def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], error: TypeError) -> CallError:
-    """The error for a call that does not bind: the fix names the argument that is meant, or all of them."""
+    """Return the error for a call that does not fit; its fix names the argument that was probably meant, or lists all of them."""
     names = list(signature.parameters)
     plain = signature.replace(return_annotation=inspect.Signature.empty, parameters=[
         p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"])

@@ -1,4 +1,4 @@
-"""composite: named ops that are defined by a graph of other ops. The definition is matcher, oracle and documentation.
+"""composite: named ops that are defined by a graph of other ops. The definition is pattern, reference and documentation.
 
     @composite
     def silu(x, *, beta=1.0):
@@ -6,9 +6,9 @@
         return x * sigmoid(x * beta)
 
 Parameters before the `*` are operands (tensors; `None` where the default is None; one `*xs` takes any number), those after it are
-attributes and belong to the node's identity. So does `axis` where it is the last before the `*`: it may be given by position, as to
-numpy's functions. Calling `silu(x)` makes one node; `expand(node)` replaces it by its definition.
-A composite may carry `direct` (a float64 evaluation in numpy), `gradient` (its own gradient graph) and several outputs.
+attributes and belong to the node's identity. An `axis` that is the last parameter before the `*` is an attribute too: it may be
+passed by position, as to numpy's functions. Calling `silu(x)` makes one node; `expand(node)` replaces it by its definition. A
+composite may have `direct` (a float64 evaluation in numpy), `gradient` (a gradient graph) and several outputs.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attr
 Build = Callable[..., Node | tuple[Node, ...]]
 
 RULE_CHECKS: list[Callable[[Sequence[str], Sequence[Node], Sequence[Node | None], Sequence[Node | None]], str | None]] = []
-"""What compares a gradient of a user's own with that of the definition: (operands' names, placeholders of operands and cotangents,
-the one's gradients, the other's) -> how they differ. The language evaluates nothing: the package's page puts one here."""
+"""Functions that compare a user-registered gradient with that of the definition: (operand names, placeholders of operands and
+cotangents, registered gradients, gradients of the definition) -> how they differ. tensor_graphs/__init__.py adds one."""
 
 AXIS = "axis"
-"""The attribute that may stand before the `*`."""
+"""The one attribute that may be written before the `*`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """A composite expanded once for given operand types: placeholders and the graph over them."""
+    """A composite expanded for given operand types: placeholders, and the outputs of a graph over them."""
 
     arguments: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -50,7 +50,7 @@ class Definition:
 
 
 def definition_digest(outputs: Sequence[Node]) -> str:
-    """Return what identifies a definition: the digest of the digests of its outputs, over placeholders."""
+    """Return the digest that identifies a definition: a hash of the digests of its outputs, over placeholders."""
     return hashlib.sha256("|".join(o.digest for o in outputs).encode()).hexdigest()
 
 
@@ -59,15 +59,15 @@ class CompositeOp:
 
     direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
     missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}; compared
-    with that of the definition where it is first used, unless gradient_checked is False (meaning/gradient_rule.py).
-    conditions(node): what must hold between sizes in addition to what its definition requires (see conditions.py).
-    facts: what else is true of it (see facts.py).
+    with the gradient of the definition at its first use, unless gradient_checked is False (meaning/gradient_rule.py).
+    conditions(node): conditions between sizes in addition to those of its definition (see conditions.py).
+    facts: further properties of the op (see facts.py).
     """
 
     kind = "composite"
     group = "composite"
     loop = False
-    """True if `made_of` is no definition, and is computed `turns` times"""
+    """True for a loop: its `made_of` is one step, not the definition, and is computed `turns()` times"""
 
     def __init__(self, build: Build, *, name: str | None = None, direct: Callable[..., Any] | None = None,
                  gradient: Callable[..., Any] | None = None, gradient_checked: bool = True, opaque: bool = False,
@@ -96,14 +96,14 @@ class CompositeOp:
         return self.name
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickled by name: one of the library, or the module's global that it was defined as."""
+        """Pickle the op by name: a library op by its name, any other as the global of the module that defines it."""
         return (_of_library, (self.name,)) if LIBRARY.get(self.name) is self else self.build.__qualname__
 
     def __deepcopy__(self, memo: object) -> CompositeOp:
         return self
 
     def __get__(self, instance: object, owner: type | None = None) -> CompositeOp:
-        """Itself, as an attribute of a class too; `help` takes what has this method for a function, and shows the signature."""
+        """Return the op itself, also when it is a class attribute; because of this method `help` shows the op like a function."""
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -153,11 +153,11 @@ class CompositeOp:
         return value
 
     def roles(self, node: Node) -> dict[str, Any]:
-        """Operand name -> node (absent ones are missing; a variadic name -> list of nodes)."""
+        """Return operand name -> node; absent operands are missing, and a variadic name maps to a list of nodes."""
         return self.by_role(node.inputs, node.attrs)
 
     def by_role(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> dict[str, Any]:
-        """The same naming for any values given in operand order (arrays, buffers, types)."""
+        """Return operand name -> value, as `roles` does, for any values in operand order (arrays, buffers, types)."""
         names = [n for n in self.operands if n not in attrs.get("absent", ())]
         out: dict[str, Any] = dict(zip(names, values, strict=False))
         if self.variadic:
@@ -171,15 +171,15 @@ class CompositeOp:
         return self.define([i.type for i in node.inputs], node.attrs).digest
 
     def made_of(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """Return the graph to count or search in, but not to compute with: the definition, or the step of a loop."""
+        """Return the graph to count or search in: the definition, or one step of a loop. It is not for computing values."""
         return self.define(types, attrs)
 
     def turns(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
-        """Return how often the graph of `made_of` is computed."""
+        """Return the number of times that the graph of `made_of` is computed."""
         return 1
 
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """The definition for operands of these types, built once."""
+        """Return the definition for operands of these types, built once and kept."""
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
         cached = self._definitions.get(key)
         if cached is not None:
@@ -200,8 +200,8 @@ class CompositeOp:
 
 
 def _attribute(op: str, name: str, value: Any, default: Any = None) -> Any:
-    """A keyword value as an attribute: lists become tuples, numpy scalars Python ones, names of dtypes dtypes where the default is
-    one."""
+    """Return a keyword value as an attribute: lists become tuples, numpy scalars become Python numbers, and where the default is a
+    dtype, a name becomes a dtype."""
     if isinstance(default, DType):
         return parse_dtype(value)
     if isinstance(value, (list, tuple)):
@@ -226,11 +226,11 @@ def composite(build: None = None, *, name: str | None = None, direct: Callable[.
               gradient: Callable[..., Any] | None = None, gradient_checked: bool = True,
               opaque: bool = False) -> Callable[[Build], CompositeOp]: ...
 def composite(build: Build | None = None, **options: Any) -> CompositeOp | Callable[[Build], CompositeOp]:
-    """Make a named op of a function that builds its definition. See the module's docstring.
+    """Make a named op from a function that builds its definition. See the module's docstring.
 
-    A second composite of the same name is another op: identity includes the digest of the definition. Raises AttributeValueError
-    for what is no function, for a name that is no text, and for a signature that is not operands, then axis, then attributes; the
-    op raises what its definition raises.
+    A second composite with the same name is another op, because the identity includes the digest of the definition. Raises
+    AttributeValueError if `build` is no function, if the name is no string, and unless the signature is operands, then axis, then
+    attributes. The op raises what its definition raises.
     """
     name = options.get("name")
     if name is not None and not isinstance(name, str):
@@ -251,12 +251,12 @@ def _of_library(name: str) -> CompositeOp:
 
 
 def library(**options: Any) -> Callable[[Build], CompositeOp]:
-    """`composite` for the ops that come with the package: known by name in `.tg` text, docs and conformance tables."""
+    """Return a decorator like `composite` for built-in ops, which have their name in `.tg` text, docs and conformance tables."""
     return lambda build: put_in_library(CompositeOp(build, **options))
 
 
 def put_in_library(op: CompositeOp) -> CompositeOp:
-    """The op, which is known by its name from now on."""
+    """Add the op to LIBRARY under its name, and return it."""
     if op.name in LIBRARY:
         raise ValueError(f"two library composites are named {op.name}")
     LIBRARY[op.name] = op
@@ -264,12 +264,12 @@ def put_in_library(op: CompositeOp) -> CompositeOp:
 
 
 def of_one_output(rule: Callable[[Node, Node], dict[str, Any]]) -> Callable[[Node, tuple[Node | None, ...]], dict[str, Any]]:
-    """Return `gradient` for `composite`: rule(node, gradient of its first output); nothing where that is None."""
+    """Return a `gradient` for `composite` from rule(node, gradient of the first output); {} where that gradient is None."""
     return lambda node, grads: {} if grads[0] is None else rule(node, grads[0])
 
 
 def expand(node: Node, inputs: Sequence[Node] | None = None) -> tuple[Node, ...]:
-    """The outputs of a composite node's definition, on the node's operands (or on `inputs` of the same types)."""
+    """Return the outputs of a composite node's definition, over the node's operands (or over `inputs` of the same types)."""
     if not isinstance(node.op, CompositeOp):
         raise LanguageError(f"{node.op.name} is not a composite, it has no definition")
     definition = node.op.define([i.type for i in node.inputs], node.attrs)
@@ -277,7 +277,7 @@ def expand(node: Node, inputs: Sequence[Node] | None = None) -> tuple[Node, ...]
 
 
 def instantiate(definition: Definition, inputs: Sequence[Node]) -> tuple[Node, ...]:
-    """A definition's outputs with its arguments replaced."""
+    """Return a definition's outputs with its arguments replaced by `inputs`."""
     by_argument = dict(zip(definition.arguments, inputs, strict=True))
 
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
@@ -287,28 +287,28 @@ def instantiate(definition: Definition, inputs: Sequence[Node]) -> tuple[Node, .
 
 
 MOST_WRITTEN_OUT = 1 << 16
-"""nodes that definitions are copied to in one `expand_all`: some seconds, and a hundred layers of a decoder. Definitions that
-use each other twice double with each level, so a text of a page could ask for more nodes than any machine holds"""
+"""limit on the nodes that one `expand_all` copies from definitions: they take some seconds, and are a hundred layers of a decoder.
+Definitions that each call the next one twice double with each level, so that a page of text could exhaust any machine"""
 
 
 class TooManyNodesError(LanguageError):
-    """A graph whose definitions come to more nodes than are written out."""
+    """A graph whose expanded definitions have more nodes than the limit."""
 
 
 class WrittenOut:
-    """Definitions over their own arguments, each rewritten once for all nodes that it defines, so that their operands are not
-    walked again; counts what it copies."""
+    """Definitions over their placeholders, each rewritten once for all nodes that use it, so that operands are not walked again. It
+    also counts the nodes that it copies."""
 
     def __init__(self, rewrite: Callable[[Sequence[Node]], list[Node]],
                  written: Callable[[Node], Definition] | None = None) -> None:
-        """rewrite: of a definition's outputs, like `expand_all`; it may come back here for the definitions inside. written: the
-        definition of a composite node, by default its own."""
+        """rewrite: rewrites a definition's outputs, like `expand_all`; it may call this object for definitions inside of them.
+        written: returns the definition to use for a composite node; by default the node's definition."""
         self.rewrite, self.written = rewrite, written or defined
         self._known: dict[Definition, tuple[Definition, int]] = {}
         self._made = 0
 
     def instantiate(self, node: Node, inputs: Sequence[Node]) -> tuple[Node, ...]:
-        """The outputs of a composite node's definition, rewritten, on these operands.
+        """Return the outputs of a composite node's definition, rewritten, over `inputs`.
 
         Raises TooManyNodesError beyond MOST_WRITTEN_OUT nodes.
         """
@@ -327,34 +327,34 @@ class WrittenOut:
 
 
 def defined(node: Node) -> Definition:
-    """The definition of a composite node."""
+    """Return the definition of a composite node."""
     assert isinstance(node.op, CompositeOp)
     return node.op.define([i.type for i in node.inputs], node.attrs)
 
 
 def is_loop(op: Op) -> bool:
-    """Return True for a loop: its `made_of` is no definition, and is computed in each iteration."""
+    """Return True for a loop: its `made_of` is one step, not the definition, and is computed in each iteration."""
     return isinstance(op, CompositeOp) and op.loop
 
 
 def looked_into(node: Node) -> Definition:
-    """Return `made_of` for a composite node: the graph to count or search in."""
+    """Return the graph to count or search in for a composite node (`made_of`)."""
     assert isinstance(node.op, CompositeOp)
     return node.op.made_of([i.type for i in node.inputs], node.attrs)
 
 
 def atoms_in(outputs: Sequence[Node]) -> list[Node]:
-    """The outputs in atomic ops, as far as they go, to look for something in: as by `expand_all`, and in place of each loop what it
-    is made of. Raises TooManyNodesError."""
+    """Return the outputs expanded into atomic ops as far as possible, for a search: as by `expand_all`, and each loop is replaced
+    by its step. Raises TooManyNodesError."""
     return expand_all(outputs, written=looked_into, loops=True)
 
 
 def expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool] = lambda node: False,
                written: Callable[[Node], Definition] = defined, loops: bool = False) -> list[Node]:
-    """The outputs with every composite replaced by its definition, recursively, except those that `keep` holds. written: what
-    stands in place of a composite, where it is not its own definition. loops: in place of those too, which have none.
+    """Return the outputs with every composite replaced by its definition, recursively, except nodes for which `keep` is True.
+    written: returns the definition to use, by default the node's. loops: replace loops too, which are opaque.
 
-    Raises TooManyNodesError where that takes more than MOST_WRITTEN_OUT nodes.
+    Raises TooManyNodesError if that copies more than MOST_WRITTEN_OUT nodes.
     """
     inside = WrittenOut(lambda inner: _expand_all(inner, keep, inside, loops), written)
     return _expand_all(outputs, keep, inside, loops)
@@ -379,7 +379,7 @@ def _expand_all(outputs: Sequence[Node], keep: Callable[[Node], bool], inside: W
 
 
 def resolve_attributes(attrs: Mapping[str, Any], binding: Mapping[str, int]) -> dict[str, Any]:
-    """Attributes with every expression of dims replaced by its value."""
+    """Return the attributes with every expression of dims replaced by its value."""
     def one(v: Any) -> Any:
         if isinstance(v, d.Expr):
             return d.evaluate(v, binding)

@@ -1,9 +1,9 @@
-"""conditions: what must hold between sizes and was not provable when the graph was written: a slice that stays inside its axis, …
+"""conditions: conditions between sizes that could not be proved when the graph was written, such as a slice inside its axis.
 
-A shape rule refuses what is wrong at every size, and lets pass what is right at some (x[5] of an axis of 0 to 16). What it let pass
-is listed here, once per graph, and evaluated at the sizes of a run before anything is read or written.
-An op has its own conditions in its row (`conditions`); those inside of a composite's definition count too. A write into a state
-ends inside of it: an op drops what lies behind the end, but a state that loses what was written would go on wrongly.
+A shape rule refuses what is wrong at every size, and accepts what is right at some sizes (x[5] of an axis of 0 to 16). The
+remaining conditions are collected once per graph, and evaluated at the sizes of a run before anything is read or written. An op's
+conditions are in its row (`conditions`); those inside of a composite's definition are collected too. A write into a state must end
+inside of the state: the op drops rows beyond the end, but a state that lost rows would give wrong results later.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tensor_graphs.language.node import Node, alike, walk
 
 @dataclass(frozen=True)
 class Condition:
-    """gap ≥ 0 must hold. op and text say what goes wrong where it does not; location: the user's line."""
+    """The condition gap ≥ 0. op, text: the op and the message if it fails. location: the user's line."""
 
     gap: Dim
     op: str
     text: str
     location: Location | None = None
     otherwise: str = "other bounds where the dim is made"
-    """what else than other sizes would do, for people"""
+    """a fix other than different sizes, for the message"""
 
     def __str__(self) -> str:
         return f"{self.op}{f' at {self.location}' if self.location else ''}: {self.text}"
 
     @property
     def wanted(self) -> str:
-        """The condition as a comparison of two sums: n + p ≤ 256."""
+        """The condition as a comparison of two sums, such as n + p ≤ 256."""
         more, less = d.parts(self.gap)
         if d.is_static(more):
             return f"{d.format_dim(less)} ≤ {d.format_dim(more)}"
@@ -45,12 +45,12 @@ class Condition:
 
 
 def at_least(large: Dim, small: Dim, op: str, text: str) -> list[Condition]:
-    """large ≥ small as a condition; none when it holds at every size in range."""
+    """Return the condition large ≥ small as a list of one; [] if it holds at every size in range."""
     return [] if dim_ge(large, small) is True else [Condition(large - small, op, text)]
 
 
 def conditions_of(roots: Sequence[Node]) -> tuple[Condition, ...]:
-    """Every condition that sizes in range may fail, each once, in node order; those inside of definitions at the caller's line."""
+    """Return each condition that some size in range fails, once, in node order; those of definitions get the caller's line."""
     conditions: dict[Dim, Condition] = {}
     for node, first in alike(walk(roots)).items():
         for c in _of_node(node) if node is first else _within_state(node):
@@ -59,20 +59,20 @@ def conditions_of(roots: Sequence[Node]) -> tuple[Condition, ...]:
 
 
 def all_hold(conditions: Sequence[Condition], binding: Mapping[str, int]) -> bool:
-    """Return True if a graph with these conditions can run at these sizes."""
+    """Return True if a graph with these conditions can run at the sizes of `binding`."""
     return all(d.evaluate(c.gap, binding) >= 0 for c in conditions)
 
 
 def written_state(node: Node) -> Node | None:
-    """The state that a write puts its slices into, straight or after other writes; None where it writes into another value."""
+    """Return the state that a write writes into, directly or after other writes; None if it writes into another value."""
     while node.op.name in ("write_rows", "write_at_index", "scatter"):
         node = node.inputs[0]
     return node if node.op is leaves.STATE else None
 
 
 def _within_state(node: Node) -> Iterable[Condition]:
-    """Yield the conditions of a write of rows into a state. A start below 0, which keeps the end of a value, is intended; rows that
-    would be lost behind the last one are a mistake."""
+    """Yield the conditions of a write of rows into a state. A start below 0, which keeps the end of the written value, is allowed;
+    rows beyond the last row of the state, which would be lost, are a mistake."""
     state = written_state(node) if node.op.name == "write_rows" else None
     if state is None:
         return

@@ -1,7 +1,7 @@
-"""defined_ops: composites that are not in the library, which a file holds with their definition.
+"""defined_ops: composites that are not in the library; a file contains their definitions.
 
-A composite of the library is known by its name. Any other is written with its definition, as `name#digest`: where the process
-has that very op, it is used; else an op is made that has the written definition, so that a graph means the same everywhere.
+A composite of the library is identified by its name. Any other is written with its definition, as `name#digest`. On reading, the
+process's op of that name and digest is used if there is one; else an op is made from the written definition.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensor_graphs.language.node import Node, TensorType, encode_attribute, walk
 from tensor_graphs.language.subgraph import NAME, Body
 
 DIGEST_LENGTH = 12
-"""hexadecimal digits of the digest in a written name"""
+"""number of hexadecimal digits of the digest in a written name"""
 
 _user_ops: weakref.WeakValueDictionary[tuple[str, str], CompositeOp] = weakref.WeakValueDictionary()
 
@@ -31,7 +31,7 @@ def is_library(op: CompositeOp) -> bool:
 
 
 def written_name(node: Node) -> str:
-    """The name under which a user composite's node is written: `name#digest`; the op is kept for reading it back."""
+    """Return the name under which a user composite's node is written: `name#digest`. The op is remembered for reading it back."""
     assert isinstance(node.op, CompositeOp)
     digest = _written_digest(node.op.identity(node), [i.type for i in node.inputs])
     _user_ops[node.op.name, digest] = node.op
@@ -39,23 +39,23 @@ def written_name(node: Node) -> str:
 
 
 def written_body_name(body: Body) -> str:
-    """The name under which a body is written."""
+    """Return the name under which a body is written."""
     return f"{NAME}#{_written_digest(body.definition.digest, body.types)}"
 
 
 def _written_digest(definition: str, types: Sequence[TensorType]) -> str:
-    """Return the digest of the definition and of all operand types: its own digest lacks operands that it does not read."""
+    """Return the digest of a definition's digest and all operand types; the former does not cover operands that are not read."""
     return hashlib.sha256("|".join([definition, *map(str, types)]).encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 MAX_DEPTH = 64
-"""definitions inside of one another; each level takes several of Python's stack frames"""
+"""limit on the nesting of definitions; each level takes several of Python's stack frames"""
 
 
 class DefinedOp(CompositeOp):
-    """A composite read from a file: its definition is a graph, for operands of the written types (dims may be renamed).
+    """A composite read from a file: its definition is a graph over operands of the written types (dims may be renamed).
 
-    printed: it stands for a composite whose attributes its calls still name; else it has none.
+    printed: True if it was written from a composite, so that its calls name attributes; else it has no attributes.
     """
 
     def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], printed: bool) -> None:
@@ -71,7 +71,7 @@ class DefinedOp(CompositeOp):
         self._made: dict[tuple[Any, ...], Definition] = {}
 
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """The written definition, its dims renamed to those of `types` and `attrs`. Raises LanguageError for other types."""
+        """Return the written definition, its dims renamed to those of `types` and `attrs`. Raises LanguageError for other types."""
         if self._attrs is None and list(types) == self._types:
             self._attrs = dict(attrs)
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
@@ -98,7 +98,7 @@ class DefinedOp(CompositeOp):
 
 
 def _pairs(old: Any, new: Any) -> Iterator[tuple[d.Expr, Dim]]:
-    """(expression, what stands in its place), from two values of one structure; what has no dim in it is not compared."""
+    """Yield (expression, its counterpart) from two values of the same structure; parts of `old` without dims are not compared."""
     if isinstance(old, d.Expr):
         if isinstance(new, (int, d.Expr)):
             yield old, new
@@ -111,7 +111,7 @@ def _pairs(old: Any, new: Any) -> Iterator[tuple[d.Expr, Dim]]:
 
 
 def _becomes(pairs: Sequence[tuple[d.Expr, Dim]], mapping: Mapping[str, Dim]) -> bool:
-    """Return True if every first is its second under a renaming; not where a dim's range is no part of the other's."""
+    """Return True if the renaming turns the first of every pair into the second; False where a dim leaves its range."""
     try:
         return all(d.substitute(old, mapping) == new for old, new in pairs)
     except d.DimError:
@@ -119,7 +119,7 @@ def _becomes(pairs: Sequence[tuple[d.Expr, Dim]], mapping: Mapping[str, Dim]) ->
 
 
 def _renamings(pairs: Sequence[tuple[d.Expr, Dim]]) -> Iterator[dict[str, Dim]]:
-    """Yield renamings of symbols under which every first is its second: at most a few, usually one; {} when nothing changed."""
+    """Yield renamings of symbols that turn the first of every pair into the second; usually one, and {} for no change."""
     renamed: dict[str, Dim] = {}
     for old, new in pairs:
         if d.symbols(old) == (old,) and renamed.setdefault(str(old), new) != new:
@@ -133,7 +133,7 @@ def _renamings(pairs: Sequence[tuple[d.Expr, Dim]]) -> Iterator[dict[str, Dim]]:
 
 
 def defined_op(name: str, digest: str, arguments: Sequence[Node], outputs: Sequence[Node]) -> CompositeOp:
-    """The composite `name#digest`, of this definition; without a digest, one that only files define.
+    """Return the composite `name#digest` with this definition; without a digest, a composite that only the file defines.
 
     Raises LanguageError when the definition has another digest: it was changed and its name was not.
     """

@@ -1,4 +1,4 @@
-"""dim_enumeration: the proofs that bounds do not give: by all sizes or all residues where these are few, else by sympy.
+"""dim_enumeration: proofs that bounds cannot give: by trying all sizes or all residues where these are few, else by sympy.
 
 Identities of min and max over large ranges go to sympy, whose import costs 0.4 s (decision 0002).
 """
@@ -14,14 +14,14 @@ from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.language.dims import Atom, Call, Dim, Expr, Symbol, _atom, _substitute, _sum, _terms
 
 _ALL_SIZES = 1 << 17
-"""Up to this many combinations of sizes a question is decided by trying them all (about 0.25 µs each)."""
+"""Up to this many combinations of sizes, a question is decided by trying all of them (about 0.25 µs each)."""
 
 _ALL_RESIDUES = 1 << 10
-"""Up to this many combinations of residues an identity of floors is decided by going through them (about 20 µs each)."""
+"""Up to this many combinations of residues, an identity of floors is decided by trying all of them (about 20 µs each)."""
 
 
 def vanishes(gap: Expr) -> bool:
-    """Decide if an expression that is 0 at the sample sizes is 0 at every size in range; False where that is not proved."""
+    """Return True if `gap`, which is 0 at the sample sizes, is proved to be 0 at every size in range; False if it is not proved."""
     if (values := everywhere(gap)) is not None:
         return not any(values)
     calls = calls_in(gap)
@@ -33,7 +33,7 @@ def vanishes(gap: Expr) -> bool:
 
 
 def everywhere(x: Expr) -> Iterable[int] | None:
-    """The values at all sizes; None when there are too many."""
+    """Return the values of x at all sizes in range; None when there are too many sizes."""
     symbols = [x.symbols[name] for name in sorted(x.symbols)]
     if math.prod(s.hi - s.lo + 1 for s in symbols) > _ALL_SIZES:
         return None
@@ -42,7 +42,7 @@ def everywhere(x: Expr) -> Iterable[int] | None:
 
 
 def calls_in(x: Dim) -> set[Call]:
-    """Every call in x, those within calls too."""
+    """Return every call in x, including calls inside of calls."""
     calls: set[Call] = set()
     for monomial, _ in _terms(x):
         for atom in monomial:
@@ -52,7 +52,7 @@ def calls_in(x: Dim) -> set[Call]:
 
 
 def _vanishes_by_residue(gap: Expr, calls: set[Call]) -> bool:
-    """Return True if the expression is 0 for each residue of its symbols: with n = period·q + r floors by ints come undone."""
+    """Return True if the expression is 0 for each residue of its symbols: with n = period·q + r, floors by ints can be resolved."""
     divisors = [b for b in {c.args[1] for c in calls} if isinstance(b, int)]
     if any(isinstance(c.args[1], Expr) for c in calls):
         return False
@@ -74,7 +74,7 @@ def _vanishes_by_residue(gap: Expr, calls: set[Call]) -> bool:
 
 
 def _sympy_vanishes(gap: Expr) -> bool:
-    """Return True if sympy shows that the expression is 0, case by case of its minima and maxima."""
+    """Return True if sympy shows that the expression is 0, in each case of its minima and maxima."""
     import sympy
 
     names = {name: sympy.Symbol(name, integer=True, nonnegative=True, positive=s.lo > 0 or None)

@@ -1,4 +1,4 @@
-"""dim_functions: many dims at once, as one Python function of the sizes."""
+"""dim_functions: compiles many expressions of dims into one Python function of the sizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from tensor_graphs.language.dims import Call, Dim, DimError, Expr, Symbol, _need
 
 
 def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., list[int]]:
-    """One Python function that takes the sizes of `names`, in order, and returns the value of every expression.
+    """Return one Python function that takes the sizes of `names`, in order, and returns the value of every expression.
 
-    Common sub-expressions are computed once. Sizes are not checked against their ranges: who calls this has done so
-    (`check_range`). Raises DimError when an expression has a symbol that `names` lacks, or a name stands twice.
+    Common sub-expressions are computed once. Sizes are not checked against their ranges: the caller must do so (`check_range`).
+    Raises DimError when an expression has a symbol that `names` lacks, or a name is repeated.
     """
     if len(set(names)) != len(names):
         raise DimError(f"a dim stands twice in {list(names)}")
@@ -30,7 +30,7 @@ def compile_dims(exprs: Sequence[Dim], names: Sequence[str]) -> Callable[..., li
 
 
 class _CallWriter:
-    """Writes one assignment per distinct call, product and sum."""
+    """Writer of Python source: one assignment for each distinct call, product and sum."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.names = names
@@ -44,7 +44,7 @@ class _CallWriter:
         return self.known[text]
 
     def write(self, x: Dim) -> str:
-        """The name, or the number, that holds x."""
+        """Return the variable, or the number, that holds x."""
         if not isinstance(x, Expr):
             return str(x)
         text = ""

@@ -1,6 +1,6 @@
-"""dim_proofs: questions on dims that the normal form does not answer: at every size in range, or at none?
+"""dim_proofs: questions on dims that the normal form does not decide: does a relation hold at every size in range, or at none?
 
-They go on to bounds, to a try at sample sizes (which refutes), and at last to dim_enumeration.py.
+They are decided by bounds, then by sample sizes (which can only refute), and last by dim_enumeration.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tensor_graphs.language.dims import Dim, Expr, _divide, _make, _need, _value
 
 
 def _samples(x: Expr) -> Iterable[dict[str, int]]:
-    """A few sizes: the ends, near the ends, and scattered ones, the same at every run."""
+    """Yield a few sizes: the ends of the ranges, sizes near the ends, and scattered ones. They are the same in every run."""
     for shift in range(12):
         point = {}
         for i, s in enumerate(x.symbols[name] for name in sorted(x.symbols)):
@@ -25,7 +25,7 @@ def _samples(x: Expr) -> Iterable[dict[str, int]]:
 
 
 def proved_equal(a: Dim, b: Dim) -> bool:
-    """Return True if a and b are equal at every size in range. True only when proved; False means refuted or not proved."""
+    """Return True if a and b are proved equal at every size in range; False means refuted or not proved."""
     gap = _need(a) - _need(b)
     return gap == 0 if isinstance(gap, int) else _vanishes(gap)
 
@@ -43,7 +43,7 @@ def _vanishes(gap: Expr) -> bool:
 
 
 def dim_ge(a: Dim, b: Dim) -> bool | None:
-    """True when a ≥ b at every size in range, False when a < b at every size, None when it depends or is not known."""
+    """Return True if a ≥ b at every size in range, False if a < b at every size, None if it depends or is not proved."""
     gap = _need(a) - _need(b)
     return gap >= 0 if isinstance(gap, int) else _never_negative(gap)
 
@@ -68,9 +68,9 @@ def _never_negative(gap: Expr) -> bool | None:
 
 
 def exact_div(a: Dim, b: Dim) -> Dim | None:
-    """q with a = b·q at every size in range, or None when there is none or none could be proved. b = 0 gives None.
+    """Return q with a = b·q at every size in range, or None when there is none or none could be proved. b = 0 gives None.
 
-    Polynomials are divided as such (n² − 1 by n − 1 is n + 1), so b may reach 0 in range; what remains rests on `proved_equal`.
+    Polynomials are divided as polynomials (n² − 1 by n − 1 is n + 1), so b may be 0 in range; other cases rely on `proved_equal`.
     """
     a, b = _need(a), _need(b)
     if isinstance(b, int):

@@ -1,4 +1,4 @@
-"""dim_reader: the dim that a text says; `format_dim` writes it."""
+"""dim_reader: parses the text of a dim, which `format_dim` writes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def parse_dim(text: str, symbols: Mapping[str, Dim] | Iterable[Expr] = ()) -> Dim:
-    """The Dim that `text` says: ints, names, `+ − * // % **`, `min(…)`, `max(…)` and parentheses.
+    """Return the Dim written as `text`: ints, names, `+ − * // % **`, `min(…)`, `max(…)` and parentheses.
 
-    symbols: the dims that names stand for, by name, or symbols as made by `dim`. Raises DimError for anything else.
+    symbols: a mapping from names to dims, or symbols from `dim`. Raises DimError for anything else.
     """
     by_name = dict(symbols) if isinstance(symbols, Mapping) else {str(s): s for s in symbols}
     try:

@@ -1,17 +1,17 @@
-"""dims: sizes that are known, and sizes that are only bounded. A `Dim` is an int, or an `Expr` over symbols.
+"""dims: sizes of axes, either plain numbers or expressions over bounded symbols. A `Dim` is an int, or an `Expr` over symbols.
 
-An Expr is kept in a normal form: a polynomial with integer coefficients over atoms, where an atom is a symbol or a call
-of `//`, `min` or `max`. Equal forms mean equal values at every size in range; results without a symbol are plain ints.
+An Expr is kept in a normal form: a polynomial with integer coefficients over atoms, where an atom is a symbol or a call of `//`,
+`min` or `max`. Equal forms mean equal values at every size in range; results without a symbol are plain ints.
 
     n = dim("n", 1, 4096)
     (n + 1) * (n - 1) == n * n - 1        True: both sides expand to the same polynomial
-    9 * n // 8 == n + n // 8              True: whatever the divisor divides leaves the floor
-    n % 8                                 n - 8*(n // 8): mod is no atom of its own, so n // 8 * 8 + n % 8 is n
+    9 * n // 8 == n + n // 8              True: multiples of the divisor are moved out of the floor
+    n % 8                                 n - 8*(n // 8): mod is not an atom, so n // 8 * 8 + n % 8 is n
     dim_min(n, 5000)                      n: bounds decide
 
-Questions the normal form cannot answer (`proved_equal`, `dim_ge`) are in dim_proofs.py. Division is Python's: it floors, also for
-negative numbers; a divisor that may be 0 in range is refused where it is written. `parse_dim` is in dim_reader.py, functions of
-sizes are in dim_functions.py.
+Questions that the normal form cannot answer (`proved_equal`, `dim_ge`) are in dim_proofs.py. Division is Python's: it floors, also
+for negative numbers; a divisor that may be 0 in range raises an error where it is written. `parse_dim` is in dim_reader.py,
+functions of sizes are in dim_functions.py.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tensor_graphs.language.errors import LanguageError
 
 
 class DimError(LanguageError):
-    """A dim that cannot be meant: bounds the wrong way round, a value out of range, a divisor that may be 0, …"""
+    """An invalid dim: bounds in the wrong order, a value out of range, a divisor that may be 0, …"""
 
 
 class NotWholeError(DimError, TypeError):
-    """A dim and a number that is not whole."""
+    """An operator between a dim and a number that is not whole."""
 
 
 # ---- the normal form -------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Symbol:
 
 
 class Call:
-    """`floordiv(a, b)` with b > 0, or `min` / `max` of two or more; never of ints alone."""
+    """`floordiv(a, b)` with b > 0, or `min` / `max` of two or more arguments, at least one of which has a symbol."""
 
     __slots__ = ("_hash", "args", "fn", "key")
 
@@ -83,18 +83,18 @@ class Call:
 
 Atom: TypeAlias = Symbol | Call
 Monomial: TypeAlias = tuple[Atom, ...]
-"""Atoms in the order of their keys, a power as repetition: n²·m is (m, n, n)."""
+"""Atoms sorted by their keys; a power is written as repetition: n²·m is (m, n, n)."""
 
 
 def _order(monomial: Monomial) -> tuple[int, tuple[tuple[int, str], ...]]:
-    """Highest degree first, then by the atoms' names: an admissible order, so it serves polynomial division too."""
+    """Return a sort key: highest degree first, then the atoms' names. The order is admissible, as polynomial division requires."""
     return (-len(monomial), tuple(a.key for a in monomial))
 
 
 class Expr:
-    """A polynomial over atoms, immutable, compared by value. Made by `dim` and operators, never by hand.
+    """A polynomial over atoms, immutable, compared by value. It is built by `dim` and operators, not by its constructor.
 
-    terms: (monomial, coefficient ≠ 0) in a fixed order; symbols: the symbols by name, those inside of calls too.
+    terms: (monomial, coefficient ≠ 0) in a fixed order. symbols: name -> symbol, including symbols inside of calls.
     """
 
     __slots__ = ("_bounds", "_hash", "symbols", "terms")
@@ -123,7 +123,7 @@ class Expr:
         return format_dim(self)
 
     def bounds(self) -> tuple[int, int]:
-        """(lo, hi) between which the value lies at every size in range; see the function `bounds`."""
+        """Return (lo, hi) with lo ≤ value ≤ hi at every size in range; see the function `bounds`."""
         if self._bounds is None:
             self._bounds = _find_bounds(self)
         return self._bounds
@@ -194,7 +194,7 @@ Dim: TypeAlias = int | Expr
 
 
 def _operand(x: Any) -> Dim | None:
-    """x as a Dim; None when it is something else, which has its own say on the operator."""
+    """Return x as a Dim; None if x is something else, so that its type's reflected operator is tried."""
     if isinstance(x, Expr):
         return x
     if isinstance(x, (int, np.integer)) and not isinstance(x, bool):
@@ -203,7 +203,7 @@ def _operand(x: Any) -> Dim | None:
 
 
 def _beside(a: Expr, x: Any) -> Dim | None:
-    """Return `_operand` of the other operand of an operator on a dim. Raises NotWholeError."""
+    """Return `_operand` of x, the other operand of an operator on the dim a. Raises NotWholeError for a float."""
     if isinstance(x, (float, np.floating)):
         raise NotWholeError(f"an operator between the dim {a} and {x!r}",
                             fix="dims are whole numbers: n // 2 floors, exact_div(n, 2) proves that it is exact")
@@ -211,14 +211,14 @@ def _beside(a: Expr, x: Any) -> Dim | None:
 
 
 MAX_SIZE = (1 << 63) - 1
-"""the largest size, and coefficient of a symbol: memory is addressed by numbers of 64 bits"""
+"""the largest size, and the largest coefficient of a symbol: memory addresses have 64 bits"""
 
 MAX_TERMS = 256
-"""summands of a polynomial: (a + 1)·(b + 1)·… doubles them with each factor"""
+"""the largest number of terms of a polynomial: (a + 1)·(b + 1)·… doubles them with each factor"""
 
 
 def shown_int(x: int) -> str:
-    """A number of any length, for a message: beyond 40 digits by their count."""
+    """Return a number as text for a message; beyond 40 digits, the number of digits."""
     return str(x) if abs(x) < 10 ** 40 else f"a number of about {int(x.bit_length() * math.log10(2))} digits"
 
 
@@ -235,7 +235,7 @@ _ONE: Monomial = ()
 
 
 def _make(terms: Mapping[Monomial, int]) -> Dim:
-    """The Dim with these terms; zeros are dropped, and what has no symbol is an int."""
+    """Return the Dim with these terms; terms with coefficient 0 are dropped, and a result without symbols is an int."""
     nonzero = {m: k for m, k in terms.items() if k}
     if len(nonzero) > MAX_TERMS:
         raise DimError(f"an expression of dims has {len(nonzero)} terms when its products are multiplied out",
@@ -281,7 +281,7 @@ def _atom(atom: Atom) -> Expr:
 
 
 def _sum(*parts: tuple[Dim, int]) -> Dim:
-    """Σ x·k over pairs (x, k)."""
+    """Return Σ x·k over pairs (x, k)."""
     out: dict[Monomial, int] = {}
     for x, k in parts:
         for monomial, coefficient in _terms(x):
@@ -309,7 +309,7 @@ def _product(a: Dim, b: Dim) -> Dim:
 
 
 def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
-    """monomial / part, None when part does not divide it."""
+    """Return monomial / part, or None when part does not divide it."""
     left = list(monomial)
     for atom in part:
         if atom not in left:
@@ -319,7 +319,7 @@ def _without(monomial: Monomial, part: Monomial) -> Monomial | None:
 
 
 def _divide(a: Dim, b: Expr) -> tuple[Dim, Dim]:
-    """(q, r) with a = b·q + r as polynomials; r is 0 exactly when b divides a over the integers."""
+    """Return (q, r) with a = b·q + r as polynomials; r is 0 exactly when b divides a over the integers."""
     lead, lead_coefficient = b.terms[0]
     quotient: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
@@ -362,10 +362,10 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _floordiv_by(a: Dim, c: int) -> Dim:
-    """a // c for an int c > 0: what c divides leaves the floor, coefficients come nearest to 0, the leading one > 0.
+    """Return a // c, int c > 0: multiples of c leave the floor; coefficients inside come nearest to 0, the leading one > 0.
 
-    A coefficient of exactly c/2 keeps the sign it came with: c/2 ≡ −c/2, and whichever sign were chosen for good would
-    tear apart forms that the other one joins.
+    A coefficient of exactly c/2 keeps its sign: c/2 ≡ −c/2, and if one sign were always chosen, some equal expressions that now
+    have the same form would have different ones.
     """
     whole, rest = _nearest(a, c)
     sign = 1
@@ -382,7 +382,7 @@ def _floordiv_by(a: Dim, c: int) -> Dim:
 
 
 def _nearest(a: Dim, c: int) -> tuple[Dim, Dim]:
-    """(q, r) with a = c·q + r, where −c/2 ≤ each coefficient of r ≤ c/2, and 0 ≤ its constant < c."""
+    """Return (q, r) with a = c·q + r, where −c/2 ≤ each coefficient of r ≤ c/2, and 0 ≤ its constant < c."""
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for monomial, k in _terms(a):
@@ -394,7 +394,7 @@ def _nearest(a: Dim, c: int) -> tuple[Dim, Dim]:
 
 
 def _merge_floors(a: Expr, c: int) -> Dim:
-    """⌊a/c⌋ for an int c > 1, where a floor inside becomes part of it.
+    """Return ⌊a/c⌋ for an int c > 1, with a floor inside of a merged into the outer one.
 
     ⌊(p + ⌊x/b⌋) / c⌋ = ⌊(b·p + x) / (b·c)⌋ and −⌊x/b⌋ = ⌊(b − 1 − x)/b⌋.
     """
@@ -413,7 +413,7 @@ def _floordiv_atom(a: Dim, b: Dim) -> Dim:
 
 
 def _floor_bounds(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    """Bounds of ⌊a/b⌋ for b > 0: at corners, as the quotient is monotone in a, and in b while a keeps its sign."""
+    """Return bounds of ⌊a/b⌋ for b > 0, from the corners: the quotient is monotone in a, and in b where a keeps its sign."""
     corners = [x // y for x in a for y in b]
     return min(corners), max(corners)
 
@@ -423,11 +423,11 @@ def _mod(a: Dim, b: Dim) -> Dim:
 
 
 def _extreme(fn: str, xs: Sequence[Any]) -> Dim:
-    """min or max: flat, without repeats and dominated operands, common summands and factors pulled out."""
+    """Return the min or max of xs: flattened, without repeated or dominated operands, common summands and factors moved outside."""
     return _extreme_of(fn, tuple(map(_need, xs)))
 
 
-@lru_cache(maxsize=4096)                                # the layers of a model ask the same, and it takes 0.3 ms
+@lru_cache(maxsize=4096)                                # equal layers of a model repeat calls, of 0.3 ms each
 def _extreme_of(fn: str, xs: tuple[Dim, ...]) -> Dim:
     flat: list[Dim] = []
     for x in xs:
@@ -452,7 +452,7 @@ def _extreme_of(fn: str, xs: tuple[Dim, ...]) -> Dim:
 
 
 def _alone(x: Dim) -> Atom | None:
-    """The atom that x is, if it is one."""
+    """Return the atom that x equals, or None if x is not a single atom."""
     if isinstance(x, Expr) and len(x.terms) == 1:
         monomial, k = x.terms[0]
         if k == 1 and len(monomial) == 1:
@@ -472,10 +472,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 def dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
-    """A symbolic size between lo and hi, both included. Its bounds are part of it: make it once and use it everywhere.
+    """Return a symbolic size between lo and hi, both included. The bounds belong to it: make it once and use it everywhere.
 
-    Raises DimError unless the name is an identifier (letters, digits, _) and 0 ≤ lo ≤ hi; hi must be given, because
-    memory is planned for it.
+    Raises DimError unless the name is an identifier (letters, digits, _) and 0 ≤ lo ≤ hi; hi must be given, because memory is
+    planned for it.
     """
     if not isinstance(name, str) or not _NAME.match(name) or keyword.iskeyword(name) or name in ("min", "max"):
         raise DimError(f"a dim cannot be named {name!r}",
@@ -492,40 +492,40 @@ def dim(name: str, lo: int = 1, hi: int | None = None) -> Expr:
 
 
 def dim_min(*xs: Dim) -> Dim:
-    """The least of the dims; an operand that is never the least is dropped."""
+    """Return the least of the dims; an operand that is never the least is dropped."""
     return _extreme("min", xs)
 
 
 def dim_max(*xs: Dim) -> Dim:
-    """The greatest of the dims; an operand that is never the greatest is dropped."""
+    """Return the greatest of the dims; an operand that is never the greatest is dropped."""
     return _extreme("max", xs)
 
 
 def ceil_div(a: Dim, b: Dim) -> Dim:
-    """a / b rounded up: how many blocks of b hold a. Raises DimError when b may be 0."""
+    """Return a / b rounded up: how many blocks of size b cover a. Raises DimError when b may be 0."""
     return _sum((_floordiv(_sum((_need(a), -1)), _need(b)), -1))
 
 
 class HoldsDims(ABC):
-    """An attribute value that is more than data and may mention dims (subgraph.py)."""
+    """An attribute value that is an object, not plain data, and may contain dims (subgraph.py)."""
 
     @property
     @abstractmethod
     def encoded(self) -> str:
-        """Text in which different values differ."""
+        """Text that differs for different values."""
 
     @property
     @abstractmethod
     def dims(self) -> tuple[Expr, ...]:
-        """The symbols it mentions."""
+        """The symbols in the value."""
 
     @abstractmethod
     def with_dims(self, mapping: Mapping[str, Dim]) -> HoldsDims:
-        """The same with these replaced."""
+        """Return the value with dims replaced by name."""
 
 
 def has_dims(value: Any) -> bool:
-    """Return True if an attribute value (or a mapping of them) mentions a symbolic dim."""
+    """Return True if an attribute value (or a mapping of them) contains a symbolic dim."""
     if isinstance(value, Expr):
         return True
     if isinstance(value, HoldsDims):
@@ -541,7 +541,7 @@ def is_static(x: Dim) -> bool:
 
 
 def product(sizes: Iterable[Dim]) -> Dim:
-    """The product of sizes; of none, 1."""
+    """Return the product of sizes; 1 if there are none."""
     out: Dim = 1
     for size in sizes:
         out = out * size
@@ -549,7 +549,7 @@ def product(sizes: Iterable[Dim]) -> Dim:
 
 
 def symbols_in(value: object) -> list[Expr]:
-    """The symbols that an attribute's value depends on, in tuples too, with repeats."""
+    """Return the symbols that an attribute's value depends on, also those inside of tuples, with repeats."""
     if isinstance(value, tuple):
         return [s for item in value for s in symbols_in(item)]
     if isinstance(value, HoldsDims):
@@ -558,19 +558,19 @@ def symbols_in(value: object) -> list[Expr]:
 
 
 def symbols(x: Dim) -> tuple[Expr, ...]:
-    """The symbols that x depends on, each as an Expr, sorted by name; none for an int."""
+    """Return the symbols that x depends on, each as an Expr, sorted by name; () for an int."""
     return tuple(_atom(x.symbols[name]) for name in sorted(x.symbols)) if isinstance(x, Expr) else ()
 
 
 def parts(x: Dim) -> tuple[Dim, Dim]:
-    """(p, m) with x = p − m, neither with a negative coefficient: 256 − n − p gives 256 and n + p."""
+    """Return (p, m) with x = p − m, neither with a negative coefficient: 256 − n − p gives 256 and n + p."""
     if not isinstance(x, Expr):
         return (x, 0) if x >= 0 else (0, -x)
     return _make({m: k for m, k in x.terms if k > 0}), _make({m: -k for m, k in x.terms if k < 0})
 
 
 def coefficient(x: Dim, name: str) -> Dim | None:
-    """c where x = c·s + rest, s the symbol of this name and neither c nor the rest knows it; None where there is no such c."""
+    """Return c where x = c·s + rest and s, the symbol of this name, is in neither c nor rest; None where there is no such c."""
     if not isinstance(x, Expr) or name not in x.symbols:
         return 0
     terms: dict[Monomial, int] = {}
@@ -586,12 +586,12 @@ def coefficient(x: Dim, name: str) -> Dim | None:
 
 
 def sort_key(x: Dim) -> tuple[int, int, str]:
-    """A key for a total, repeatable order of dims: ints by value, then expressions by their text."""
+    """Return a key for a total, repeatable order of dims: ints by value, then expressions by their text."""
     return (1, 0, format_dim(x)) if isinstance(x, Expr) else (0, int(x), "")
 
 
 def check_range(symbol: Symbol, value: Any) -> int:
-    """The value of a dim as an int. Raises DimError unless it is a whole number in the symbol's range."""
+    """Return the value of a dim as an int. Raises DimError unless it is a whole number in the symbol's range."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise DimError(f"the dim {symbol.name!r} is given {value!r}", fix=f"an int from {symbol.lo} to {symbol.hi}")
     if not symbol.lo <= value <= symbol.hi:
@@ -602,7 +602,7 @@ def check_range(symbol: Symbol, value: Any) -> int:
 
 
 def evaluate(x: Dim, binding: Mapping[str, int]) -> int:
-    """The value of x where each symbol has the size that `binding` gives to its name; further names are ignored.
+    """Return the value of x where `binding` gives the size of each symbol by name; other names are ignored.
 
     Raises DimError for a missing name and for a size out of range, with the dim's name, the value and the range.
     """
@@ -633,9 +633,9 @@ def _call(fn: str, args: list[int]) -> int:
 
 
 def substitute(x: Dim, mapping: Mapping[str, Dim]) -> Dim:
-    """x with symbols replaced by name, all at once; names that x lacks are ignored.
+    """Return x with symbols replaced by name, all simultaneously; names that x lacks are ignored.
 
-    Raises DimError when a replacement may leave the symbol's range: what has been simplified rests on it.
+    Raises DimError when a replacement may leave the symbol's range, since simplifications rely on the range.
     """
     if not isinstance(x, Expr):
         return _need(x)
@@ -664,7 +664,7 @@ def _apply(fn: str, args: Sequence[Dim]) -> Dim:
 
 
 def _map_atoms(x: Expr, change: Callable[[Atom], Dim | None]) -> Dim:
-    """x with each atom replaced by change(atom); None keeps it."""
+    """Return x with each atom replaced by change(atom); None keeps the atom."""
     changed: dict[Atom, Dim] = {}
     parts: list[tuple[Dim, int]] = []
     for monomial, k in x.terms:
@@ -679,7 +679,7 @@ def _map_atoms(x: Expr, change: Callable[[Atom], Dim | None]) -> Dim:
 
 
 def replace_numbers(x: Dim, change: Callable[[int], Dim]) -> Dim:
-    """x with each number in it as change(number): factors of terms, what is added, and arguments of calls.
+    """Return x with each number in it replaced by change(number): coefficients, constant summands, and arguments of calls.
 
     >>> n, k = dim("n", 1, 8), dim("k", 1, 512)
     >>> print(replace_numbers(n * 512 + 3, lambda number: k if number == 512 else number))
@@ -700,32 +700,32 @@ def replace_numbers(x: Dim, change: Callable[[int], Dim]) -> Dim:
 # ---- bounds ----------------------------------------------------------------------------------------------------------
 
 _MAX_CASES = 3
-"""Up to this many calls in an expression are examined one by one for tighter bounds; beyond, plain intervals."""
+"""Up to this many calls in an expression are examined one by one for tighter bounds; with more, plain intervals are used."""
 
 
 def bounds(x: Dim) -> tuple[int, int]:
-    """(lo, hi) with lo ≤ x ≤ hi at every size in range.
+    """Return (lo, hi) with lo ≤ x ≤ hi at every size in range.
 
-    Tight (both are reached) for sums and products that are monotone in each symbol, for a // c and a % c of those, and
-    for min and max of independent dims; otherwise an interval that contains the values.
+    The bounds are tight (both are reached) for sums and products that are monotone in each symbol, for a // c and a % c of those,
+    and for min and max of independent dims; otherwise the interval contains the values but may be wider.
     """
     return x.bounds() if isinstance(x, Expr) else (int(x), int(x))
 
 
 def clamp(size: int, x: Dim) -> int:
-    """Return the size in the range of x that is nearest to `size`."""
+    """Return the size nearest to `size` in the range of x."""
     return min(max(size, bounds(x)[0]), bounds(x)[1])
 
 
 def unknown_dims(unknown: Sequence[str], dims: Iterable[str]) -> str:
-    """Return the message about sizes for dims that a graph lacks; dims: those that it has."""
+    """Return the message for names `unknown`, which the graph does not have as dims. dims: the names that it has."""
     message = f"the graph has no dim named {', '.join(unknown)}; it has {', '.join(dims) or 'none'}"
     near = close_to(unknown[0], dims)
     return f"{message}\n  fix: {f'did you mean {near[0]}?' if near else 'sizes of those only'}"
 
 
 def why_no_size(name: str, size: object, of: Dim) -> str | None:
-    """Return why `size` is no size of the dim `of` that is called `name`, and the fix; None where it is one."""
+    """Return why `size` is no size of the dim `of`, which the message calls `name`, and the fix; None if it is one."""
     low, high = bounds(of)
     if isinstance(size, bool) or not hasattr(size, "__index__"):
         return f"{name} is given as {size!r}\n  fix: a whole number from {low} to {high}"
@@ -761,7 +761,7 @@ def _atom_bounds(atom: Atom) -> tuple[int, int]:
 
 
 def _interval(terms: Iterable[tuple[Monomial, int]], ranges: Mapping[Atom, tuple[int, int]]) -> tuple[int, int]:
-    """Bounds term by term, powers of one atom taken together."""
+    """Return bounds from summing the bounds of the terms, powers of one atom taken together."""
     low = high = 0
     for monomial, k in terms:
         lo, hi = 1, 1
@@ -777,7 +777,7 @@ def _interval(terms: Iterable[tuple[Monomial, int]], ranges: Mapping[Atom, tuple
 
 
 def _monotone_bounds(x: Expr) -> tuple[int, int]:
-    """Atoms as if independent: where the derivative keeps its sign the extremes lie at the ends, else term by term."""
+    """Return bounds with atoms taken as independent: at the ends where the derivative keeps its sign, else term by term."""
     ranges = {atom: _atom_bounds(atom) for monomial, _ in x.terms for atom in monomial}
     if all(k > 0 for m, k in x.terms if m) and all(r[0] >= 0 for r in ranges.values()):
         return _interval(x.terms, ranges)
@@ -793,7 +793,7 @@ def _monotone_bounds(x: Expr) -> tuple[int, int]:
 
 
 def _floor_case(x: Expr, call: Call) -> tuple[int, int]:
-    """Bounds of x with ⌊a/b⌋ written as (a − μ)/b, where 0 ≤ μ ≤ b − 1, for an int b and a call that stands alone."""
+    """Return bounds of x from ⌊a/b⌋ = (a − μ)/b, 0 ≤ μ ≤ b − 1, for an int b and a call that is multiplied by no other atom."""
     a, b = call.args
     if isinstance(b, Expr):
         return _symbolic_floor_case(x, call)
@@ -810,7 +810,7 @@ def _floor_case(x: Expr, call: Call) -> tuple[int, int]:
 
 
 def _symbolic_floor_case(x: Expr, call: Call) -> tuple[int, int]:
-    """The same where b·⌊a/b⌋ occurs as a whole: it is a − μ."""
+    """Return bounds of x as `_floor_case` does, for a symbolic b, where b·⌊a/b⌋ occurs as a product: it is a − μ."""
     a, b = call.args
     assert isinstance(b, Expr)
     whole = _product(b, _atom(call))
@@ -825,7 +825,7 @@ def _symbolic_floor_case(x: Expr, call: Call) -> tuple[int, int]:
 
 
 def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
-    """Bounds of x with min/max replaced by each operand, one after another: it is one of them, and bounds all of them."""
+    """Return bounds of x from replacing the min or max by each of its operands: it equals one of them, and bounds them all."""
 
     def put(arg: Dim) -> Dim:
         return _map_atoms(x, lambda atom: arg if atom == call else None)
@@ -845,7 +845,7 @@ def _extreme_case(x: Expr, call: Call) -> tuple[int, int]:
 
 
 def format_dim(x: Dim) -> str:
-    """x as text in Python's syntax: `4*n*m + n // 8 - 1`. Equal dims have equal text; `parse_dim` reads it back."""
+    """Return x as text in Python's syntax: `4*n*m + n // 8 - 1`. Equal dims have equal text; `parse_dim` reads it back."""
     if not isinstance(x, Expr):
         return str(int(x))
     out = ""

@@ -1,6 +1,6 @@
-"""dtypes: the fifteen element types (floats of eight bits: OFP8, decision 0085), and how other people's names for them are read.
+"""dtypes: the fifteen element types (8-bit floats follow OFP8, decision 0085), and the names for them that are accepted.
 
-Text names are short (`f32`, `bf16`, `bool`); long ones (`float32`, …) are aliases in Python and are read when parsing.
+Names in text are short (`f32`, `bf16`, `bool`); long ones (`float32`, …) are aliases in Python and are accepted by `parse_dtype`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Kind = Literal["float", "int", "uint", "bool"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type: its text name, the numpy dtype that holds it, its kind and its size in bytes. One object for each name,
-    compared by identity: types of values are hashed by the thousand."""
+    """An element type: its text name, the numpy dtype that stores it, its kind and its size in bytes. There is one object for each
+    name, compared by identity, because types of values are hashed very often."""
 
     name: str
     numpy: np.dtype[Any]
@@ -43,7 +43,7 @@ class DType:
 
     @property
     def bits(self) -> int:
-        """Width in bits; a bool takes a whole byte."""
+        """Width in bits; a bool takes 8."""
         return self.itemsize * 8
 
     @property
@@ -52,7 +52,7 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Signed or unsigned; a bool is no integer."""
+        """True for signed and unsigned integers; False for bool."""
         return self.kind in ("int", "uint")
 
     @property
@@ -61,27 +61,27 @@ class DType:
 
     @property
     def has_infinity(self) -> bool:
-        """True for a float dtype with ±∞. In the one without, `f8e4m3`, a number out of range is NaN."""
+        """True for a float dtype with ±∞. `f8e4m3` has none: in it, a number out of range is NaN."""
         return self.is_float and self.name != "f8e4m3"
 
     @property
     def max(self) -> int | float:
-        """The largest finite value: a Python float for floats, an int for the rest."""
+        """The largest finite value: a Python float for float dtypes, an int for the others."""
         return 1 if self.kind == "bool" else float(self._finfo("max").max) if self.is_float else int(np.iinfo(self.numpy).max)
 
     @property
     def min(self) -> int | float:
-        """The smallest finite value (the most negative one)."""
+        """The smallest (most negative) finite value."""
         return 0 if self.kind == "bool" else float(self._finfo("min").min) if self.is_float else int(np.iinfo(self.numpy).min)
 
     @property
     def smallest_normal(self) -> float:
-        """The smallest positive value that keeps full precision. Raises DTypeError unless this is a float dtype."""
+        """The smallest positive value that keeps full precision. Raises DTypeError unless the dtype is a float."""
         return float(self._finfo("smallest normal number").smallest_normal)
 
     @property
     def epsilon(self) -> float:
-        """The gap between 1 and the next larger value. Raises DTypeError unless this is a float dtype."""
+        """The gap between 1 and the next larger value. Raises DTypeError unless the dtype is a float."""
         return float(self._finfo("epsilon").eps)
 
     def _finfo(self, what: str) -> Any:
@@ -110,18 +110,18 @@ DTYPES: dict[str, DType] = {t.name: t for t in (f16, bf16, f32, f64, f8e4m3, f8e
 """Every dtype by its text name."""
 
 PYTHON_NAMES = {"bool": "bool_"}
-"""Text names that Python has taken already, and what the constants are called instead."""
+"""Text names that are builtins of Python -> the names of the constants in this package."""
 
 BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in DTYPES.values()}
 _BY_TEXT: dict[str, DType] = {**DTYPES, **{t.numpy.name: t for t in DTYPES.values()}, "bool_": bool_}
 
 
 def parse_dtype(x: Any) -> DType:
-    """The DType that `x` names.
+    """Return the DType that `x` names.
 
-    x: a DType; text in any case, short or long, with or without a library's prefix ("f32", "float32", "torch.float32",
-    "BF16"); a numpy dtype or scalar type; a torch.dtype. Raises DTypeError, which lists the known names, for anything
-    else; Python's `int` and `float` are refused because numpy reads them as 64 bits wide and torch does not.
+    x: a DType; text in any case, short or long, with or without a library's prefix ("f32", "float32", "torch.float32", "BF16"); a
+    numpy dtype or scalar type; a torch.dtype. Raises DTypeError, which lists the accepted names, for anything else; Python's `int`
+    and `float` are refused because numpy reads them as 64 bits wide and torch does not.
     """
     if isinstance(x, DType):
         return x
@@ -147,7 +147,7 @@ def parse_dtype(x: Any) -> DType:
 
 
 def dtype_of(array: Any) -> DType:
-    """The DType of the elements of `array`: anything with a `dtype` (numpy, torch). Raises DTypeError."""
+    """Return the DType of the elements of `array`, any object with a `dtype` (numpy, torch). Raises DTypeError."""
     dtype = getattr(array, "dtype", None)
     if dtype is None:
         raise DTypeError(f"{type(array).__name__} has no dtype", fix="make it an array: numpy.asarray(…)")

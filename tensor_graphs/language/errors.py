@@ -1,4 +1,4 @@
-"""errors: what the language says to a person who wrote something that cannot be meant.
+"""errors: the errors for programs that make no sense, such as an op on operands whose shapes do not fit.
 
 Every message names the op, the operands with their shapes, the axis that disagrees, the line of the user's code and a fix.
 """
@@ -34,21 +34,21 @@ class Location:
         return f"{os.path.basename(self.file)}:{self.line}"
 
     def source(self) -> str:
-        """The text of that line, without indentation; empty when the source is not at hand (a REPL, a text graph)."""
+        """Return the source of the line, without indentation; "" when it is not available (a REPL, a text graph)."""
         return linecache.getline(self.file, self.line).strip()
 
 
 NOWHERE = Location("", 0)
-"""what is made in `written_at(NOWHERE)` has no location: it is read from a file, and its line stands in none"""
+"""the location for `written_at` with which nodes get no location: they are read from a file, and no line of code wrote them"""
 
 _place: ContextVar[Location | None] = ContextVar("place", default=None)
 
 
 @contextmanager
 def written_at(location: Location | None) -> Iterator[None]:
-    """Context manager: nodes made inside were written there: a rewritten node where the old one was, a node of a text on its line.
+    """Context manager: nodes made inside get `location`: a rewritten node that of the node it replaces, a node of a text its line.
 
-    The outermost counts.
+    Of nested calls, the outermost decides.
     """
     if location is None or _place.get() is not None:
         yield
@@ -61,8 +61,8 @@ def written_at(location: Location | None) -> Iterator[None]:
 
 
 def where_written() -> Location | None:
-    """The caller's line outside of this package and of Python's library; where a command of this package was called, the line of
-    the model that it reads, and None for what is of no model."""
+    """Return the caller's line outside of this package and of Python's library. If a command of this package was called, return the
+    line of the model code that is being run, or None if there is none."""
     place = _place.get()
     if place is not None:
         return None if place is NOWHERE else place
@@ -81,7 +81,7 @@ def where_written() -> Location | None:
 
 
 class LanguageError(TensorGraphsError):
-    """Something that cannot be meant; `location` is the user's line, `message` what is wrong."""
+    """A program that makes no sense. location: the user's line. message: the fault."""
 
     def __init__(self, message: str, location: Location | None = None, fix: str | None = None) -> None:
         self.location, self.message = location if location is not None else where_written(), message
@@ -96,20 +96,20 @@ class LanguageError(TensorGraphsError):
 
 
 class ShapeError(LanguageError):
-    """Shapes that do not fit together."""
+    """Operands whose shapes do not fit together."""
 
 
 class DTypeError(LanguageError):
-    """A dtype that an op does not take, or two that differ."""
+    """A dtype that an op does not take, or two dtypes that differ."""
 
 
 class AttributeValueError(LanguageError):
-    """An attribute (axis, eps, start, …) outside of what the op allows."""
+    """An attribute (axis, eps, start, …) with a value that the op does not allow."""
 
 
 class NoValueError(LanguageError, TypeError):
-    """A tensor of a graph used as if it held values: in an `if`, with `==`, in a loop, as a numpy array."""
+    """A tensor of a graph used as if it had values: in an `if`, with `==`, in a loop, as a numpy array."""
 
 
 class GraphError(LanguageError):
-    """A graph that is put together wrongly: two leaves with one name, an update of an unknown state, …"""
+    """A graph that cannot be built: two leaves with the same name, an update of an unknown state, …"""

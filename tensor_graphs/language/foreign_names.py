@@ -1,4 +1,4 @@
-"""foreign_names: what numpy and torch call what is here; said where such a name is looked for and is not there."""
+"""foreign_names: names in numpy and torch -> the names in this package, for errors about a name that does not exist."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "load": ("load_model",), "from_pretrained": ("load_model",), "run": ("compile", "bind"), "evaluate": ("interpret",),
     "benchmark": ("profile",), "backward": ("grad",), "Function": ("composite",),
 }  # fmt: skip
-"""a function, dtype or class of numpy or torch -> the names of ours that say it"""
+"""a function, dtype or class of numpy or torch -> the names in this package for the same thing"""
 
 VALUES = frozenset({"item", "numpy", "tolist", "detach", "cpu", "cuda", "data", "values", "eval", "tobytes", "to_numpy"})
-"""methods of arrays that read values"""
+"""methods and attributes of arrays that read values, which a tensor of a graph does not have"""
 
 METHODS: dict[str, str] = {
     "astype": "x.cast(dtype)", "to": "x.cast(dtype)", "type_as": "x.cast(dtype)", "float": "x.cast(tg.f32)",
@@ -41,9 +41,9 @@ METHODS: dict[str, str] = {
     "swapaxes": "x.transpose(axis1, axis2)", "t": "x.T", "mT": "x.T", "backward": "tg.grad(loss, parameters)",
     "clone": "x itself: nothing changes it", "copy": "x itself: nothing changes it", "contiguous": "x itself: kernels see to it",
 }  # fmt: skip
-"""a method or attribute of an array -> what to write here"""
+"""a method or attribute of an array -> what to write for a tensor of a graph"""
 
 
 def function_meant(name: str) -> str:
-    """Return the fix for the name of a function of numpy or torch; "" where nothing is known."""
+    """Return the fix for the name of a function of numpy or torch; "" for any other name."""
     return f"did you mean {' or '.join(f'tg.{n}' for n in FUNCTIONS[name])}?" if name in FUNCTIONS else ""

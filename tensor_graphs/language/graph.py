@@ -1,4 +1,4 @@
-"""graph: outputs by name, states with their updates, and everything those need. Immutable; known by its structural key."""
+"""graph: a Graph has named outputs, states with their updates, and all nodes that those need. It is immutable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Graph:
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
-            """Only names that are not there come here."""
+            """Raise the error for a name that a graph does not have."""
             meant = {"compile": "tg.compile(graph)", "bind": "tg.bind(tg.compile(graph), parameters)",
                      "run": "tg.bind(tg.compile(graph), parameters).run(inputs)"}
             raise no_attribute("a graph", name, dir(type(self)), meant.get(name, ""), "graph.")
@@ -41,16 +41,16 @@ class Graph:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """Operands before users."""
+        """All nodes of the graph, operands before users."""
         return walk(self.roots)
 
     @cached_property
     def alike(self) -> dict[Node, Node]:
-        """For each of the nodes the first that says the same of operands of the same types (node.py): equal layers ask once."""
+        """Each node -> the first node with the same op and attributes on operands of the same types (see node.py's `alike`)."""
         return alike(self.nodes)
 
     def with_roots(self, roots: Sequence[Node]) -> Graph:
-        """A graph of the same names with these nodes as roots, in the order of `roots`: outputs, then updates of states."""
+        """Return a graph with the same names over new roots, in the order of `roots`: outputs, then updates of states."""
         count = len(self.outputs)
         return Graph(dict(zip(self.outputs, roots[:count], strict=True)), dict(zip(self.updates, roots[count:], strict=True)))
 
@@ -74,7 +74,7 @@ class Graph:
 
     @cached_property
     def states(self) -> dict[str, Node]:
-        """States that are read, then those that are only written."""
+        """States that are read, then states that are only written."""
         states = self._leaves(leaves.STATE)
         for name, value in self.updates.items():
             if name not in states:
@@ -83,7 +83,7 @@ class Graph:
 
     @cached_property
     def dims(self) -> dict[str, d.Expr]:
-        """The symbols that occur anywhere in shapes or attributes, by name."""
+        """The symbols that occur in shapes or attributes, by name."""
         dims: dict[str, d.Expr] = {}
         for node in dict.fromkeys(self.alike.values()):
             for symbol in _symbols_of(node):
@@ -99,14 +99,14 @@ class Graph:
 
     @property
     def dim_order(self) -> tuple[str, ...]:
-        """The names of the dims in order of first use: the canonical graph calls them d0, d1, …"""
+        """The names of the dims in order of first use: the canonical graph names them d0, d1, …"""
         return self._canonical[1]
 
     @cached_property
     def _canonical(self) -> tuple[str, tuple[str, ...]]:
-        """The key and the dims of the canonical graph, in which leaves are arguments, numbered by first use, and dims d0, d1, … by
-        first use too. Its digests are those of `Node.digest`, but its nodes are not made: what one says of itself follows from its
-        op, its attributes and the types of its operands, so one of those that are alike is asked, on stand-ins of these types."""
+        """The structural key and the dims of the canonical graph, whose leaves are arguments and whose dims are d0, d1, …, numbered
+        by first use. Its digests equal `Node.digest`, but its nodes are not built: a node's part of the hashed text depends on op,
+        attributes and operand types alone, so it is computed once for alike nodes, on stand-ins of these types."""
         dims: dict[str, Dim] = {}
         for symbol in [s for node in dict.fromkeys(self.alike.values()) for s in _symbols_of(node)]:
             if str(symbol) not in dims:
@@ -139,7 +139,7 @@ class Graph:
         return self
 
     def __deepcopy__(self, memo: object) -> Graph:
-        """Itself: nothing in a graph changes."""
+        """Return the graph itself: it is immutable."""
         return self
 
     def __hash__(self) -> int:
@@ -157,10 +157,10 @@ class Graph:
 
 
 def graph(outputs: Node | Sequence[Node] | Mapping[str, Node], updates: Mapping[leaves.State | str, Node] | None = None) -> Graph:
-    """Make a graph of one output (named `out`), several (`out0`, `out1`, …) or named ones, and the final value of each state.
+    """Return a graph of one output (named `out`), several (`out0`, `out1`, …) or named ones, and the final value of each state.
 
-    Raises GraphError for what is not tensors (a Python function, a torch module), an update whose type differs from its state, or
-    names used twice.
+    Raises GraphError for outputs that are not tensors (a Python function, a torch module), an update of an unknown state, or names
+    used twice. Raises ShapeError for an update whose type differs from its state's.
     """
     if updates is not None and not isinstance(updates, Mapping):
         raise GraphError(f"updates, the second argument of tg.graph, is a dict of states and their new values, not {updates!r}",
@@ -218,7 +218,7 @@ def _check_sizes(graph: Graph) -> None:
 
 
 def require_graph(value: Any, taker: str) -> Graph:
-    """The value, if it is a graph. taker: the public function that was given it. Raises GraphError: what it is, and the fix."""
+    """Return the value, a graph; for any other, raise GraphError with a fix. taker: the public function that was called."""
     if isinstance(value, Graph):
         return value
     raise _no_graph(f"{taker} takes a graph", value)
@@ -229,7 +229,7 @@ def _is_torch_module(value: Any) -> bool:
 
 
 def _no_graph(wanted: str, value: Any) -> GraphError:
-    """Return the error for a value that is no graph, or of which none can be made."""
+    """Return the error for a value that is no graph, or that cannot be made into one."""
     kind = type(value)
     if isinstance(value, Graph):
         what, fix = "this is a graph already", "use it as it is"
@@ -263,7 +263,7 @@ def _symbols_of(node: Node) -> list[d.Expr]:
 
 
 def substitute_dims(value: Any, mapping: Mapping[str, Dim]) -> Any:
-    """An attribute value with dims replaced by name."""
+    """Return an attribute value with dims replaced by name."""
     if isinstance(value, d.Expr):
         return d.substitute(value, mapping)
     if isinstance(value, d.HoldsDims):
@@ -274,7 +274,7 @@ def substitute_dims(value: Any, mapping: Mapping[str, Dim]) -> Any:
 
 
 def replace_dims(outputs: Sequence[Node], mapping: Mapping[str, Dim]) -> list[Node]:
-    """The outputs with dims replaced by ints or other dims everywhere."""
+    """Return the outputs with dims replaced, everywhere, by ints or other dims."""
 
     def replace(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         attrs = {k: substitute_dims(v, mapping) for k, v in node.attrs.items()}

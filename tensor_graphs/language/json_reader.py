@@ -1,4 +1,4 @@
-"""json_reader: the graph that json_writer.py wrote: the same nodes."""
+"""json_reader: reads a graph that json_writer.py wrote, as the same nodes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ STRUCTURAL: dict[str, Op] = {op.name: op for op in (
 
 
 class JsonFormError(TensorGraphsError):
-    """JSON that is no graph of this version; says where."""
+    """JSON that is no graph of this version; the message gives the position."""
 
 
 def graph_from_json(text: str) -> Graph:
-    """The graph that `graph_to_json` wrote: the same nodes. Raises JsonFormError, or what an op says of wrong operands."""
+    """Return the graph that `graph_to_json` wrote: the same nodes. Raises JsonFormError, or the error of an op."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as e:
@@ -55,7 +55,7 @@ def graph_from_json(text: str) -> Graph:
 
 
 def node_from_json(text: str, several: bool = False) -> Node:
-    """The node that `node_to_json` wrote. several: it has several outputs. Raises what `graph_from_json` raises."""
+    """Return the node that `node_to_json` wrote. several: True if it has several outputs. Raises what `graph_from_json` raises."""
     (out,) = graph_from_json(text).outputs.values()
     return out.inputs[0] if several else out
 
@@ -67,7 +67,7 @@ def _pick(nodes: Sequence[Node], index: Any, what: str) -> Node:
 
 
 class _JsonReader:
-    """Reads rows of nodes, and each definition once."""
+    """Reader of rows of nodes; it reads each definition once."""
 
     def __init__(self, definitions: Mapping[str, Any], symbols: Mapping[str, Dim]) -> None:
         self.definitions, self.symbols = definitions, symbols
@@ -83,7 +83,7 @@ class _JsonReader:
         return nodes
 
     def attribute(self, data: Any) -> Any:
-        """The value of an attribute: a definition where it names one."""
+        """Return the value of an attribute from its JSON data; where that names a definition, a Body."""
         if isinstance(data, dict) and set(data) == {"body"}:
             body = Body(*self.definition(data["body"]))
             if "#" in data["body"] and written_body_name(body) != data["body"]:
@@ -92,7 +92,7 @@ class _JsonReader:
         return from_data(data, self.symbols)
 
     def definition(self, name: str) -> tuple[list[Node], list[Node]]:
-        """The arguments and outputs of a written definition."""
+        """Return the arguments and outputs of a written definition."""
         if name in self.reading:
             raise ValueError(f"the definition of {name} uses itself")
         self.reading.add(name)
@@ -103,7 +103,7 @@ class _JsonReader:
                 [_pick(nodes, i, f"an output of {name}") for i in body["outputs"]])
 
     def op(self, name: str) -> Op:
-        """The op of this name: structural, atomic, of the library, or made of its written definition."""
+        """Return the op of this name: structural, atomic, of the library, or built from its written definition."""
         op: Op | None = STRUCTURAL.get(name) or find_op(name)
         if op is None and name not in self.ops and name in self.definitions:
             self.ops[name] = None                                  # a definition that uses itself finds no op

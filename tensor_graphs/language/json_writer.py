@@ -1,7 +1,7 @@
-"""json_writer: a graph as JSON, exactly; what the database stores next to the text form. json_reader.py reads it.
+"""json_writer: writes a graph as JSON, exactly; the database stores it next to the text form. json_reader.py reads it.
 
 `{"tensor_graphs": 1, "dims": {"n": [1, 64]}, "definitions": {…}, "nodes": [{"op": …, "inputs": [0, 1], "attrs": {…}}, …],
-"outputs": {"y": 2}, "updates": {}}`; node inputs are positions of earlier nodes. Definitions hold the bodies of composites that are
+"outputs": {"y": 2}, "updates": {}}`; inputs of a node are indices of earlier nodes. Definitions are those of composites that are
 not in the library, under `name#digest`.
 """
 
@@ -27,7 +27,7 @@ VERSION = 1
 
 
 def graph_to_json(graph: Graph) -> str:
-    """The graph as one line of JSON; equal graphs give equal text."""
+    """Return the graph as one line of JSON; equal graphs give equal text."""
     definitions: dict[str, Any] = {}
     nodes = _write(graph.roots, definitions)
     index = {n: i for i, n in enumerate(walk(graph.roots))}
@@ -38,7 +38,7 @@ def graph_to_json(graph: Graph) -> str:
 
 
 def node_to_json(node: Node) -> str:
-    """A node as the JSON form of a graph that has it, or its first output, as its only output."""
+    """Return the JSON form of a graph whose only output is the node, or its first output."""
     return graph_to_json(graph(leaves.item(node, 0)))
 
 
@@ -58,7 +58,7 @@ def _write(roots: Sequence[Node], definitions: dict[str, Any]) -> list[dict[str,
 
 
 def _define(name: str, definition: Definition, definitions: dict[str, Any]) -> None:
-    definitions[name] = None                                      # keeps its place in front of what it uses
+    definitions[name] = None                                      # so that it precedes the definitions that it uses
     roots = [*definition.arguments, *definition.outputs]
     at = {n: i for i, n in enumerate(walk(roots))}
     definitions[name] = {"nodes": _write(roots, definitions), "arguments": [at[a] for a in definition.arguments],
@@ -73,7 +73,7 @@ def _body(body: Body, definitions: dict[str, Any]) -> dict[str, str]:
 
 
 def to_data(value: Any) -> Any:
-    """An attribute value as JSON data. Floats are hexadecimal text, so that every bit (−0.0, an ulp) survives."""
+    """Return an attribute value as JSON data. Floats are hexadecimal text, so that every bit (−0.0, an ulp) is kept."""
     if isinstance(value, np.generic):
         value = value.item()                                        # the same attribute as the Python number: equal encodings
     if value is None or isinstance(value, (bool, int, str)):

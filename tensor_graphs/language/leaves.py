@@ -1,6 +1,6 @@
-"""leaves: where values come from without any math — inputs, parameters, states, constants — and the two structural ops.
+"""leaves: values that no op computes — inputs, parameters, states, constants — and the two structural ops.
 
-`item` reads one output of a node that has several; `copy_to` says on which device a value lives. Neither changes a value.
+`item` is one output of a node that has several; `copy_to` names the device on which a value is stored. Neither changes a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
 
 
 class Leaf:
-    """The op of a leaf: no operands, its type is among its attributes."""
+    """The op of a leaf: it has no operands, and its type is among its attributes."""
 
     kind = group = "leaf"
     facts = UNKNOWN
@@ -42,7 +42,7 @@ class Leaf:
 INPUT, PARAMETER, STATE, CONSTANT, ARGUMENT = (
     Leaf(n) for n in ("input", "parameter", "state", "constant", "argument")
 )
-"""argument: the placeholder of an operand inside a composite's definition or a canonical graph, known by number alone."""
+"""argument: the placeholder of an operand inside a composite's definition or a canonical graph, identified by its number alone."""
 NAMED_LEAVES = (INPUT, PARAMETER, STATE)
 
 
@@ -95,15 +95,15 @@ def _name(kind: str, name: str) -> str:
 
 
 def input(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> Node:
-    """A value the caller gives at every run: f32[…] unless said, sizes are ints or dims.
+    """Return a value that the caller gives at every run. The dtype is f32 by default; sizes are ints or dims.
 
-    Raises GraphError (the name), ShapeError (a size that is none), DTypeError (no dtype has that name).
+    Raises GraphError (the name), ShapeError (an invalid size), DTypeError (no dtype has that name).
     """
     return apply(INPUT, (), {"name": _name("input", name), "shape": _shape(shape), "dtype": parse_dtype(dtype)})
 
 
 def parameter(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> Node:
-    """A persistent, constant value (a weight), given once when the graph is bound. Its shape is static.
+    """Return a persistent, constant value (a weight), given once when the graph is bound. Its shape is static.
 
     Raises GraphError (the name), ShapeError (a size that is no int), DTypeError.
     """
@@ -117,7 +117,7 @@ AS_TENSOR = "its value before the step is a tensor: state.read()"
 
 
 class State:
-    """A persistent, mutable value (a KV cache). SSA: `read` gives the value before the step, `write` makes a new value.
+    """A persistent, mutable value (a KV cache). SSA: `read` returns the value before the step, `write` makes a new value.
 
     The graph names the final value in `updates`; whether memory is written in place is the planner's decision.
     """
@@ -136,16 +136,16 @@ class State:
         def write(self, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node: ...  # operators.py
     else:                                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
-            """Only names that are not there come here: most often those of a tensor."""
+            """Raise the error for a name that a state does not have; most often it is one of a tensor."""
             raise no_attribute("a state", name, dir(type(self)), AS_TENSOR if hasattr(Node, name) else "")
 
     def read(self) -> Node:
-        """The value before this step."""
+        """Return the value before the step, as a tensor."""
         return self.node
 
 
 def state(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> State:
-    """A persistent, mutable tensor of static shape; zero when a session starts.
+    """Return a persistent, mutable tensor of static shape; it is zero when a session starts.
 
     Raises GraphError (the name), ShapeError (a size that is no int), DTypeError.
     """
@@ -156,11 +156,11 @@ def state(name: str, shape: Sequence[Dim] | Dim, dtype: DType | str = f32) -> St
 
 
 def constant(value: bool | int | float | Dim | np.ndarray | Sequence[Any], dtype: DType | str | None = None) -> Node:
-    """A constant: a scalar, an expression of dims (the value of the dim at run time), or a small array.
+    """Return a constant: a scalar, an expression of dims (its value at run time), or a small array.
 
-    dtype defaults to f32 for floats, i32 for ints and dims, bool for booleans. Raises DTypeError when the value does not fit.
-    A float is kept as written and rounded when it is used: one beyond the dtype's largest is infinite then (`x * 1e39`, where
-    that is hardly meant, is refused).
+    dtype defaults to f32 for floats, i32 for ints and dims, bool for booleans. Raises DTypeError when the value does not fit. A
+    float is stored exactly and rounded when it is used; if it is beyond the dtype's largest number, it is then infinite (`x * 1e39`
+    is refused, since it is hardly intended).
     """
     if isinstance(value, Node):
         raise DTypeError("a constant cannot be made of a tensor", fix="use the tensor itself")
@@ -214,14 +214,14 @@ def _fit(value: Any, dtype: DType) -> bool | int | float:
 
 
 def item(node: Node, index: int) -> Node:
-    """Output number `index` of a node that has several."""
+    """Return output number `index` of a node; a node with one output is returned itself."""
     if not 0 <= index < len(node.types):
         raise AttributeValueError(f"{node.op.name} has {len(node.types)} outputs, number {index} was asked for")
     return node if len(node.types) == 1 else apply(ITEM, (node,), {"index": index})
 
 
 def copy_to(x: Node, device: str) -> Node:
-    """The same value on another device ("cpu", "cuda:0"); no math, but it has a cost. Raises AttributeValueError, DTypeError."""
+    """Return x on another device ("cpu", "cuda:0"): no math, but it has a cost. Raises AttributeValueError, DTypeError."""
     if not isinstance(x, Node):
         raise DTypeError(f"copy_to: {type(x).__name__} is no tensor of a graph", fix="tg.constant(…); of arrays tg.device_array(…)")
     if not isinstance(device, str) or not device:
@@ -230,5 +230,5 @@ def copy_to(x: Node, device: str) -> Node:
 
 
 def argument(index: int, type: TensorType) -> Node:
-    """Placeholder number `index` inside a definition or a canonical graph."""
+    """Return placeholder number `index` of a definition or of a canonical graph."""
     return apply(ARGUMENT, (), {"index": index, "shape": type.shape, "dtype": type.dtype})

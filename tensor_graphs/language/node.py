@@ -1,7 +1,7 @@
 """node: one application of an op, immutable and hash-consed, so that equal applications are one object.
 
-A node knows its op, its operands, its attributes and the type (shape, dtype) of each of its outputs. Every attribute that
-changes the value is part of its identity; the line of code it was written at is not.
+A node has its op, its operands, its attributes and the type (shape, dtype) of each of its outputs. Every attribute that changes the
+value is part of its identity; the line of code that made it is not.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class TensorType:
         return len(self.shape)
 
     def at(self, binding: Mapping[str, int]) -> TensorType:
-        """The same type with every dim replaced by its value."""
+        """Return the type with every dim replaced by its value."""
         return TensorType(tuple(d.evaluate(s, binding) for s in self.shape), self.dtype)
 
     def size(self) -> Dim:
-        """Number of elements."""
+        """Return the number of elements."""
         return d.product(self.shape)
 
     def nbytes(self) -> Dim:
@@ -69,10 +69,10 @@ class Op(Protocol):
     def facts(self) -> OpFacts: ...
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
-        """The types of the outputs; raises ShapeError, DTypeError or AttributeValueError."""
+        """Return the types of the outputs. Raises ShapeError, DTypeError or AttributeValueError."""
 
     def identity(self, node: Node) -> str:
-        """Return what the op's name does not determine of its meaning (for a composite: the digest of its definition)."""
+        """Return the part of the op's meaning that its name does not determine (for a composite: the digest of its definition)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class ArrayValue:
 
 
 def encode_attribute(value: Any) -> str:
-    """An attribute value as text in which different values differ: 1, 1.0 and True, 0.0 and −0.0, all NaN payloads one."""
-    if type(value) is int and -(1 << 63) <= value < 1 << 64:         # most are; the rest is asked one by one
+    """Return an attribute value as text that differs for different values: 1, 1.0 and True, or 0.0 and −0.0; all NaNs are equal."""
+    if type(value) is int and -(1 << 63) <= value < 1 << 64:         # most are; other types are tested one by one
         return str(value)
     if type(value) is tuple:
         return "(" + ",".join([encode_attribute(v) for v in value]) + ")"
@@ -125,7 +125,7 @@ def encode_attribute(value: Any) -> str:
 
 
 class Node(TensorOperators):
-    """One application of an op. Made by `apply`, never by hand; compared by identity, which hash-consing makes structural."""
+    """One application of an op. It is made by `apply`, not by a constructor; hash-consing makes equal nodes one object."""
 
     __slots__ = ("__weakref__", "_digest", "attrs", "inputs", "key", "location", "op", "types")
 
@@ -139,7 +139,7 @@ class Node(TensorOperators):
 
     @property
     def digest(self) -> str:
-        """A hash of what the node says, the same in every process; computed when first read: most never are."""
+        """A hash of the node and all that it depends on, the same in every process; computed when first read, as most never are."""
         if self._digest is not None:
             return self._digest
         todo = [self]                                   # a stack of our own, so depth is no limit
@@ -155,12 +155,12 @@ class Node(TensorOperators):
 
     @property
     def said(self) -> str:
-        """The node's own part of the text that its digest hashes; its operands' digests follow."""
+        """The text that the node itself adds to the input of its digest; the digests of its operands follow."""
         return f"{self.op.kind}|{self.op.name}|{self.op.identity(self)}|{self.key[2]}|{'|'.join(map(str, self.types))}"
 
     @property
     def type(self) -> TensorType:
-        """The type of the only output; a node with several is read through `item`."""
+        """The type of the only output; an output of a node with several is taken by `item`."""
         if len(self.types) != 1:
             raise TypeError(f"{self.op.name} has {len(self.types)} outputs; take one with item(node, index)")
         return self.types[0]
@@ -184,7 +184,7 @@ class Node(TensorOperators):
         return self
 
     def __deepcopy__(self, memo: object) -> Node:
-        """Itself: equal nodes are one object."""
+        """Return the node itself: equal nodes are one object."""
         return self
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ _lock = threading.RLock()
 
 
 def apply(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any] | None = None) -> Node:
-    """The node for `op` on `inputs`: a new one, or the one that already says exactly this.
+    """Return the node for `op` on `inputs`: a new one, or the existing one with the same op, operands and attributes.
 
     Raises what `op.infer` raises.
     """
@@ -222,7 +222,7 @@ def is_step(node: Node) -> bool:
 
 
 def walk(outputs: Iterable[Node]) -> list[Node]:
-    """Every node that the outputs need, operands before users, each once; iterative, so depth is no limit."""
+    """Return every node that the outputs need, operands before users, each once. It is iterative, so graphs may have any depth."""
     order: list[Node] = []
     seen: set[Node] = set()
     for root in outputs:
@@ -244,8 +244,8 @@ def walk(outputs: Iterable[Node]) -> list[Node]:
 
 
 def alike(order: Iterable[Node]) -> dict[Node, Node]:
-    """For each of some nodes, operands before users: the first of those that apply the same op with the same attributes, names of
-    leaves aside, to operands of the same types. What follows from these alone is asked of the first, so equal layers ask once."""
+    """Return node -> the first node with the same op and attributes, apart from names of leaves, on operands of the same types.
+    order: operands before users. A result that depends on nothing else is computed once for all of them, such as equal layers."""
     representatives: dict[Node, Node] = {}
     firsts: dict[tuple[Any, ...], Node] = {}
     typed: dict[tuple[TensorType, ...], int] = {}
@@ -259,9 +259,9 @@ def alike(order: Iterable[Node]) -> dict[Node, Node]:
 
 
 def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]], Node | None]) -> list[Node]:
-    """The outputs with every node passed, operands first, through `replace(node, new_inputs)`; None keeps it (on new operands).
+    """Return the outputs with every node, operands first, replaced by `replace(node, new_inputs)`; None keeps it (on new operands).
 
-    What is made in place of a node was written where that node was.
+    A node made in place of another gets its location.
     """
     new: dict[Node, Node] = {}
     for node in walk(outputs):
@@ -276,7 +276,7 @@ def rebuild(outputs: Sequence[Node], replace: Callable[[Node, tuple[Node, ...]],
 
 
 def consumers(outputs: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return the users of each node (with multiplicity)."""
+    """Return the users of each node, repeated for repeated operands."""
     users: dict[Node, list[Node]] = {}
     for node in walk(outputs):
         users.setdefault(node, [])

@@ -1,4 +1,4 @@
-"""op_names: how the ops that a file names are found and applied. What reading the text form and the JSON form have in common."""
+"""op_names: finds and applies the ops that a file names; shared by the readers of the text form and of the JSON form."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply
 
 
 def find_op(name: str) -> Op | None:
-    """The op that has this name in every process: atomic, of the library, or copy_to."""
+    """Return the op that has this name in every process: an atomic op, a library composite, or copy_to."""
     return leaves.COPY_TO if name == leaves.COPY_TO.name else ATOMIC.get(name) or LIBRARY.get(name)
 
 
 def apply_written(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> Node:
-    """The node that a file says: op, operands, every attribute. Raises a LanguageError for what no builder would have made."""
+    """Return the node for an op, operands and attributes from a file. Raises a LanguageError for nodes that no builder makes."""
     for node in inputs:
         if len(node.types) != 1:
             if op is not leaves.ITEM:
@@ -74,14 +74,14 @@ _ATTRIBUTES: dict[str, tuple[Any, str, str]] = {
                "((0, 4, 1), (0, 2, 1))"),
     "mode": (lambda v: isinstance(v, str), "a string", '"set"'),
 }
-"""What each attribute of an atomic op may be, the words for it, and an example. A test holds it to the op table."""
+"""attribute of an atomic op -> (check of its value, description for messages, example); a test compares it with the op table"""
 
 
 def _atomic_attributes(op: AtomicOp, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(attrs)
     for name, value in attrs.items():
         if name not in op.attributes:
-            continue                                                # infer lists those that there are
+            continue                                                # infer raises an error with the list of attributes
         check, words, example = _ATTRIBUTES[name]
         if not check(value):
             raise AttributeValueError(f"{op.name}: {name} is {value!r}, {words} is needed", fix=f"{name}={example}")
@@ -122,7 +122,7 @@ def _structural(op: Op, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> Nod
 
 
 def written_constant(value: Any, t: TensorType) -> Node:
-    """A constant as it was written: a number or a dim with shape (), or an array that has this very type."""
+    """Return a constant with the type t in a file: a number or a dim with shape (), or an array of exactly that type."""
     if isinstance(value, ArrayValue):
         if (value.shape, value.dtype) != (t.shape, t.dtype):
             raise AttributeValueError(f"the constant is {t}, its array is {value.dtype.name}{list(value.shape)}")

@@ -1,4 +1,4 @@
-"""operands: what ops take. Numbers become constants, and tensors of different shapes are broadcast to one.
+"""operands: converts what ops are given. Numbers become constants, and tensors of different shapes are broadcast to one shape.
 
 Promotion: none between tensors; a Python number takes the tensor's dtype (a float next to an integer tensor is an error).
 """
@@ -24,7 +24,7 @@ Operand = Any  # a Node, or a Python / numpy scalar, or an expression of dims
 
 
 def broadcast_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
-    """The common shape under numpy's rules: axes are matched from the back, size 1 stretches. Raises ShapeError."""
+    """Return the common shape under numpy's rules: axes are matched from the back, size 1 stretches. Raises ShapeError."""
     rank = max(n.rank for n in nodes)
     out: list[Dim] = []
     for back in range(rank, 0, -1):
@@ -45,7 +45,7 @@ def broadcast_shape(op: str, *nodes: Node) -> tuple[Dim, ...]:
 
 
 def broadcast_to(x: Node, shape: Sequence[Dim]) -> Node:
-    """x with axes of size 1 put in front and every axis of size 1 repeated up to `shape`."""
+    """Return x with axes of size 1 put in front and every axis of size 1 repeated up to `shape`."""
     shape = tuple(shape)
     if x.rank > len(shape):
         raise ShapeError(f"broadcast of {x.type} to rank {len(shape)}")
@@ -57,7 +57,7 @@ def is_number(x: object) -> bool:
 
 
 def as_node(x: Operand, dtype: DType) -> Node:
-    """A tensor as it is; a number as a constant of `dtype`."""
+    """Return a tensor unchanged; a number as a constant of `dtype`; an array as a constant of its dtype."""
     if isinstance(x, Node):
         return x
     if isinstance(x, (float, np.floating)) and dtype.kind != "float":
@@ -75,11 +75,11 @@ def as_node(x: Operand, dtype: DType) -> Node:
 
 
 _FITS_EVERYWHERE = 448
-"""below the largest number of every float dtype; so most numbers are compared with nothing else"""
+"""less than the largest number of every float dtype, so that most numbers need no further check"""
 
 
 def _refuse_infinite(x: Any, dtype: DType) -> None:
-    """Raise DTypeError for a finite number that the dtype rounds to infinity, or to NaN where it has none, as it does ±∞."""
+    """Raise DTypeError for a finite number that the dtype rounds to infinity, or for one that becomes NaN in a dtype without ±∞."""
     if not (abs(x) <= _FITS_EVERYWHERE or x != x or (abs(x) == math.inf and dtype.has_infinity) or abs(x) <= dtype.max):
         from tensor_graphs.language.overflowing_numbers import refuse_out_of_range  # a door: of numbers beyond the largest
 
@@ -87,7 +87,7 @@ def _refuse_infinite(x: Any, dtype: DType) -> None:
 
 
 def together(op: str, *xs: Operand) -> list[Node]:
-    """The operands as nodes of one shape; numbers take the dtype of the first tensor."""
+    """Return the operands as nodes of one shape; numbers take the dtype of the first tensor."""
     dtypes = [x.dtype for x in xs if isinstance(x, Node)]
     if not dtypes:
         raise DTypeError(f"{op} of numbers only", fix="make one of them a tensor with tg.constant")
@@ -97,7 +97,7 @@ def together(op: str, *xs: Operand) -> list[Node]:
 
 
 def keep(x: Node, reduced: Node, axis: Axes, keepdims: bool) -> Node:
-    """`reduced` with the axes that the reduction of x removed put back with size 1, if keepdims."""
+    """Return `reduced`, a reduction of x over `axis`; if keepdims, with the removed axes put back with size 1."""
     if not keepdims:
         return reduced
     gone = several_axes("reduce", axis, x.rank)

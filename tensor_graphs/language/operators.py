@@ -1,7 +1,7 @@
 """operators: Python's operators, indexing and methods of nodes, the writes of states, and how nodes and graphs are pickled.
 
-They make nodes with ops, which are defined in terms of `Node`: so this module installs them on the classes, and node.py imports
-no op. `tensor_graphs/__init__.py` imports it, so an import of any module of the package installs them.
+They make nodes with ops, which are defined in terms of `Node`, and node.py imports no op; so this module installs them on the
+classes. `tensor_graphs/__init__.py` imports it, so an import of any module of the package installs them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _REFLECTED = {"add": "__radd__", "subtract": "__rsub__", "multiply": "__rmul__",
               "bitwise_xor": "__rxor__", "less": "__gt__", "less_equal": "__ge__", "greater": "__lt__",
               "greater_equal": "__le__", "equal": "__eq__", "not_equal": "__ne__"}
 _COMPARISONS = ("__gt__", "__ge__", "__lt__", "__le__", "__eq__", "__ne__")
-"""what numpy calls an operator -> the method of its right operand"""
+"""numpy's name of an operator -> the method of the operator's right operand; the methods that compare"""
 
 
 def _absent(operator: str) -> Any:
-    """Return a method that refuses an operator of Python."""
+    """Return a method that raises the error for a Python operator that tensors do not support."""
     def method(self: object, *operands: object) -> Any:
         from tensor_graphs.language.absent_operators import no_operator  # a door: of what tensors do not have
 
@@ -53,9 +53,9 @@ def _absent(operator: str) -> Any:
 
 
 class TensorOperators:
-    """Attributes that `Node` gets below: `+ − * / // % ** @ & | ^ ~ << >> < <= > >=`, `x[...]`, and methods.
+    """Attributes that are copied to `Node` below: `+ − * / // % ** @ & | ^ ~ << >> < <= > >=`, `x[...]`, and methods.
 
-    `==` asks whether two tensors are one node, and refuses numbers; `tg.equals` compares elements.
+    `==` tests if two tensors are the same node, and refuses numbers; `tg.equals` compares elements.
     """
 
     __slots__ = ()
@@ -120,7 +120,7 @@ class TensorOperators:
     __hash__ = object.__hash__
 
     def _same(self, o: object, sign: str, instead: str) -> bool:
-        """Return True if o is this very tensor. Raises NoValueError for a number or an array: `x == 0` means the elements."""
+        """Return True if o is the same node. Raises NoValueError for a number or an array: `x == 0` is meant element by element."""
         if self is o or not (is_number(o) or isinstance(o, np.ndarray)):
             return self is o
         raise NoValueError(f"{self._self().type} {sign} {o!r}: {sign} asks whether two tensors are one, not about elements",
@@ -147,7 +147,7 @@ class TensorOperators:
         raise self._no_value("int")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **k: Any) -> Any:
-        """An array or a number of numpy on the left of an operator: our reflected operator. All else of numpy is refused."""
+        """Apply the reflected operator to an array or number of numpy on the left of a tensor; refuse all other numpy functions."""
         name = ufunc.__name__
         if method == "__call__" and name in _REFLECTED and len(inputs) == 2 and inputs[1] is self:
             left = inputs[0]
@@ -157,7 +157,7 @@ class TensorOperators:
         raise self._no_value(f"np.{name}", name)
 
     def _no_value(self, asked: str, function: str = "") -> NoValueError:
-        """The error for a function that wants values. function: its name, where the same may be here as an op."""
+        """Return the error for a function that needs values. function: numpy's name, for which there may be an op."""
         from tensor_graphs.language.foreign_names import FUNCTIONS
 
         named = (function, *FUNCTIONS.get(function, ()))
@@ -167,7 +167,7 @@ class TensorOperators:
 
     if not TYPE_CHECKING:                                            # a checker of types knows what is there
         def __getattr__(self, name: str) -> Any:
-            """Only names that are not there come here."""
+            """Raise the error for a name that a tensor does not have."""
             from tensor_graphs.language.foreign_names import METHODS, VALUES, function_meant
 
             if name in VALUES:
@@ -187,11 +187,11 @@ class TensorOperators:
         return atomic.reshape(self._self(), shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape)
 
     def permute(self, *axis: Any) -> Node:
-        """The axes in another order, `x.permute(1, 0)` or `x.permute((1, 0))`: axis i of the result is axis axis[i] of x."""
+        """Return x with its axes reordered, `x.permute(1, 0)` or `x.permute((1, 0))`: axis i of the result is axis axis[i] of x."""
         return atomic.permute(self._self(), axis[0] if len(axis) == 1 and not isinstance(axis[0], (int, np.integer)) else axis)
 
     def transpose(self, axis1: int = -2, axis2: int = -1) -> Node:
-        """The same tensor with two axes exchanged (numpy.swapaxes), the last two by default."""
+        """Return x with two axes exchanged (numpy.swapaxes), by default the last two."""
         x = self._self()
         order = list(range(x.rank))
         a, b = (one_axis("transpose", i, x.rank) for i in (axis1, axis2))
@@ -203,19 +203,19 @@ class TensorOperators:
         return self.transpose()
 
     def sum(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-        """The sum over the axes (all by default), in x's dtype; integers wrap."""
+        """Return the sum over the axes (all by default), in x's dtype; integers wrap."""
         return keep(self._self(), atomic.sum(self._self(), axis), axis, keepdims)
 
     def max(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-        """The largest element over the axes (all by default); NaN wins; of nothing: −inf, or the integers' minimum."""
+        """Return the maximum over the axes (all by default). NaN wins; over no elements it is −inf, or the integers' minimum."""
         return keep(self._self(), atomic.reduce_max(self._self(), axis), axis, keepdims)
 
     def min(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-        """The smallest element over the axes (all by default); NaN wins; of nothing: +inf, or the integers' maximum."""
+        """Return the minimum over the axes (all by default). NaN wins; over no elements it is +inf, or the integers' maximum."""
         return arithmetic.reduce_min(self._self(), axis, keepdims)
 
     def mean(self, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-        """The mean over the axes (all by default), in x's float dtype."""
+        """Return the mean over the axes (all by default), in x's float dtype."""
         return normalisation.mean(self._self(), axis, keepdims=keepdims)
 
     def __getitem__(self, index: Any) -> Node:
@@ -228,7 +228,7 @@ for _name, _method in vars(TensorOperators).items():
 
 
 def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
-    """One bound of a Python slice: negative counts from the back, clamped into low … size + low; dims stay as they are."""
+    """Return a bound of a Python slice: a negative int counts from the back, ints are clamped to low … size + low, dims are not."""
     if value is None:
         return default
     if isinstance(value, np.integer):
@@ -244,7 +244,7 @@ def _bound(value: Any, size: Dim, default: Dim, low: int, what: str) -> Dim:
 
 
 def index_tensor(x: Node, index: Any) -> Node:
-    """x[index]: ints (negative too), slices with steps, None, one Ellipsis, dims, and integer tensors (one of them: a gather).
+    """Return x[index]: ints (negative too), slices with steps, None, one Ellipsis, dims, and one integer tensor (a gather).
 
     Raises AttributeValueError for an index out of range, too many indices, or a boolean mask (whose result has no static size).
     """
@@ -290,7 +290,7 @@ def index_tensor(x: Node, index: Any) -> Node:
                 start, stop = _bound(i.start, size, size - 1, -1, "the start"), _bound(i.stop, size, -1, -1, "the stop")
                 if dim_ge(start, stop) is not True:
                     stop = d.dim_min(stop, start)
-                if dim_ge(start, 0) is not True:      # before the first: nothing, said from 0 on
+                if dim_ge(start, 0) is not True:      # a start before the first element: an empty slice from 0
                     length = start - stop
                     start = d.dim_max(start, 0)
                     stop = start - length
@@ -345,9 +345,9 @@ def index_tensor(x: Node, index: Any) -> Node:
 def write(state: State, value: Node, at: Dim | Node | None = None, axis: int = 0) -> Node:
     """Return a new value: `value` itself (at=None), or the old one with `value` written from index `at` along `axis`.
 
-    `at` may be an int, a dim, or an integer tensor of one index per slice of `value`. Slices before row 0 are dropped.
-    Those behind the last row are too; but a run in which a dim or an input that is `at` says so is refused. Raises ShapeError
-    where it never fits.
+    `at` may be an int, a dim, or an integer tensor with one index per slice of `value`. Slices before row 0 are dropped, and so are
+    slices beyond the last row; but if `at` is a dim or an input, a run with slices beyond the last row is refused. Raises
+    ShapeError where the value never fits.
     """
     if not isinstance(value, Node):
         raise DTypeError(f"state {state.name!r}: the new value is {value!r}, a tensor is needed",
@@ -380,7 +380,7 @@ for _name in vars(TensorOperators):
 
 
 def _reduced_node(node: Node) -> tuple[Any, ...]:
-    """Return the node as the JSON form of the graph below it; where it is read it is one object with what is equal there."""
+    """Return the node for pickle, as JSON of the graph below it; unpickled, it is one object with an equal node."""
     from tensor_graphs.language.json_reader import node_from_json
     from tensor_graphs.language.json_writer import node_to_json
 
@@ -388,7 +388,7 @@ def _reduced_node(node: Node) -> tuple[Any, ...]:
 
 
 def _reduced_graph(graph: Graph) -> tuple[Any, ...]:
-    """Return the graph as its JSON form: the same graph where it is read, lines of code aside; no depth is too much."""
+    """Return the graph for pickle, as its JSON form; unpickled, it is the same graph without locations. It may have any depth."""
     from tensor_graphs.language.json_reader import graph_from_json
     from tensor_graphs.language.json_writer import graph_to_json
 

@@ -1,4 +1,4 @@
-"""overflowing_numbers: what is said of a Python number that a dtype rounds to infinity, or to NaN where it has none."""
+"""overflowing_numbers: the error for a Python number that a dtype rounds to infinity, or to NaN in a dtype without infinity."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensor_graphs.language.errors import DTypeError
 
 
 def refuse_out_of_range(x: int | float, dtype: DType) -> None:
-    """Raise DTypeError, unless x lies between the dtype's largest number and half a step beyond it, and is rounded to that."""
+    """Raise DTypeError, unless x is at most half a step beyond the dtype's largest number, so that it is rounded to that number."""
     try:
         with np.errstate(over="ignore"):
             fits = bool(np.isfinite(np.asarray(float(x)).astype(dtype.numpy)))

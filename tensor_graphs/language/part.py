@@ -1,9 +1,9 @@
-"""part: a piece of a graph as one node: an anonymous composite, whose definition is the piece and whose name says what is in it.
+"""part: a piece of a graph as one node: an anonymous composite, whose definition is the piece and whose name lists its ops.
 
     fused = part_of(tg.graph(tg.linear(tg.rms_norm(x, g), w)))     # operands: the graph's inputs, in their order
 
-A kernel that computes a part is registered for it as for any op; where the part occurs is found by rewrites/parts.py. A part may
-have recipes: other graphs that mean the same (rewrites/find_recipes.py), each a way to compute it.
+A kernel that computes a part is registered for it as for any op; rewrites/parts.py finds where the part occurs in a graph. A part
+may have recipes (other graphs that mean the same, see rewrites/find_recipes.py); each is an alternative to its kernels.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tensor_graphs.language.node import Node, TensorType, apply, walk
 from tensor_graphs.language.subgraph import inputs_of
 
 NAMED_STEPS = 3
-"""steps of a part that its name lists; a longer one is called part_…"""
+"""number of steps up to which a part's name lists them; a longer part is called part_…"""
 
 UNNAMED = "part_"
-"""how the names of those begin"""
+"""beginning of the names of longer parts"""
 
 KEY_LENGTH, RECIPE_KEY = 6, 12
 
 RECIPE = "recipe "
-"""how the names of recipes begin, and no kernel's"""
+"""beginning of the names of recipes; no kernel's name begins so"""
 
 
 @dataclass(frozen=True, eq=False)
 class PartRecipe:
-    """An alternative definition of a part. op: has the part's operands and outputs. rules: those that derive it, in the order of
-    first use; derivation: its steps, for people."""
+    """An alternative definition of a part. op: a part with the same operands and outputs. rules: names of the rules that derive it,
+    in the order of first use. derivation: its steps as text, for people."""
 
     op: PartOp
     rules: tuple[str, ...]
@@ -49,17 +49,17 @@ class PartRecipe:
 
     @property
     def name(self) -> str:
-        """For people and paths: the telling rules, and the beginning of the definition's digest."""
+        """Name for people and paths: the most informative rules, and the beginning of the definition's digest."""
         telling = [r for r in self.rules if not r.startswith(("composite/", "move/"))] or list(self.rules)
         return f"{RECIPE}{' '.join(telling[:NAMED_STEPS])} {self.op.key[:RECIPE_KEY]}"
 
 
 class PartOp(DefinedOp):
-    """An anonymous composite: for operands of the written dtypes and ranks, its dims standing for any size in their ranges.
+    """An anonymous composite for operands of the given dtypes and ranks, whose dims may have any size in their ranges.
 
-    dims: those that its operands' shapes do not mention, which its calls name (`attrs`). recipes: other ways to say it. bound: the
-    operands that parameters alone decide, where the part stands; what follows from those alone is computed once, when the graph is
-    bound. alone: nothing in it is computed outside of it too, so that costs add up.
+    dims: the dims that do not occur in its operands' shapes; its calls name them (`attrs`). recipes: alternative definitions.
+    bound: the operands that depend on parameters alone in the graph that contains the part; values that depend on those alone are
+    computed once, when the graph is bound. alone: no node in it is also computed outside of it, so that costs add up.
     """
 
     def __init__(self, name: str, arguments: Sequence[Node], outputs: Sequence[Node], *, recipes: Sequence[PartRecipe] = (),
@@ -72,17 +72,17 @@ class PartOp(DefinedOp):
 
     @property
     def attrs(self) -> dict[str, Any]:
-        """Attributes of a call with the written types."""
+        """Attributes of a call with the types of the definition."""
         return {"dims": self.dims} if self.dims else {}
 
     @property
     def key(self) -> str:
-        """Digest of the definition and of all operand types: the definition's own digest lacks operands that it does not read."""
+        """Digest of the definition's digest and all operand types; the former does not cover operands that are not read."""
         return hashlib.sha256("|".join([self.written.digest, *(str(a.type) for a in self.written.arguments)]).encode()).hexdigest()
 
     @cached_property
     def somebodys(self) -> bool:
-        """True if kernels are registered for it or for a part inside of it."""
+        """True if kernels are registered for the part or for a part inside of it."""
         return not self.alone or self.holds_somebodys
 
     @cached_property
@@ -91,11 +91,11 @@ class PartOp(DefinedOp):
 
     @cached_property
     def of_kernels(self) -> PartRecipe | None:
-        """The recipe that holds pieces for which kernels are registered, where the definition does not."""
+        """The first recipe that contains parts with registered kernels; None if none does, or if `somebodys` is True."""
         return None if self.somebodys else next((r for r in self.recipes if r.op.holds_somebodys), None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the definition as a graph, which can be pickled; an operand that it does not read has its type only."""
+        """Return the definition as a graph, which can be pickled; of an operand that is not read, only the type is kept."""
         types = tuple(a.type for a in self.written.arguments)
         graph = make_graph(over(self.written.outputs, self.written.arguments, inputs_of(types)))
         return _unpickled, (self.name, types, graph, self.recipes, self.bound, self.alone)
@@ -109,7 +109,7 @@ def _unpickled(name: str, types: Sequence[TensorType], graph: Graph, recipes: Se
 
 
 def part_of(graph: Graph) -> PartOp:
-    """The graph as one op. Its operands are the graph's inputs and parameters, in order of first use.
+    """Return the graph as one op. Its operands are the graph's inputs and parameters, in order of first use.
 
     Raises GraphError for a graph with states, without operands, or with an output that is an operand or another output.
     """
@@ -132,10 +132,10 @@ def part_of(graph: Graph) -> PartOp:
 
 def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "", recipes: Sequence[PartRecipe] = (),
                  bound: Collection[int] = (), alone: bool = False) -> PartOp:
-    """The piece between operands and outputs as one op; a leaf with a name that is no operand may not be in it. key: for its name,
-    by default its own digest. recipes, bound, alone: as in PartOp.
+    """Return the piece between operands and outputs as one op. key: the digest in its name, by default that of its definition.
+    recipes, bound, alone: as in PartOp.
 
-    Raises GraphError where there is one.
+    Raises GraphError if the piece contains an input, a parameter or a state that is no operand.
     """
     arguments = [leaves.argument(i, o.type) for i, o in enumerate(operands)]
     copies = over(outputs, operands, arguments)
@@ -147,7 +147,7 @@ def part_between(outputs: Sequence[Node], operands: Sequence[Node], key: str = "
 
 
 def other_dims(outputs: Sequence[Node], operands: Sequence[Node]) -> tuple[d.Expr, ...]:
-    """The dims that the piece between operands and outputs mentions and its operands' shapes do not, by name."""
+    """Return the dims that occur in the piece between operands and outputs but not in its operands' shapes, sorted by name."""
     own = {str(s) for o in operands for t in o.types for s in d.symbols_in(t.shape)}
     dims = {str(s): s for n in between(outputs, operands) for value in (*(t.shape for t in n.types), *n.attrs.values())
              for s in d.symbols_in(value)}
@@ -155,7 +155,7 @@ def other_dims(outputs: Sequence[Node], operands: Sequence[Node]) -> tuple[d.Exp
 
 
 def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Node]) -> tuple[Node, ...]:
-    """The piece between operands and outputs, on other operands. Raises what an op says of types that it does not take."""
+    """Return copies of `outputs` in which `others` replace `operands`. Raises what an op raises for types that it does not take."""
     copies = dict(zip(operands, others, strict=True))
     for node in between(outputs, operands):
         inputs = [copies[i] for i in node.inputs]
@@ -165,7 +165,7 @@ def over(outputs: Sequence[Node], operands: Sequence[Node], others: Sequence[Nod
 
 
 def between(outputs: Sequence[Node], operands: Collection[Node]) -> list[Node]:
-    """Return the nodes from outputs down to the operands, which are left out, operands before users."""
+    """Return the nodes from outputs down to the operands, operands before users; the operands themselves are left out."""
     order: list[Node] = []
     seen = set(operands)
     stack = [(output, False) for output in reversed(outputs)]
@@ -181,11 +181,11 @@ def between(outputs: Sequence[Node], operands: Collection[Node]) -> list[Node]:
 
 
 _same: set[tuple[str, str]] = set()
-"""digests of two definitions that were proved to be the same function of their operands"""
+"""pairs of digests of definitions that were proved to be the same function of their operands"""
 
 
 def note_same(one: Definition, other: Definition) -> None:
-    """Record that two definitions were proved to be the same (rewrites/parts.py), with what follows from earlier proofs."""
+    """Record that two definitions were proved to be the same (rewrites/parts.py), and what follows from earlier proofs."""
     _same.update([(one.digest, other.digest), *((first, other.digest) for first, second in _same if second == one.digest)])
 
 
@@ -194,15 +194,15 @@ def known_same(one: Definition, other: Definition) -> bool:
 
 
 def name_of(outputs: Sequence[Node], key: str) -> str:
-    """Return a name made of the steps, in their order, and the beginning of a key: rms_norm_linear_1a2b3c."""
+    """Return a name that lists the steps, in their order, and ends in the beginning of a key: rms_norm_linear_1a2b3c."""
     steps = [n.op.name for n in walk(outputs) if n.op.kind in ("atomic", "composite")]
     words = "_".join([*steps, ""]) if len(steps) <= NAMED_STEPS else UNNAMED
     return f"{words}{key[:KEY_LENGTH]}"
 
 
 def steps_said(part: PartOp) -> str:
-    """Names of the ops in a part and in the parts inside of it, operands before users, for people. Views are left out; repeats are
-    counted.
+    """Return the names of the ops in a part and in the parts inside of it, operands before users, for people. Views are left out;
+    repeats are counted.
 
     >>> x = leaves.input("x", (3, 4))
     >>> steps_said(part_of(make_graph((x * x * x + 1.0) * x)))
@@ -221,7 +221,7 @@ def _op_names(part: PartOp) -> Iterator[str]:
 
 
 def known_when_bound(nodes: Sequence[Node], bound: Collection[Node] = ()) -> set[Node]:
-    """Return the nodes that parameters, constants and `bound` alone determine, without any dim. nodes: operands before users."""
+    """Return the nodes that depend on parameters, constants and `bound` alone, and on no dim. nodes: operands before users."""
     constants: set[Node] = set()
     for n in nodes:
         if n in bound:

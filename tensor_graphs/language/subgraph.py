@@ -1,7 +1,5 @@
-"""subgraph: a function of tensors as an attribute value: what an op computes again and again (a scan), as a graph over
-placeholders.
-
-Turns reads the operands of such an op by role."""
+"""subgraph: a function of tensors as an attribute value, as a graph over placeholders: the step of an op that iterates (a scan).
+Turns names the operands of such an op by role."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, rebuild
 
 NAME = "step"
-"""of every body where it is written: what its author called it is no part of what it says"""
+"""the written name of every body: the name of the author's function is not part of its meaning"""
 
 
 class Body(d.HoldsDims):
-    """outputs, over the placeholders `arguments`; equal ones say the same.
+    """Outputs, as a graph over the placeholders `arguments`. Equal bodies have the same meaning.
 
-    What it mentions of dims is in the types of its arguments, so that a call with other sizes needs no further word.
+    All its dims occur in the types of its arguments, so that a call with other sizes needs no further attribute.
     """
 
     def __init__(self, arguments: Sequence[Node], outputs: Sequence[Node]) -> None:
@@ -42,12 +40,12 @@ class Body(d.HoldsDims):
 
     @property
     def types(self) -> list[TensorType]:
-        """Types of its arguments."""
+        """Types of the arguments."""
         return [a.type for a in self.arguments]
 
     @cached_property
     def encoded(self) -> str:
-        """Text in which different bodies differ: of their words, and of the types of all arguments, as not all may be read."""
+        """Text that differs for different bodies: a hash of the outputs and of all arguments, as some may not be read."""
         return "g:" + hashlib.sha256("|".join(n.digest for n in (*self.arguments, *self.outputs)).encode()).hexdigest()
 
     @cached_property
@@ -55,7 +53,7 @@ class Body(d.HoldsDims):
         return tuple({str(s): s for a in self.arguments for s in d.symbols_in(a.shape)}.values())
 
     def with_dims(self, mapping: Mapping[str, Dim]) -> Body:
-        """The same with dims replaced by ints or other dims."""
+        """Return the body with dims replaced by ints or other dims."""
         own = tuple((str(s), mapping[str(s)]) for s in self.dims if str(s) in mapping)
         if not own:
             return self
@@ -75,13 +73,13 @@ class Body(d.HoldsDims):
         return f"<{NAME} of {', '.join(map(str, self.types))}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the definition as a graph, which can be pickled; an argument that it does not read has its type only."""
+        """Return the definition as a graph, which can be pickled; of an argument that is not read, only the type is kept."""
         inputs = inputs_of(self.types)
         return _unpickled, (self.types, make_graph(instantiate(self.definition, inputs)))
 
 
 class Turns:
-    """A scan's operands and attributes by role; for nodes, types, arrays, whatever stands in the operands' order."""
+    """A scan's operands and attributes by role; values: any values in the operands' order (nodes, types, arrays)."""
 
     def __init__(self, values: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         carries, sliced = attrs["carries"], attrs["carries"] + attrs["slices"]
@@ -90,7 +88,7 @@ class Turns:
         self.reverse: bool = attrs["reverse"]
 
     def order(self, count: int) -> range:
-        """The slices, in the order of the turns."""
+        """Return the indices of the slices, in the order of the iterations."""
         return range(count - 1, -1, -1) if self.reverse else range(count)
 
 

@@ -1,4 +1,4 @@
-"""text: the `.tg` form of a graph: people write, read and diff it, and the command line takes it.
+"""text: the `.tg` form of a graph, which people write, read and compare, and which the command line takes.
 
     tg 1                                        # version, the first line
     dim n 1..4096
@@ -14,7 +14,7 @@
 `print_graph` writes one call per line and every attribute, so that parse_graph(print_graph(g)) is g: the same nodes, names, order.
 Constants: `constant(2.5, f32)`, `constant([1, 2], i32)`, `constant({n + 1}, i32)`, `constant(base64("…"), f32[2, 3])`.
 Composites that are not in the library are written with their definition: `define name#digest(a f32[n]) { … return %0 }`.
-The whole syntax, with examples, is in docs/tg_format.md. Read next: text_writer.py, text_reader.py, text_tokens.py.
+The entire syntax, with examples, is in docs/tg_format.md. Read next: text_writer.py, text_reader.py, text_tokens.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""text_reader: the graph that a `.tg` text says. A parser by recursive descent; every error names its place in the text."""
+"""text_reader: reads a graph from `.tg` text, by recursive descent. Every error names its position in the text."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from tensor_graphs.language.text_writer import KEYWORDS, VERSION
 
 T = TypeVar("T")
 MAX_NESTING = 64
-"""brackets, signs and powers inside of one another; each costs several of Python's stack frames"""
+"""limit on nested brackets, signs and powers; each level takes several of Python's stack frames"""
 MAX_DIGITS = 1000
-"""of a whole number; Python itself refuses to read more than 4300"""
+"""limit on the digits of a whole number; Python itself refuses to read more than 4300"""
 LEAVES = ("input", "parameter", "state")
 _BYTES = "base64 of the little-endian bytes of as many elements as the shape says, in C order"
 
@@ -46,7 +46,7 @@ _BINARY: dict[str, tuple[int, str]] = {
     "|": (1, "bit_or"), "^": (2, "bit_xor"), "&": (3, "bit_and"), "+": (4, "add"), "-": (4, "sub"),
     "*": (5, "mul"), "/": (5, "div"), "//": (5, "floor_div"), "%": (5, "mod"), "@": (5, "matmul"),
 }
-"""binary operators: how tightly they bind (in Python's order), and the function of arithmetic.py that each calls"""
+"""binary operator -> (how tightly it binds, in Python's order; the function of arithmetic.py for it)"""
 
 _OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
@@ -54,7 +54,7 @@ _OF_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def parse_graph(text: str, filename: str = "<text>", ops: Mapping[str, CompositeOp] | None = None) -> Graph:
-    """The graph that a `.tg` text says. ops: composites of a user's own, by the names that calls in the text may use.
+    """Return the graph written in a `.tg` text. ops: user-registered composites, by the names that calls in the text may use.
 
     Raises TextError with line, column and a caret.
     """
@@ -83,9 +83,9 @@ class _GraphReader:
         self.error = self.tokens.error
 
     def guard(self, token: Token, build: Callable[[], T], or_else: str = "another value here") -> T:
-        """Run what may raise an error of the language, and tell it at its place in the text. Nodes made were written there.
+        """Return build(). Report an error of the language at the token's position, and give it to new nodes as their location.
 
-        or_else: the fix where Python itself refuses something."""
+        or_else: the fix for an error of Python itself."""
         try:
             with written_at(Location(self.tokens.filename, token.line)):
                 return build()
@@ -181,7 +181,7 @@ class _GraphReader:
         return self.listed(")", self.target) or [self.target()] if self.accept("(") else [self.target()]
 
     def listed(self, close: str, read: Callable[[], T]) -> list[T]:
-        """Read items with commas between them, up to the closing bracket, which is taken too."""
+        """Return the items between commas, up to and including the closing bracket."""
         items: list[T] = []
         while not self.accept(close):
             items.append(read())
@@ -269,7 +269,7 @@ class _GraphReader:
         return DTYPES[token.text]
 
     def dim_until(self, stops: tuple[str, ...]) -> Dim:
-        """A dim expression up to (not including) one of the stops outside of parentheses."""
+        """Return a dim expression that ends before the first of the stops outside of parentheses."""
         start = self.peek()
         depth, parts = 0, []
         while not (depth == 0 and self.peek().text in stops):
@@ -351,7 +351,7 @@ class _GraphReader:
         return value
 
     def op_name(self, token: Token) -> tuple[str, str]:
-        """The name of an op and the digest of its definition, if it is written."""
+        """Return an op's written name, and the digest of its definition, or "" if none is written."""
         name, _, digest = token.text.rpartition("#") if "#" in token.text[-13:] else (token.text, "", "")
         return self.string(Token(token.kind, name, token.line, token.column)) if token.kind == "string" else name, digest
 
@@ -367,7 +367,7 @@ class _GraphReader:
             self.depth -= 1
 
     def expression(self, level: int = 0, left: Any = None) -> Any:
-        """An expression whose operators bind at least as tightly as `level`; `left` is what of it has been read."""
+        """Return an expression whose operators bind at least as tightly as `level`. left: its beginning, if already read."""
         if left is None:
             left = self.unary()
         while True:
@@ -553,7 +553,7 @@ class _GraphReader:
         return op
 
     def attribute(self) -> Any:
-        """A number, an expression of dims, a string, a dtype, none, a definition above, or a tuple of those."""
+        """Return a number, an expression of dims, a string, a dtype, none, a definition above, or a tuple of those."""
         token = self.peek()
         if token.kind == "string":
             return self.string(self.take())
@@ -576,7 +576,7 @@ class _GraphReader:
         return value
 
     def parenthesis(self) -> Any:
-        """(a, b), (a,), () are tuples; (a) is a."""
+        """Return the value in parentheses: (a, b), (a,) and () are tuples; (a) is a."""
         self.expect("(")
         items: list[Any] = []
         while not self.accept(")"):
@@ -598,7 +598,7 @@ class _GraphReader:
 
 
 def _call(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
-    """A call as written: atomic ops strictly, composites with their defaults; several outputs as a tuple."""
+    """Return a call: atomic ops as written, composites with their defaults; several outputs as a tuple."""
     if any(isinstance(o, tuple) for o in operands):
         raise LanguageError(f"an operand of {op.name} is a call of several outputs", fix="(a, b) = … on a line of its own")
     if isinstance(op, AtomicOp) or op is leaves.COPY_TO or isinstance(op, DefinedOp):
@@ -668,13 +668,13 @@ def _nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def _one_letter_off(a: str, b: str) -> bool:
-    """Return True if the two differ by one letter, put in, left out or mistaken: f31 and f32, but not foo and floor."""
+    """Return True if the names differ by one letter, inserted, omitted or replaced: f31 and f32, but not foo and floor."""
     same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[same:] in (b[same:], b[same + 1:]) or a[same + 1:] in (b[same:], b[same + 1:])
 
 
 def _without_place(e: TensorGraphsError) -> tuple[str, str | None]:
-    """(message, fix) of an error of the language, without its own place: the text's is reported instead."""
+    """Return (message, fix) of an error without its location, because the position in the text is reported instead."""
     text, _, fix = str(e).partition("\n  fix: ")
     location = getattr(e, "location", None)
     if isinstance(e, LanguageError) and location is not None:

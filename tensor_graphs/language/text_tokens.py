@@ -1,4 +1,4 @@
-"""text_tokens: the words of a `.tg` text, and the error that shows a place in it."""
+"""text_tokens: the tokens of a `.tg` text, and the error that shows a position in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BRACKETS = {")": "(", "]": "[", "}": "{"}
 
 
 class TextError(TensorGraphsError):
-    """A `.tg` text that says no graph: where (file, line, column), the line with a caret, what is wrong, and a fix."""
+    """A `.tg` text that is no graph, with the position (file, line, column), the line and a caret, the fault, and a fix."""
 
     def __init__(self, message: str, filename: str, line: int, column: int, source: str, fix: str | None = None) -> None:
         self.filename, self.line, self.column = filename, line, column
@@ -32,7 +32,7 @@ class TextError(TensorGraphsError):
 
 
 def _window(source: str, at: int) -> tuple[str, int]:
-    """At most _SHOWN characters of a line around `at`, printable, and where `at` is in them."""
+    """Return at most _SHOWN characters of a line around position `at`, printable, and the index of `at` in them."""
     start = max(0, min(at - _SHOWN // 2, len(source) - _SHOWN)) if len(source) > _SHOWN else 0
     part = "".join(c if c.isprintable() else " " if c == "\t" else "·" for c in source[start:start + _SHOWN])
     left, right = "…" if start else "", "…" if start + _SHOWN < len(source) else ""
@@ -41,7 +41,7 @@ def _window(source: str, at: int) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """kind: float, int, ref, name, string, op, `end` of a line, or `eof`."""
+    """A token. kind: float, int, ref, name, string, op, `end` of a line, or `eof`."""
 
     kind: str
     text: str
@@ -50,7 +50,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens of a text, one line at a time, so that the first mistake is the one that is reported."""
+    """The tokens of a text, cut one line at a time, so that the first mistake is the one that is reported."""
 
     def __init__(self, text: str, filename: str) -> None:
         self.filename = filename
@@ -60,7 +60,7 @@ class Tokens:
         self.read = 0                                              # lines that have been cut into tokens
 
     def error(self, message: str, token: Token | None = None, fix: str | None = None) -> TextError:
-        """The error at a token (by default, the next one)."""
+        """Return the error at a token (by default, the next one)."""
         t = token or self.peek()
         return TextError(message, self.filename, t.line, t.column, self.lines[t.line - 1].rstrip(), fix)
 
@@ -88,7 +88,7 @@ class Tokens:
         return token
 
     def unexpected(self, wanted: str, token: Token | None = None, fix: str | None = None) -> TextError:
-        """`expected …, found …`; at the end of a line, the bracket that is still open is named."""
+        """Return the error `expected …, found …`; at the end of a line, its fix names the bracket that is still open."""
         t = token or self.peek()
         if t.kind in ("end", "eof") and fix is None:
             opened = self._open_bracket(t.line)
@@ -125,7 +125,7 @@ class Tokens:
 
 
 def shown(token: Token) -> str:
-    """A token in a message: quoted, and short."""
+    """Return a token as text for a message: quoted, and short."""
     if not token.text:
         return "the end of the text" if token.kind == "eof" else "the end of the line"
     return repr(token.text if len(token.text) <= 40 else token.text[:40] + "…")

@@ -1,4 +1,4 @@
-"""text_writer: a graph as `.tg` text, one call per line and every attribute, so that it reads back as the same nodes."""
+"""text_writer: writes a graph as `.tg` text, one call per line with every attribute, so that it reads back as the same nodes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ VERSION = 1
 NAME = r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*"
 KEYWORDS = frozenset({"dim", "input", "parameter", "state", "output", "update", "define", "return", "constant", "base64", "true",
                       "false", "none", "nan", "inf", "tg"})
-"""words that no leaf, output or value is named by without quotes"""
+"""names that a leaf, output or value can only have in quotes"""
 
 LISTED_ELEMENTS = 32
-"""constant arrays up to this size are written as numbers, larger ones as base64"""
+"""1-D constant arrays of up to this many elements are written as numbers, others as base64"""
 
 _PLAIN = re.compile(NAME, re.ASCII)
 
@@ -37,7 +37,7 @@ def is_plain(name: str) -> bool:
 
 
 def print_graph(g: Graph) -> str:
-    """The graph as text; equal graphs give equal text."""
+    """Return the graph as text; equal graphs give equal text."""
     out = [f"tg {VERSION}"]
     out += [f"dim {name} {lo}..{hi}" for name, (lo, hi) in ((n, d.bounds(s)) for n, s in g.dims.items())]
     definitions: dict[str, list[str]] = {}
@@ -56,7 +56,7 @@ def print_graph(g: Graph) -> str:
 
 
 def quoted(name: str) -> str:
-    """The name as it is, or as a string where it could be misread."""
+    """Return the name unchanged, or as a string where it could be misread."""
     return name if is_plain(name) else json.dumps(name)
 
 
@@ -65,7 +65,7 @@ def format_type(t: TensorType) -> str:
 
 
 def format_value(value: Any) -> str:
-    """An attribute value as text that reads back exactly."""
+    """Return an attribute value as text that reads back exactly."""
     if isinstance(value, np.generic):
         value = value.item()                                       # the same attribute as the Python number: equal encodings
     if value is None:
@@ -90,7 +90,7 @@ def format_value(value: Any) -> str:
 
 
 class _ScopeWriter:
-    """The lines of one scope (the graph, or a definition) and the name of each value in it."""
+    """Writer of the lines of one scope (the graph, or a definition); it also has the name of each value."""
 
     def __init__(self, definitions: dict[str, list[str]], taken: set[str]) -> None:
         self.definitions = definitions
@@ -104,7 +104,7 @@ class _ScopeWriter:
         return f"%{self.count - 1}"
 
     def node(self, node: Node) -> None:
-        """Write the node's line; its operands have theirs already."""
+        """Write the node's line; the lines of its operands must be written already."""
         if node.op in leaves.NAMED_LEAVES:
             self.leaf(node)
         elif node.op is leaves.CONSTANT:
@@ -140,7 +140,7 @@ class _ScopeWriter:
         self.lines.append(f"{targets if len(values) == 1 else f'({targets})'} = {name}({operands}{'; ' if attrs else ''}{attrs})")
 
     def define(self, node: Node) -> str:
-        """Write the definition of a user composite once; returns the name it is called by."""
+        """Write the definition of a user composite, once, and return the name that calls use."""
         assert isinstance(node.op, CompositeOp)
         name = written_name(node)
         base, digest = name[:-DIGEST_LENGTH - 1], name[-DIGEST_LENGTH:]
@@ -148,12 +148,12 @@ class _ScopeWriter:
         return name if name in self.definitions else self.written(name, node, defined(node))
 
     def body(self, body: Body) -> str:
-        """Write the definition of a body once; returns its name."""
+        """Write the definition of a body, once, and return its name."""
         name = written_body_name(body)
         return name if name in self.definitions else self.written(name, body.outputs[0], body.definition)
 
     def written(self, name: str, node: Node, definition: Definition) -> str:
-        """Write a definition, of this node, under a name, and return that."""
+        """Write a definition under `name`, and return the name. node: the node whose location errors report."""
         inner = _ScopeWriter(self.definitions, self.taken)
         arguments = []
         for i, argument in enumerate(definition.arguments):

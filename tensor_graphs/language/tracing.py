@@ -1,4 +1,4 @@
-"""tracing: the step of a scan, a function of Python, is called once to get its body and the other tensors that it reads."""
+"""tracing: calls the step of a scan, a Python function, once, to get its body and the other tensors that it reads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RETURNED = "the carry that the step returned"
 
 
 def tensors(what: str, value: Node | Sequence[Node] | None) -> list[Node]:
-    """Return the tensors passed for the carry, the slices or the values of an iteration. Raises DTypeError for what is none."""
+    """Return the tensors passed for the carry, the slices or the values of an iteration. Raises DTypeError for anything else."""
     nodes: list[Any] = [] if value is None else list(value) if isinstance(value, (tuple, list)) else [value]
     wrong = next((x for x in nodes if not isinstance(x, Node)), None)
     if wrong is not None:
@@ -31,9 +31,9 @@ def tensors(what: str, value: Node | Sequence[Node] | None) -> list[Node]:
 
 def traced_step(step: Callable[[Any, Any], Any], carries: Sequence[Node], slices: Sequence[Node], one_carry: bool,
                  one_slice: bool) -> tuple[Body, list[Node], bool | None]:
-    """Return (the step as a body, what it reads next to carry and slice, True if y is one tensor; None where there is no y).
+    """Return (the step as a body, the other tensors that it reads, True if y is one tensor, False if several, None if none).
 
-    Raises GraphError, DTypeError, ShapeError for what a step cannot give back.
+    Raises GraphError, DTypeError, ShapeError for values that a step cannot return.
     """
     _require_step(step)
     number = next(_traced)                              # steps within steps read each other's values: no two have one name
@@ -80,7 +80,7 @@ def traced_step(step: Callable[[Any, Any], Any], carries: Sequence[Node], slices
 
 
 def _require_step(step: Any) -> None:
-    """A function of a carry and a slice. Raises GraphError."""
+    """Raise GraphError unless `step` is a function that can be called with a carry and a slice."""
     fix = "def step(carry, x): …; return new_carry, y"
     if not callable(step):
         raise GraphError(f"scan: the step is {step!r}, which cannot be called", fix=fix)
@@ -99,9 +99,9 @@ def _said(one: bool, count: int) -> str:
 
 
 def _read_beside(outputs: Sequence[Node], fresh: Sequence[Node]) -> list[Node]:
-    """Return the nodes that a step reads and that are the same in each iteration, in the order of first use: the largest nodes made
-    of leaves other than numbers alone, which are computed once, outside. A constant of a dim counts, unless carries or slices have
-    the dim."""
+    """Return the nodes that a step reads and that are the same in each iteration, in the order of first use: the largest nodes that
+    do not depend on `fresh` and that some leaf other than a constant leads to. They are computed once, outside. A constant of a dim
+    counts as such a leaf, unless `fresh` has the dim."""
     own = {str(s) for o in fresh for s in d.symbols_in(o.shape)}
     depends: dict[Node, bool] = {}
     named: dict[Node, bool] = {}

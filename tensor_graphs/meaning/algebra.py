@@ -1,15 +1,15 @@
-"""algebra: the numbers in which the rows of the op table are evaluated, one method per atomic op.
+"""algebra: the number systems in which the rows of the op table are evaluated, with one method per atomic op.
 
-`Real`: floats are float64 whatever their dtype says, and a cast between floats changes nothing; integers are exact and
-wrap in their own dtype. `AsWritten`: the same, rounded at every node to the node's dtype (to nearest, ties to even).
+`Real`: floats are float64 whatever their dtype, and a cast between floats changes nothing; integers are exact and wrap in their
+dtype. `AsWritten`: like Real, but rounded at every node to the node's dtype (to nearest, ties to even).
 
-A method gets the node at concrete sizes (`At`) and its operands: float64, the integer's own numpy dtype, or bool. It
-never writes to an operand, and may return a view of one. The fixed semantics (language/atomic.py lists them) are these.
+A method gets the node at concrete sizes (`At`) and its operands: float64, an integer's numpy dtype, or bool. It never writes to an
+operand, and may return a view of one. It follows the fixed semantics that language/atomic.py lists.
 
-How exact a single op is as written: add, mul, reciprocal, sqrt and casts are rounded correctly (a float64 result
-rounded to f32 or a narrower dtype is the correctly rounded one: 53 ≥ 2·24 + 2 bits, Figueroa 1995); exp2, log2 and sin are
-within 1 ulp of float64 before that rounding, so wrong only where that ulp decides a tie; sum and scatter(add) add up in
-float64 and are rounded once, as any kernel may accumulate wider. NaN payloads are not kept.
+Accuracy of a single op as written: add, mul, reciprocal, sqrt and casts are rounded correctly (a float64 result rounded to f32 or a
+narrower dtype is the correctly rounded one: 53 ≥ 2·24 + 2 bits, Figueroa 1995); exp2, log2 and sin are within 1 ulp of float64
+before that rounding, so wrong only where that ulp decides a tie; sum and scatter(add) add up in float64 and are rounded once, as
+any kernel may accumulate in a wider dtype. NaN payloads are not kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A node at concrete sizes: attributes and types have ints where the node's own may have expressions of dims."""
+    """A node at concrete sizes: attributes and types have ints where the node may have expressions of dims."""
 
     node: Node
     attrs: Mapping[str, Any]
@@ -51,18 +51,18 @@ class At:
 
 
 def carrier(dtype: DType) -> np.dtype[Any]:
-    """The numpy dtype in which values of `dtype` are carried: float64 for floats, their own for the rest."""
+    """Return the numpy dtype in which values of `dtype` are computed: float64 for floats, the same dtype for others."""
     return np.dtype(np.float64) if dtype.kind == "float" else dtype.numpy
 
 
 def wide(x: Array, dtype: DType) -> Array:
-    """An array of `dtype` (or a wider one) in the dtype that carries it; x itself where that is the same."""
+    """Return x, an array of `dtype` or a wider one, in the dtype of `carrier`; x itself if it has that dtype."""
     return x.astype(carrier(dtype), copy=False)
 
 
 def narrow(x: Array, dtype: DType) -> Array:
-    """Floats rounded to the nearest of `dtype`, ties to even, as an array of `dtype.numpy`. Beyond its range ±∞; NaN where it has
-    no infinity."""
+    """Return floats rounded to the nearest of `dtype`, ties to even, as an array of `dtype.numpy`. Beyond its range the result is
+    ±∞, or NaN if the dtype has no infinity."""
     with np.errstate(all="ignore"):
         if x.dtype.itemsize < 8 or dtype in (f64, f32, f16):
             return x.astype(dtype.numpy, copy=False)
@@ -79,7 +79,7 @@ def narrow(x: Array, dtype: DType) -> Array:
 
 
 def _f32_to_odd(x: Array) -> Array:
-    """float64 as float32, rounded to odd where inexact, so that one more rounding to fewer bits gives the nearest value."""
+    """Return float64 as float32, rounded to odd where inexact, so that a second rounding to fewer bits gives the nearest value."""
     near = np.asarray(x.astype(np.float32))
     inexact = np.asarray(near.astype(np.float64) != x) & ~np.isnan(x)
     if inexact.any():
@@ -90,7 +90,7 @@ def _f32_to_odd(x: Array) -> Array:
 
 
 def _to_odd(x: Array) -> Array:
-    """64-bit integers as float64, rounded to odd where inexact, so that one more rounding gives the nearest value."""
+    """Return 64-bit integers as float64, rounded to odd where inexact, so that a second rounding gives the nearest value."""
     exact = x.astype(np.float64)
     if x.dtype.itemsize < 8:
         return exact
@@ -104,15 +104,15 @@ def _signed_zero(negative: Array) -> Array:
 
 
 def _by_numpy(function: np.ufunc) -> Callable[..., Array]:
-    """Return the method of an algebra that applies a function of numpy to the operands."""
+    """Return the method of an algebra that applies a numpy function to the operands."""
     return lambda self, n, *operands: np.asarray(function(*operands))
 
 
 class Real:
-    """Real numbers, as near as float64 comes; integers exactly. See the module's docstring."""
+    """Real numbers, approximated by float64; integers are exact. See the module's docstring."""
 
     def constant(self, n: At, value: bool | int | float | Array) -> Array:
-        """A constant's value; an array comes in its own dtype. Raises MeaningError for an integer out of range."""
+        """Return a constant's value; an array is passed in its stored dtype. Raises MeaningError for an integer out of range."""
         if isinstance(value, np.ndarray):
             return wide(value, n.dtype)
         if n.dtype.is_integer and not n.dtype.min <= value <= n.dtype.max:
@@ -121,7 +121,7 @@ class Real:
         return np.asarray(value, dtype=carrier(n.dtype))
 
     def finish(self, n: At, value: Array) -> Array:
-        """The value of a node, after its row has computed it."""
+        """Return the final value of a node from the value that its row computed."""
         return value
 
     # ---- sources and elementwise -------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Real:
         return wide(stored.view(new.numpy).reshape(n.shape), new)
 
     def stored(self, x: Array, dtype: DType) -> Array:
-        """The values as memory holds them, whose bits a bitcast reads."""
+        """Return the values in their stored form, whose bits a bitcast reads."""
         return narrow(x, dtype) if dtype.kind == "float" else x
 
     def max(self, n: At, x: Array, y: Array) -> Array:
@@ -274,7 +274,7 @@ class Real:
 
 
 class AsWritten(Real):
-    """Real, rounded at every node to the node's dtype; the values are still carried as float64, which holds them all."""
+    """Real, rounded at every node to the node's dtype; the values are still float64 arrays, which represent them exactly."""
 
     def constant(self, n: At, value: bool | int | float | Array) -> Array:
         return self._round(super().constant(n, value), n.dtype)
@@ -293,21 +293,21 @@ class AsWritten(Real):
 
 
 TERMS = 4096
-"""of a sum, at most, whose partial sums are taken to lose something each: longer sums are added in parts"""
+"""cap on the number of terms of a sum whose partial sums are assumed to be rounded: longer sums are added in parts"""
 
 NOWHERE = np.zeros((), np.bool_)
 
 
 class Jittered(AsWritten):
-    """AsWritten with every term of a sum perturbed by up to JITTER units in its last place, and the sum by up to what partial sums
-    of this many terms lose when they are rounded: as if it had been added in another order. The latter matters where terms are
-    many, as their perturbations cancel then: x − mean(x) of equal numbers is seldom 0.
+    """AsWritten with sums perturbed as if they were added in another order. Every term is perturbed by up to JITTER units in the
+    last place, and the sum by up to the rounding error of as many partial sums. The latter matters for many terms, whose
+    perturbations cancel: x − mean(x) of equal numbers is seldom 0.
 
-    No kernel can be required to avoid what that changes. Narrow floats count as f32, in which kernels add them. A sum that
-    overflows in some order of its terms becomes a result of such an order: for every third seed the total, beyond the dtype's range
-    too, as by a kernel that accumulates in a wider one; else ∞, −∞ or NaN, changing per element from seed to seed, so that three
-    seeds meet all that an element may be. One value for all elements, NaN for example, could be hidden by the op that reads them.
-    The sign and the payload of a NaN, which nothing preserves, differ for each of four seeds in a row.
+    No kernel can be required to avoid a change that this makes. Narrow floats count as f32, in which kernels add them. A sum that
+    overflows in some order of its terms gets the result of such an order: for every third seed the total, also beyond the dtype's
+    range, as from a kernel that accumulates in a wider dtype; else ∞, −∞ or NaN. Which of these three changes per element from seed
+    to seed, so that three seeds cover all that an element may be; one choice for all elements, such as NaN, could be hidden by the
+    op that reads them. The sign and the payload of a NaN, which nothing preserves, differ for each of four consecutive seeds.
     """
 
     JITTER = 16
@@ -360,7 +360,7 @@ class Jittered(AsWritten):
         return out
 
     def _moved(self, n: At, x: Array) -> Array:
-        """Return the terms of a sum perturbed; none becomes infinite by that."""
+        """Return the terms of a sum perturbed; no finite term becomes infinite."""
         step = self.JITTER * (2.0 ** -52 if n.dtype.itemsize == 8 else 2.0 ** -23)
         moved = self.rng.uniform(1.0 - step, 1.0 + step, x.shape)
         with np.errstate(all="ignore"):
@@ -368,15 +368,15 @@ class Jittered(AsWritten):
         return moved if _largest(x) <= f64.max / 2 else np.where(np.isfinite(x), np.clip(moved, -f64.max, f64.max), x)
 
     def _lost(self, n: At, total: Array, terms: int) -> Array:
-        """Return a sum perturbed by what its partial sums lose (running_error.py, where all terms are equal)."""
+        """Return a sum perturbed by the rounding error of its partial sums (as in running_error.py, with all terms equal)."""
         step = math.sqrt(max(0, min(terms, TERMS) - 1) / 3.0) * (2.0 ** -53 if n.dtype.itemsize == 8 else 2.0 ** -24)
         with np.errstate(all="ignore"):
             moved = total * self.rng.uniform(1.0 - step, 1.0 + step, total.shape)
         return np.where(np.abs(moved) <= n.dtype.max, moved, total)        # none becomes infinite by that, either
 
     def _reached(self, n: At, total: Array, up: Array, down: Array, plus: Array = NOWHERE, minus: Array = NOWHERE) -> Array:
-        """Sums as some order of adding gives them. up, down: what the positive numbers and the negative ones among the terms add
-        up to; plus, minus: where a term is ∞, or −∞, before which the others may have become the other one."""
+        """Return sums as some order of adding gives them. up: sum of the positive terms; down: of the negative ones, negated. plus,
+        minus: where a term is ∞, −∞; other terms may have overflowed to the opposite infinity before."""
         most = _most(n)
         over, under = up > most, down > most
         turn = self.turns.integers(3, size=total.shape, dtype=np.uint8)     # drawn in any case: one sum's are no other's
@@ -389,19 +389,19 @@ class Jittered(AsWritten):
 
 
 ALMOST = 2.0 ** -20
-"""share of the largest number by which roundings may move a sum"""
+"""share of the dtype's largest number by which roundings may move a sum"""
 
 
 def _most(n: At) -> float:
-    """Largest sum of terms of one sign that overflows in no order."""
+    """Return the largest sum of terms of one sign that overflows in no order."""
     return (f64.max if n.dtype.itemsize == 8 else f32.max) * (1.0 - ALMOST)
 
 
 def _largest(x: Array) -> float:
-    """Largest absolute value; NaN if one of the numbers is NaN."""
+    """Return the largest absolute value; NaN if one of the numbers is NaN."""
     return float(np.maximum(x.max(initial=0.0), -x.min(initial=0.0)))
 
 
 def _above_zero(x: Array) -> Array:
-    """The terms above 0 that are numbers."""
+    """Return x with 0 in place of all terms that are not finite and above 0."""
     return np.where(np.isfinite(x) & (x > 0), x, 0.0)

@@ -1,4 +1,4 @@
-"""assumptions: conditions on values that a rule or a kernel may take for granted, by name."""
+"""assumptions: named conditions on values that a rule or a kernel may assume."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ CONDITIONS: Mapping[str, str] = {
     ROOT: "square roots are taken of no negative number",
     CANCELLATION: "no difference is much smaller than what it is taken of, so that no digits are lost",
 }
-"""Every condition that a rule may assume, by its name."""
+"""Every condition that a rule may assume: name -> description."""
 
 DOMAIN = (DIVISION, LOGARITHM, ROOT)
-"""Those that say for what an op is defined."""
+"""The conditions that define where an op has a result."""
 
 OF_KERNELS = (OVERFLOW, *DOMAIN)
-"""Those that a kernel may assume: the others depend on its own intermediate values, which the judge does not see."""
+"""The conditions that a kernel may assume; the others depend on its intermediate values, which verification does not see."""

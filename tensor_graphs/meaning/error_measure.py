@@ -1,10 +1,10 @@
-"""error_measure: how far a result is from the reference, in one number per element that means the same for every op.
+"""error_measure: how far a result is from the reference, as one number per element with the same meaning for every op.
 
-Positions and signs of non-finite values must match (a value beyond the output dtype's range may be infinite, or NaN where the dtype
-has no infinity; of eight bits it must be, a step beyond); then, per row of the error axis, |out − ref| / max(|ref|, rms(row),
-floor), where the floor is the dtype's smallest normal number and 0/0 is 0. In dtypes with the exponents of f32, all numbers up to
-the smallest normal one are equal: processors may flush them to 0. Integers and booleans must be equal. A pass is written
-`error <= tolerance`, so that NaN fails.
+Positions and signs of non-finite values must match. (Where the reference is beyond the output dtype's range, the result may be
+infinite, or NaN where the dtype has no infinity; in 8-bit dtypes it must be, one step beyond the largest number.) Then the error
+is, per row of the error axis, |out − ref| / max(|ref|, rms(row), floor), where the floor is the dtype's smallest normal number and
+0/0 is 0. In dtypes with the exponents of f32, all numbers up to the smallest normal one are equal, as processors may flush them to
+0. Integers and booleans must be equal. A result passes if `error <= tolerance`, so that NaN fails.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from tensor_graphs.language.dtypes import DType, f32
 Array = npt.NDArray[Any]
 
 BLOCK_ELEMENTS = 1 << 17
-"""Rows are compared in blocks of about this many elements (1 MB in float64), so that logits of 600 × 262144 need little
-more memory than their own. A single row is never split."""
+"""Rows are compared in blocks of about this many elements (1 MB in float64), so that the comparison of logits of 600 × 262144 needs
+little more memory than they do. A single row is never split."""
 
 _HUGE = 2.0**1000
 _SHRINK = 2.0**-64
 _SQUARED = 2.0**400
-"""numbers below this, and above its reciprocal, have squares"""
+"""numbers below this, and above its reciprocal, can be squared without overflow or underflow"""
 
 _MUCH_LARGER = 2.0**40
-"""times the smallest normal number: relative to a row of this norm, a flushed number is no measurable error"""
+"""factor of the smallest normal number: if a row's norm is at least that product, a flushed number is no measurable error"""
 
 
 ROUNDINGS = 8
-"""a difference of up to this many running errors is explained by rounding. Roundings are of either sign, so a running error
-is met rarely, and twice it hardly ever; the rest is for kernels that round in more places than the definition does"""
+"""a difference of up to this many running errors is explained by rounding. Roundings have random signs, so a difference of one
+running error is rare, and of two very rare; the rest is for kernels that round in more places than the definition does"""
 
 NEIGHBOURS = 64
-"""least number of values with which one is compared where its running error is not known"""
+"""least number of values whose root mean square replaces an unknown running error"""
 
 LONG_SUM = 32.0
-"""roundings of f32 or wider in what a value is made of, taken for its running error there: of some 2000 terms"""
+"""number of roundings in f32 or wider that replaces an unknown running error: that of a sum of some 2000 terms"""
 
 
 @lru_cache(maxsize=8)
 def unit_roundoff(dtype: DType) -> float:
-    """Half the gap between 1 and the next larger value: the most that one rounding changes a value, relative to it."""
+    """Return half the gap between 1 and the next larger value: the largest relative change by one rounding."""
     return dtype.epsilon / 2
 
 
 @dataclass(frozen=True)
 class Worst:
-    """An element: where it is, what it is, and what the reference has there."""
+    """An element: its index, its value in the result, and the value of the reference."""
 
     index: tuple[int, ...]
     found: float
@@ -65,11 +65,11 @@ class Worst:
 
 @dataclass(frozen=True)
 class ErrorReport:
-    """max_relative_error: the largest; p999: its 99.9th percentile; norm_error: ‖out − ref‖ / ‖ref‖ (where rounding explains a
-    difference, ‖ref‖ has the size it is relative to as well; at least the floor); max_absolute_error.
+    """Errors of a result. max_relative_error: the largest one. p999: the 99.9th percentile of the relative errors. norm_error: ‖out
+    − ref‖ / ‖ref‖, where ‖ref‖ is at least the floor, and includes the sizes used for differences that rounding explains.
 
-    mismatch: None, or what differs in a way no number says (shape, NaN positions, integers), with the first place; the
-    three relative numbers are then infinite. worst: where the relative error is largest.
+    mismatch: None, or a difference that no number describes (shape, NaN positions, integers), with its first index; the three
+    relative numbers are then infinite. worst: the element with the largest relative error.
     """
 
     max_relative_error: float
@@ -88,8 +88,8 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
     """Compare a result with the oracle's value.
 
     out: an array of `dtype`, or float64. ref: float64 for a float dtype, else integers or booleans. Rows run along `axis`.
-    rounding: how far rounding may move each value (≥ 0, finite, of the shape of `ref`; running_error.py), if that is known.
-    roundings: up to this many times that explains a difference. p999 is the smallest of the largest 0.1 % of the relative errors.
+    rounding: how far rounding may move each value (≥ 0, finite, of the shape of `ref`; running_error.py), if it is known.
+    roundings: up to this many times that explains a difference. p999 is the smallest of the largest 0.1 % of the errors.
     """
     out, ref = np.asarray(out), np.asarray(ref)
     if out.shape != ref.shape:
@@ -150,9 +150,9 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
 
 def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = None, rows: Array | None = None,
                roundings: float = ROUNDINGS) -> Array:
-    """The largest relative error of each row, as `measure` says it of that row alone; infinite where it says a mismatch.
+    """Return the largest relative error of each row, as `measure` computes it for that row alone; infinite for a mismatch.
 
-    out, ref, rounding, roundings: as there, of two dims. rows: the numbers of those that are asked for (default: all).
+    out, ref, rounding, roundings: as for `measure`, with two axes. rows: the numbers of the rows to compare (default: all).
     """
     numbers = np.arange(len(ref)) if rows is None else rows
     errors = np.zeros(len(numbers))
@@ -190,7 +190,7 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
 
 @dataclass(frozen=True, slots=True)
 class _RowErrors:
-    """Rows of finite values: `relative` errors, and `difference` and `norms` of the rows of the reference, times `scale`."""
+    """Rows of finite values, compared: `relative` errors, and `difference` and `norms` (of the reference's rows) times `scale`."""
 
     scale: float
     relative: Array
@@ -199,8 +199,8 @@ class _RowErrors:
 
 
 def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None, roundings: float) -> _RowErrors:
-    """Compare rows of float64, all finite; `a` is overwritten. count: how many values of a row there are; moves: how far rounding
-    may move each, and `roundings` of that explain a difference."""
+    """Compare rows of float64, all finite; `a` is overwritten. count: number of values in a row. moves: how far rounding may move
+    each value; `roundings` times that explains a difference."""
     size = np.abs(b)
     tops = size.max(axis=-1, keepdims=True)
     most = max(float(tops.max()), float(a.max()), -float(a.min()))
@@ -229,22 +229,22 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
 
 
 def flushed_alike(a: Array, b: Array, dtype: DType, scale: float = 1.0) -> Array | None:
-    """Mask of places where two arrays of float64, times `scale`, both hold numbers that a processor may flush to 0 when it computes
-    in f32; None where the dtype has other exponents than f32."""
+    """Return the mask where two arrays of float64, multiplied by `scale`, both hold numbers that a processor may flush to 0 when it
+    computes in f32; None if the dtype has other exponents than f32."""
     least = dtype.smallest_normal
     return (np.abs(a) <= least * scale) & (np.abs(b) <= least * scale) if least == f32.smallest_normal else None
 
 
 def _row_norms(size: Array) -> Array:
-    """The Euclidean norm of each row of values ≥ 0, without overflow."""
+    """Return the Euclidean norm of each row of values ≥ 0, without overflow."""
     tops = size.max(axis=-1, keepdims=True)
     unit = np.where(tops > 0, tops, 1.0)
     return np.asarray(unit * np.sqrt(np.sum(np.square(size / unit), axis=-1, keepdims=True)))
 
 
 def _above(relative: Array, threshold: float, wanted: int) -> Array:
-    """The errors above a threshold; of many, `wanted` of the largest suffice: most of the others are left out, by what a sample
-    says of how large those are."""
+    """Return the errors above a threshold. If there are many, `wanted` of the largest suffice; most smaller ones are then left out,
+    by an estimate from a sample."""
     if wanted > 0 and relative.size >= max(4 * wanted, 1 << 12):
         sample = np.sort(relative.reshape(-1)[::16])
         estimated = float(sample[-(wanted // 10 + 4)])                # 1.6 times as many as are wanted, about
@@ -256,8 +256,8 @@ def _above(relative: Array, threshold: float, wanted: int) -> Array:
 
 
 def neighbours_error(ref: Array, dtype: DType) -> Array:
-    """Return a substitute for the running error of an output where that is not known: some roundings of the root mean square of the
-    last axes, as many of them as together have NEIGHBOURS values (or all)."""
+    """Return a substitute for an output's running error where that is unknown: some roundings of the root mean square over the last
+    axes, as many axes as have at least NEIGHBOURS values (or all axes)."""
     if ref.size == 0:
         return np.zeros(ref.shape)
     axes = next((range(i, ref.ndim) for i in reversed(range(ref.ndim)) if math.prod(ref.shape[i:]) >= NEIGHBOURS), range(ref.ndim))
@@ -287,8 +287,8 @@ def _measure_exactly(out: Array, ref: Array) -> ErrorReport:
 
 @lru_cache(maxsize=8)
 def _leaves(dtype: DType) -> float:
-    """From where on a number of eight bits is out of range, whatever was rounded before: a step beyond the largest. A kernel that
-    gives the largest instead is off by no more than a few roundings there; of wider numbers the error says enough."""
+    """Return the size beyond which a number is out of range in an 8-bit dtype, whatever was rounded before: one step above the
+    largest number. Up to it, the largest number is off by a few roundings only. For wider dtypes, where errors suffice, it is ∞."""
     return float(dtype.max) + dtype.epsilon * 2.0 ** math.floor(math.log2(dtype.max)) if dtype.itemsize == 1 else math.inf
 
 
@@ -300,7 +300,7 @@ def _is_special(out: Array, ref: Array, dtype: DType) -> bool:
 
 
 def _unlike(out: Array, ref: Array, dtype: DType) -> Array:
-    """Mask of places where only one of the two is NaN or that infinity, or where only ref has left the range of 8 bits."""
+    """Return the mask where only one of the two is NaN or a given infinity, or only ref is out of the range of an 8-bit dtype."""
     numbers = np.isfinite(out) & np.isfinite(ref)
     if dtype.itemsize == 1:
         numbers &= np.abs(ref) <= _leaves(dtype)
@@ -311,7 +311,7 @@ def _unlike(out: Array, ref: Array, dtype: DType) -> Array:
 
 
 def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
-    """The first (row, column) at which the two are `_unlike`."""
+    """Return the first (row, column) at which the two are `_unlike`; None if there is none."""
     wrong = _unlike(out, ref, dtype)
     if not wrong.any():
         return None
@@ -320,7 +320,7 @@ def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
 
 
 def _norm(x: Array) -> float:
-    """The Euclidean norm of values ≥ 0, without overflow."""
+    """Return the Euclidean norm of values ≥ 0, without overflow."""
     top = float(x.max())
     if 1 / _SQUARED < top < _SQUARED:
         return math.sqrt(float(np.einsum("ij,ij->", x, x)))         # a product of BLAS would wake its threads

@@ -1,4 +1,4 @@
-"""errors: what the oracle says when a graph has no meaning for the values given."""
+"""errors: the oracle's errors for a graph that has no meaning for the given values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tensor_graphs.language.errors import LanguageError, Location
 
 
 class MeaningError(LanguageError):
-    """Values that do not fit the graph: a missing input, a shape or dtype that is not the declared one, an unknown dim."""
+    """Values that do not fit the graph: a missing input, a wrong shape or dtype, an unknown dim."""
 
     def __init__(self, message: str, location: Location | None = None, fix: str | None = None) -> None:
         self.message, self.fix = message, fix
@@ -14,4 +14,4 @@ class MeaningError(LanguageError):
 
 
 class InterpreterError(MeaningError):
-    """Values for which the fixed semantics define no result, such as two writes to one place under `set`."""
+    """Values for which the fixed semantics define no result, such as two writes to one index under `set`."""

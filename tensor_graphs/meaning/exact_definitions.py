@@ -1,5 +1,5 @@
-"""exact_definitions: which definitions only choose and move floats, so that nothing in them is rounded (write_rows, topk, concat,
-…)."""
+"""exact_definitions: finds the definitions that only choose and move floats, so that nothing in them is rounded (write_rows, topk,
+concat, …)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _known: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary(
 
 
 def chooses(definition: Definition) -> bool:
-    """Return True if a definition, with all those inside of it, only chooses and moves floats, so that nothing is rounded."""
+    """Return True if a definition, including all definitions inside of it, only chooses and moves floats, so nothing is rounded."""
     cached = _known.get(definition)
     if cached is not None:
         return cached
@@ -33,7 +33,7 @@ def chooses(definition: Definition) -> bool:
 
 
 def is_exact(node: Node) -> bool:
-    """Return True if the result, for operands that are values of their dtypes, is a value of its dtype without rounding."""
+    """Return True if the result is a value of its dtype without rounding, given operands that are values of their dtypes."""
     name, dtype = node.op.name, node.types[0].dtype
     if dtype.kind != "float" or node.op.kind == "structural" or node.op.facts.exact:
         return True

@@ -1,4 +1,4 @@
-"""gradient_rule: checks that the gradient given with a composite is that of its definition, by numbers in float64."""
+"""gradient_rule: checks numerically, in float64, that a composite's gradient rule gives the gradient of its definition."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from tensor_graphs.meaning.interpreter import evaluate
 log = logging.getLogger(__name__)
 
 MOST_ELEMENTS = 1 << 20
-"""of all operands and gradients: larger ones are taken on trust"""
+"""limit on the elements of all operands and gradients; larger ones are not compared"""
 
 OFF = 1e-6
-"""relative to the largest element of a gradient: both are computed in float64"""
+"""largest accepted difference, relative to the largest element of a gradient; both gradients are computed in float64"""
 
 
 def rule_differs(names: Sequence[str], arguments: Sequence[Node], by_rule: Sequence[Node | None],
                  own: Sequence[Node | None]) -> str | None:
-    """Return how the two gradients of a composite differ at random values of its operands; None where they do not.
+    """Return how the two gradients of a composite differ at random values of its operands; None if they agree.
 
-    names: of the operands. arguments: placeholders of operands and cotangents. by_rule: the gradients by the rule, one for each
-    operand; own: those of the definition; None is zero. What is too large, or is not defined at random values, is not compared.
+    names: of the operands. arguments: placeholders of operands and cotangents. by_rule: gradients by the rule, one per operand;
+    own: by the definition; None is zero. Rules with too many elements, or undefined at random values, are not compared.
     """
     rng = np.random.default_rng(0)
-    for size in (3, 1, 8):                                          # an op may ask for more than its operands' types say
+    for size in (3, 1, 8):                                          # an op may require more than its operands' types show
         try:
             values = _values(arguments, [g for g in (*by_rule, *own) if g is not None], size, rng)
         except TensorGraphsError as e:

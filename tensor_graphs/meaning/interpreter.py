@@ -1,19 +1,19 @@
-"""interpreter: the float64 oracle. What a graph computes, without any kernel; the reference of every error.
+"""interpreter: the float64 oracle. It computes what a graph means, without any kernel, as the reference of every error.
 
     interpret(graph, {"x": array}, {"w": array}).outputs["y"]
 
-The value of every node, operands first; algebra.py has the numbers. The walk keeps its own stack, so neither the depth
-of a graph nor that of composites within composites is limited. An array is dropped after its last use, and a large leaf
-(a weight) stays in the caller's dtype and is widened for each op that reads it, a piece at a time where the op's row says so
-(`OpFacts.piecewise`), or only the rows that a gather takes.
+It computes the value of every node, operands first; algebra.py has the arithmetic. It keeps a stack of frames, so neither the depth
+of a graph nor that of nested composites is limited. An array is dropped after its last use. A large leaf (a weight) stays in the
+caller's dtype and is widened for each op that reads it: one piece at a time where the op's row declares it (`OpFacts.piecewise`),
+or only the rows that a gather takes.
 
-A scan is a loop over its step: the values that it carries are kept as they are, so in real mode they are never rounded.
+A scan is a loop over its step; in real mode, the carried values are never rounded.
 
-A composite is evaluated by its `direct` where it has one (real mode; a test holds it to the definition), else by its
-definition at these sizes. As written, the definition decides where roundings fall; `direct` then serves only composites
-that merely choose and move values (write_rows, topk, concat, …), where nothing is rounded, those that are rounded once (mod:
-`OpFacts.determined`), and opaque ones. Jittered is as written with sums as if added in another order; where the two differ, an
-answer depends on what a definition leaves open.
+A composite is evaluated by its `direct` if it has one (in real mode; a test compares it with the definition), else by its
+definition at these sizes. As written, the definition decides where values are rounded; `direct` then serves only composites that
+merely choose and move values (write_rows, topk, concat, …), so that nothing is rounded, composites that are rounded once (mod:
+`OpFacts.determined`), and opaque ones. Jittered is as written, with sums as if added in another order; where the two differ, a
+result depends on what a definition leaves open.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Mode = Literal["real", "as_written", "jittered"]
 ALGEBRAS: Mapping[Mode, type[Real]] = {"real": Real, "as_written": AsWritten, "jittered": Jittered}
 
 KEPT_WIDE = 16 << 20
-"""Float leaves of up to this many bytes in float64 are widened once; larger ones for each op that reads them."""
+"""Float leaves of up to this many bytes in float64 are widened once; larger ones are widened for each op that reads them."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ class Result:
 def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters: Mapping[str, Any] | None = None,
               states: Mapping[str, Any] | None = None, dims: Mapping[str, int] | None = None, mode: Mode = "real",
               use_direct: bool = True, jitter: int = 1) -> Result:
-    """The outputs and state updates of a graph.
+    """Return the outputs and state updates of a graph.
 
-    inputs, parameters, states: arrays (or what numpy.asarray takes) by name; a state that is not given is zero, as when a session
-    starts; further parameters are ignored. dims: sizes by name; one that is an axis of an input is found there. Floats come back as
-    float64 in real mode, in their own dtype as written; no result shares memory with what was given. jitter: the seed of mode
-    jittered. Raises MeaningError for what is missing or does not fit, InterpreterError for undefined values.
+    inputs, parameters, states: arrays (or what numpy.asarray takes) by name. A missing state is zero, as when a session starts;
+    unknown parameters are ignored. dims: sizes by name; the size of a dim that is an axis of an input is taken from the input.
+    Floats are returned as float64 in real mode, in their dtype as written; results share no memory with arguments. jitter: the seed
+    of mode jittered. Raises MeaningError for missing or unfit values, InterpreterError for undefined results.
     """
     graph = require_graph(graph, "interpret")
     leaf_values: dict[Node, Any] = {}
@@ -96,11 +96,11 @@ def interpret(graph: Graph, inputs: Mapping[str, Any] | None = None, parameters:
 
 def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode = "real",
              use_direct: bool = True, jitter: int = 1) -> list[Array]:
-    """The values of nodes, each with one output.
+    """Return the values of nodes, each with one output.
 
     leaf_values: an array for every input, parameter, state and argument that they need. binding: the size of each dim.
-    use_direct=False: every composite by its definition, but those that are opaque. jitter: the seed of mode jittered. Floats come
-    back as float64 in real mode, in their own dtype as written. Raises MeaningError, InterpreterError, DimError.
+    use_direct=False: evaluate every composite by its definition, except opaque ones. jitter: the seed of mode jittered. Floats are
+    returned as float64 in real mode, in their dtype as written. Raises MeaningError, InterpreterError, DimError.
     """
     if mode not in ALGEBRAS:
         raise MeaningError(f"the mode is {mode!r}", fix="'real' or 'as_written'")
@@ -111,8 +111,8 @@ def evaluate(nodes: Sequence[Node], leaf_values: Mapping[Node, Any], binding: Ma
 
 
 def _own(x: Array, dtype: DType, mode: Mode, again: bool) -> Array:
-    """An array that nobody else has: inside of the walk they are read-only, and some are views of what was given. What the walk
-    made and nothing else sees is handed on, unless it was before (`again`): 100 MB of fresh memory take as long as many an op."""
+    """Return x as a writable array that shares no memory; inside of the walk arrays are read-only, and some are views of arguments.
+    Memory that only x refers to is not copied, unless already returned (`again`): copying 100 MB takes as long as many ops."""
     if mode != "real" and dtype.kind == "float":
         x = narrow(x, dtype)
     if not again and isinstance(x.base, np.ndarray) and _seen_by(x) == _ALONE:
@@ -124,7 +124,7 @@ def _own(x: Array, dtype: DType, mode: Mode, again: bool) -> Array:
 
 
 def _seen_by(view: Array) -> int:
-    """References to the array behind a view, those of this function included."""
+    """Return the number of references to the array behind a view, including those of this function."""
     base = view.base
     return sys.getrefcount(base)
 
@@ -152,7 +152,7 @@ def _shape(node: Node, binding: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _array(leaf: Node, value: Any) -> Array:
-    """A given value as an array that fits the leaf's dtype: floats of any width for a float, integers that it holds."""
+    """Return an argument as an array that fits the leaf's dtype: floats of any width for floats, integers in range for integers."""
     dtype = leaf.dtype
     try:
         array = np.asarray(value)
@@ -177,9 +177,9 @@ def _array(leaf: Node, value: Any) -> Array:
 
 
 def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A size for every dim of a graph: as given, or the length of an axis of an input that is exactly this dim.
+    """Return a size for every dim of a graph: the given one, or the length of an input's axis that is exactly this dim.
 
-    shapes: those of the inputs, by name. Raises MeaningError for what is missing, contradicts itself, or is out of range.
+    shapes: those of the inputs, by name. Raises MeaningError for sizes that are missing, contradictory, or out of range.
     """
     dims = dict(sizes or {})
     origin = dict.fromkeys(dims, "by `dims`")
@@ -218,7 +218,7 @@ def solve(graph: Graph, shapes: Mapping[str, Sequence[int]], sizes: Mapping[str,
 
 @dataclass(frozen=True)
 class Schedule:
-    """Nodes in order, and which of them are read for the last time at each position (a root never is)."""
+    """Nodes in order, and for each position the nodes that are read there for the last time (never a root)."""
 
     order: tuple[Node, ...]
     last_read: tuple[tuple[Node, ...], ...]
@@ -236,7 +236,7 @@ class Schedule:
 
 
 class _Stored:
-    """A float leaf that is too large to be kept in float64: `array` widens it for one op."""
+    """A float leaf that is too large to be kept in float64; `array` widens it for one op."""
 
     __slots__ = ("data", "dtype")
 
@@ -248,7 +248,7 @@ class _Stored:
 
 
 def _frozen(x: Array) -> Array:
-    """A read-only view, so that no `direct` can write to an operand that others read."""
+    """Return a read-only view, so that no `direct` can write to an operand that other ops read."""
     view = np.asarray(x).view()                             # numpy makes scalars of arrays without axes
     view.flags.writeable = False
     return view
@@ -256,7 +256,7 @@ def _frozen(x: Array) -> Array:
 
 @dataclass
 class _Frame:
-    """A graph being evaluated: the whole one, or the definition of the composite node `caller` of the frame below."""
+    """A graph being evaluated: the user's, or the definition of the composite node `caller` of the frame below."""
 
     roots: Sequence[Node]
     schedule: Schedule
@@ -277,7 +277,7 @@ class _Frame:
         return [v.data if isinstance(v := values.get(i), _Stored) else self.read(i) for i in node.inputs]
 
     def finish(self, node: Node, value: tuple[Array | _Stored, ...]) -> None:
-        """Keep the value of the node at the present position, drop what is not read again, go on."""
+        """Store the value of the node at the current position, drop values that are not read again, and advance."""
         self.values[node] = value
         for old in self.schedule.last_read[self.position]:
             del self.values[old]
@@ -285,7 +285,7 @@ class _Frame:
 
 
 class _Walk:
-    """One evaluation: the leaves, the sizes and the algebra that all frames share."""
+    """One evaluation: the leaves, sizes and algebra that all of its frames share."""
 
     def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], mode: Mode, use_direct: bool,
                  jitter: int = 1) -> None:
@@ -295,7 +295,7 @@ class _Walk:
 
     def run(self, roots: Sequence[Node], operands: Mapping[Node, tuple[Array | _Stored, ...]] | None = None,
             definition: Definition | None = None) -> list[Array]:
-        """Return the values of roots. operands: values of arguments; definition: the one that has the roots as outputs."""
+        """Return the values of roots. operands: values of arguments. definition: the one with the roots as outputs, if any."""
         for root in roots:
             if len(root.types) != 1:
                 raise MeaningError(f"{root.op.name} has {len(root.types)} outputs", root.location,
@@ -323,7 +323,7 @@ class _Walk:
             frames[-1].finish(frame.caller, tuple(results))
 
     def step(self, frame: _Frame, node: Node) -> _Frame | None:
-        """Evaluate one node; when its definition has to be evaluated first, a frame for that comes back instead."""
+        """Evaluate one node and return None; if its definition must be evaluated first, return a frame for the definition."""
         op = node.op
         if node in frame.values:                            # an argument of a definition
             frame.finish(node, frame.values[node])
@@ -358,7 +358,7 @@ class _Walk:
         return None
 
     def turns(self, node: Node, values: list[Array]) -> tuple[Array, ...]:
-        """Return the outputs of a scan, iteration by iteration."""
+        """Return the outputs of a scan, computed iteration by iteration."""
         at = self.at(node)
         turns = Turns(values, at.attrs)
         body = turns.step
@@ -372,7 +372,7 @@ class _Walk:
         return tuple(map(_frozen, (*carries, *stacks)))
 
     def takes_rows(self, frame: _Frame, node: Node, definition: Definition) -> bool:
-        """Return True if the definition only gathers from the large tables among its operands."""
+        """Return True if the definition reads the large tables among its operands by gathers only."""
         tables = [a for a, i in zip(definition.arguments, node.inputs, strict=True) if isinstance(frame.values[i][0], _Stored)]
         if not tables:
             return False
@@ -403,7 +403,7 @@ class _Walk:
         return _frozen(wide(data, dtype))
 
     def direct(self, op: CompositeOp, node: Node, values: list[Array]) -> tuple[Array, ...]:
-        """The outputs by the composite's own evaluation, held to the shapes and kinds of its definition."""
+        """Return the outputs of `direct`. Raises MeaningError unless their shapes and kinds are those of the definition."""
         at = self.at(node)
         assert op.direct is not None
         try:

@@ -1,23 +1,23 @@
-"""running_error: how far rounding alone may move each value of a graph; next to the float64 oracle, for the error measure.
+"""running_error: how far rounding alone may move each value of a graph, computed along with float64 values for the error measure.
 
     running_error(graph, {"x": array}, dims)["y"]        an array of y's shape, or None where it is not known
 
-A second evaluation of the definitions. Every float carries an absolute error: what one unit roundoff u in each value that
-was computed on the way does to it, to first order, as if roundings were independent (in quadrature). Inputs are exact. An op
-adds u · |result| in the dtype as written; a sum adds what its partial sums lose in f32 or wider:
+It evaluates the definitions a second time. Every float has an absolute error: the effect, to first order, of one unit roundoff u in
+each value that it was computed from, as if roundings were independent (in quadrature). Inputs are exact. An op adds u · |result| in
+the dtype as written; a sum adds the rounding errors of its partial sums in f32 or wider:
 
     x · y     √((x·δy)² + (y·δx)² + (δx·δy)²)          x + y    √(δx² + δy²)
     Σ xᵢ      √(Σ δxᵢ² + u² · ((n − 1)/2 · Σ xᵢ² + n/3 · (Σ xᵢ)²))
-    f(x)      |f′(x)| · δx; exact where values are only chosen and moved; of e^x and the like the change, if δx is large
+    f(x)      |f′(x)| · δx; exact if values are only chosen and moved; for e^x and similar the actual change, if δx is large
 
-The sum's second term is the mean of the squares of its partial sums, in any order: those of terms of random signs, and of what they
-have in common (terms of one sign, added one by one, lose n/3 times as much). It distinguishes cancellation from a mistake: where
-terms of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, and a rounding or two. Products of two errors in a sum are added as
-they are: the squares of x − mean(x) all have the error of one mean.
+The second term of a sum is the mean of the squares of its partial sums over all orders: one part for terms of random signs, and one
+for what they have in common (terms of one sign, added one by one, lose n/3 times as much). It distinguishes cancellation from a
+mistake: if terms of size 1 leave 1e-4, an error of 1e-7 is a relative 1e-3, but only a rounding or two. Products of two errors in a
+sum are added without squaring: the squares of x − mean(x) all have the error of one mean.
 
 Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3, with the square
-roots of Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, in the place of worst cases: those grow like n, and would explain
-a product that is added up in bf16.
+roots of Higham and Mary, SIAM J. Sci. Comput. 41(5), 2019, instead of worst cases, which grow like n and would explain a matrix
+product that is accumulated in bf16.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from tensor_graphs.meaning.interpreter import Schedule
 log = logging.getLogger(__name__)
 
 WORK = 1 << 22
-"""numbers that an evaluation makes, at most: some 0.2 s. Beyond, the errors are not known"""
+"""limit on the numbers that an evaluation computes, some 0.2 s; beyond it, the errors are unknown"""
 
 PRODUCTS = 64
-"""products that are added as soon as they are made take as long as one number that is stored"""
+"""number of products that take as long as one stored number, if they are added without being stored"""
 
 
 def running_error(graph: Graph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> dict[str, Array | None]:
-    """The running error of every float output of a graph without parameters and states; None: it is not known.
+    """Return the running error of every float output of a graph without parameters and states; None if it is unknown.
 
-    inputs: arrays by name. dims: the size of every dim. Not known is what an op without a definition computes, what would take
-    more than WORK, and what has no value at these sizes. An error that is not finite is 0: nothing is explained there.
+    inputs: arrays by name. dims: the size of every dim. It is unknown for an op without a definition, for an evaluation that takes
+    more than WORK, and where a value is undefined at these sizes. An error that is not finite becomes 0, and explains nothing.
     """
     errors: dict[str, Array | None] = {name: None for name, node in graph.outputs.items() if node.dtype.is_float}
     leaf_values = {leaf: inputs[name] for name, leaf in graph.inputs.items()}
@@ -77,12 +77,12 @@ def running_error(graph: Graph, inputs: Mapping[str, Any], dims: Mapping[str, in
 
 
 class _Unknown(Exception):
-    """The message says why there is no running error."""
+    """The reason why there is no running error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A value as the oracle has it, and its running error; None: it is exact (or no float)."""
+    """A value as the oracle computes it, and its running error; None if it is exact (or no float)."""
 
     value: Array
     error: Array | None = None
@@ -90,7 +90,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """x · y, which is stored only where it is not just added up."""
+    """x · y, which is stored only if it is used otherwise than in a sum."""
 
     n: At
     x: Known
@@ -104,13 +104,13 @@ class Product:
         return Known(value, error if _scales_exactly(self.x) or _scales_exactly(self.y) else _rounded(self.n, value, error))
 
     def parts(self) -> list[tuple[Array, Array]]:
-        """Pairs of factors that make up its error, but for its own rounding."""
+        """Pairs of factors whose products make up its error, except its own rounding."""
         (x, dx), (y, dy) = (self.x.value, self.x.error), (self.y.value, self.y.error)
         return [(a, b) for a, b in ((x, dy), (dx, y), (dx, dy)) if a is not None and b is not None]
 
 
 def _both(a: Array | None, b: Array | None) -> Array | None:
-    """Two independent errors."""
+    """Return the combination of two independent errors."""
     return b if a is None else a if b is None else np.asarray(np.hypot(a, b))
 
 
@@ -124,7 +124,7 @@ def _smallest(dtype: DType) -> float:
 
 
 def _rounded(n: At, value: Array, error: Array | None) -> Array | None:
-    """The error after the node's own rounding. What exact operands give, and the dtype holds, is exact."""
+    """Return the error after the node's rounding. A result of exact operands that the dtype can represent is exact."""
     if n.dtype.kind != "float" or is_exact(n.node):
         return error
     own = unit_roundoff(n.dtype) * np.maximum(np.abs(value), _smallest(n.dtype))
@@ -135,7 +135,7 @@ def _rounded(n: At, value: Array, error: Array | None) -> Array | None:
 
 
 def _scales_exactly(x: Known) -> bool:
-    """Return True if all elements are one power of two: a product with it is not rounded."""
+    """Return True if all elements equal one power of two, so that a product with x is not rounded."""
     if x.error is not None or x.value.size == 0:
         return False
     distinct = x.value[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.value.strides)]
@@ -143,21 +143,21 @@ def _scales_exactly(x: Known) -> bool:
 
 
 def _lost(n: At) -> tuple[float, float]:
-    """Return the factors of the sum of the squares of a sum's terms, and of its own square, in the square of its error."""
+    """Return two factors for the square of a sum's rounding error: of Σ xᵢ² over its terms, and of the sum's square."""
     terms = min(math.prod(int(n.input_types[0].shape[i]) for i in n.attrs["axes"]), TERMS)
     square = min(unit_roundoff(n.dtype), unit_roundoff(f32)) ** 2
     return square * max(0, terms - 1) / 2, square * terms / 3
 
 
 def _squares(x: Array) -> tuple[Array, float]:
-    """x², over the square of the second, so that nothing overflows; computed once along axes that are stretched (of stride 0)."""
+    """Return (x² / top², top), scaled so that nothing overflows; it is computed once along broadcast axes (of stride 0)."""
     distinct = x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides)]
     top = float(np.max(np.abs(distinct), initial=0.0, where=np.isfinite(distinct))) or 1.0
     return np.broadcast_to(np.square(distinct / top), x.shape), top
 
 
 def _contracted(x: Array, y: Array, axes: Sequence[int]) -> Array:
-    """Σ x · y over the axes; what is stretched is not multiplied out, so that BLAS does most of them."""
+    """Return Σ x · y over the axes; broadcast axes are not multiplied out, so that BLAS computes most of these."""
     single = [[size > 1 and stride == 0 for size, stride in zip(a.shape, a.strides, strict=True)] for a in (x, y)]
     left = [i for i in range(x.ndim) if not single[0][i] or single[1][i]]
     right = [i for i in range(x.ndim) if not single[1][i]]
@@ -166,12 +166,12 @@ def _contracted(x: Array, y: Array, axes: Sequence[int]) -> Array:
 
 
 def _exact(name: str) -> Callable[..., Known]:
-    """Return the method for an op without errors in its result, which is no float, or as good as exact."""
+    """Return the method for an op whose result has no error, because it is no float, or is nearly exact."""
     return lambda self, n, *xs: Known(getattr(self.real, name)(n, *(x.value for x in xs)))
 
 
 def _moved(name: str) -> Callable[..., Known]:
-    """Return the method for an op that only moves values: it moves their errors alike."""
+    """Return the method for an op that only moves values; it moves their errors in the same way."""
     def method(self: Errors, n: At, x: Known, *index: Known) -> Known:
         move, places = getattr(self.real, name), [i.value for i in index]
         return Known(move(n, x.value, *places), None if x.error is None else move(n, x.error, *places))
@@ -180,7 +180,7 @@ def _moved(name: str) -> Callable[..., Known]:
 
 
 class Errors:
-    """The algebra of values with running errors, one method per atomic op (see the module's docstring)."""
+    """The algebra of values with running errors, with one method per atomic op (see the module's docstring)."""
 
     idiv, bit_and, bit_xor, less, not_equal, bitcast = map(_exact, ("idiv", "bit_and", "bit_xor", "less", "not_equal", "bitcast"))
     floor = _exact("floor")     # where definitions take an integer off an exponent, which one hardly matters
@@ -192,7 +192,7 @@ class Errors:
         self.numbers = 0
 
     def count(self, numbers: float) -> None:
-        """Count numbers that are about to be made. Raises _Unknown."""
+        """Count numbers that are about to be computed. Raises _Unknown beyond WORK."""
         self.numbers += int(numbers)
         if self.numbers > WORK:
             raise _Unknown(f"more than {WORK} numbers")
@@ -245,9 +245,9 @@ class Errors:
         return self.done(n, self.real.cast(n, x.value), x.error if n.dtype.kind == "float" else None)
 
     def composite(self, n: At, op: CompositeOp, xs: Sequence[Known]) -> Known:
-        """An elementwise composite by its direct evaluation, and by how much that changes between the ends of each operand's error.
+        """Return an elementwise composite's value by `direct`, and its error: the change of the value within each operand's error.
 
-        Its definition says too much: what cancels in log1p is off by the same rounding on both sides, on purpose."""
+        The definition would overstate it: errors that cancel on purpose, as in log1p, would count twice."""
         assert op.direct is not None
         direct, values = op.direct, [x.value for x in xs]
 
@@ -309,7 +309,7 @@ class Errors:
         return self.done(n, value, np.reshape(np.sqrt(square) * top, n.shape))
 
     def _sum_of_products(self, n: At, x: Product) -> Known:
-        """The same; a product's own rounding is u · |x · y| too."""
+        """Return the sum, as `sum` does, for a product whose rounding error is u · |x · y|, without storing the product."""
         axes = n.attrs["axes"]
         self.count(math.prod(x.n.shape) / PRODUCTS)
 
@@ -331,7 +331,7 @@ class Errors:
             return Known(value)
         axes = n.attrs["axes"]
         whole = np.max(x.value, axis=axes, keepdims=True, initial=-np.inf)
-        near = x.value + ROUNDINGS * x.error >= whole                           # each of them may be the largest
+        near = x.value + ROUNDINGS * x.error >= whole                           # each of these may be the largest
         return Known(value, np.max(x.error, axis=axes, initial=0.0, where=near))
 
     # ---- movement and indexing ---------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Errors:
 
 
 def _top(x: Array, axes: Sequence[int]) -> Array:
-    """The largest finite size along the axes, which stay; 1 where all is 0."""
+    """Return the largest finite absolute value along the axes, which stay with size 1; 1 where all values are 0."""
     top = np.max(np.abs(x), axis=tuple(axes), keepdims=True, initial=0.0, where=np.isfinite(x))
     return np.where(top > 0, top, 1.0)
 
@@ -362,14 +362,14 @@ _smooth: weakref.WeakKeyDictionary[Definition, bool] = weakref.WeakKeyDictionary
 
 
 def _toward_zero(x: Known, change: Array) -> Array:
-    """The error of f(x) where x is negative: its change on the way to 0, as far as rounding allows for, over the roundings that are
-    allowed for. That is no more than the slope where x has a small error. It is what a softmax needs, which takes off the largest:
-    scores of 1e30 lie 1e23 apart by rounding alone, so any of them may be the largest, and e^0 is as far as e^x goes."""
+    """Return the error of f(x) for negative x: f's change towards 0, over as many running errors as rounding may explain, divided
+    by their number. For a small error it is no more than the slope times it. A softmax, which subtracts the maximum, needs this:
+    scores of 1e30 differ by 1e23 through rounding alone, so any of them may be the maximum, and e^0 bounds the change of e^x."""
     return np.asarray(np.where((x.value <= 0) & np.isfinite(change), np.abs(change) / ROUNDINGS, 0.0))
 
 
 def _is_smooth(node: Node) -> bool:
-    """Return True for a composite with a direct evaluation that computes each element from those at the same place."""
+    """Return True for a composite with `direct` that computes each element from the operands' elements at the same position."""
     op = node.op
     if not isinstance(op, CompositeOp) or op.direct is None or op.opaque or not all(t.dtype.is_float for t in node.types):
         return False
@@ -380,7 +380,7 @@ def _is_smooth(node: Node) -> bool:
 
 
 def _elementwise(roots: Sequence[Node]) -> bool:
-    """Return True if nothing that depends on an argument is moved or reduced."""
+    """Return True if no value that depends on an argument is moved or reduced."""
     depends: dict[Node, bool] = {}
     for node in walk(roots):
         depends[node] = node.op is leaves.ARGUMENT or any(depends[i] for i in node.inputs)
@@ -393,7 +393,7 @@ def _elementwise(roots: Sequence[Node]) -> bool:
 
 def _evaluate(roots: Sequence[Node], leaf_values: Mapping[Node, Array | Known], dims: Mapping[str, int],
               algebra: Errors | None = None) -> list[Known]:
-    """The values of nodes that are made of atomic ops and inputs. Raises _Unknown, TensorGraphsError."""
+    """Return the values of nodes built from atomic ops, smooth composites, scans and inputs. Raises _Unknown, TensorGraphsError."""
     algebra = algebra or Errors()
     values: dict[Node, _Value] = {}
     schedule = Schedule.of(roots)
@@ -405,7 +405,7 @@ def _evaluate(roots: Sequence[Node], leaf_values: Mapping[Node, Array | Known], 
 
 
 def _turns(algebra: Errors, n: At, values: Sequence[Known], dims: Mapping[str, int]) -> tuple[Known, ...]:
-    """Return the outputs of a scan, iteration by iteration: carried values keep their errors."""
+    """Return the outputs of a scan, computed iteration by iteration; carried values keep their errors."""
     turns = Turns(values, n.attrs)
     body, carries = turns.step, turns.carries
     roots = expand_all(body.outputs, _is_smooth)
@@ -424,7 +424,7 @@ def _turns(algebra: Errors, n: At, values: Sequence[Known], dims: Mapping[str, i
 
 
 _Value = Known | Product | tuple[Known, ...]
-"""of a node; the last: of one with several outputs"""
+"""The value of a node; a tuple for a node with several outputs."""
 
 
 def _one(algebra: Errors, node: Node, values: Mapping[Node, _Value], leaf_values: Mapping[Node, Array | Known],

@@ -1,4 +1,4 @@
-"""assumptions: the points at which a kernel with assumptions (`assuming=`) is compared: those at which they hold."""
+"""assumptions: tests whether a kernel's assumptions (`assuming=`) hold at a point; the kernel is compared only where they do."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tensor_graphs.measure.points.inputs import Point, point_inputs
 from tensor_graphs.rewrites.conditions import broken
 
 SHARE = 0.5
-"""share of the logarithm of a dtype's largest number, up to which operands count as far from an overflow: 44 for f32, 5.5 for f16.
-Sums of exponentials, squares and products of such numbers stay in range"""
+"""largest magnitude at which operands count as safe from overflow, as a share of the logarithm of the dtype's largest number: 44
+for f32, 5.5 for f16. Sums of exponentials, squares and products of such numbers stay in range"""
 
 
 def holds(assuming: Sequence[str], signature: Signature, point: Point) -> bool:
-    """Return whether all assumptions hold at a point. No overflow: all floats of the operands are finite and at most SHARE of the
-    logarithm of their dtype's largest number. Any other condition: no op of the definition breaks it there."""
+    """Return whether all assumptions hold at a point. "No overflow" holds where all operands' floats are finite and at most SHARE
+    of the logarithm of their dtype's largest number. Any other condition holds where no op of the definition breaks it."""
     graph, inputs = signature.graph, point_inputs(signature.graph, point)
     if OVERFLOW in assuming:
         for name, x in graph.inputs.items():

@@ -1,5 +1,5 @@
-"""comparison_pipeline: compares many kernels, none of them timed. Workers go from one to the next; meanwhile threads have the
-oracle evaluate the next ones and compare what was returned (judge.py defines both)."""
+"""comparison_pipeline: compares many kernels with the oracle without timing them. Workers run one kernel after another; meanwhile
+threads of this process have the oracle evaluate the next tasks and compare returned outputs (judge.py defines both)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tensor_graphs.measure.timing.one_thread import one_thread
 
 
 def compare(judge: Judge, asked: Sequence[JudgeTask]) -> Generator[tuple[JudgeTask, Verdict]]:
-    """Yield a verdict on each, none of them timed. Classes of sizes (size_classes.py) come first, and are filed here."""
+    """Yield each task with its verdict, untimed. Classes of sizes (size_classes.py) are compared first and stored."""
     return _Comparison(judge, asked).verdicts()
 
 
@@ -34,7 +34,7 @@ _DONE.set_result(None)
 
 
 class _TaskThreads:
-    """Threads that work through a queue, urgent tasks first."""
+    """Threads that work through a common queue, the most urgent tasks first."""
 
     def __init__(self, threads: int = 1) -> None:
         self._asked: PriorityQueue[tuple[int, int, Future[None], Callable[[], None] | None]] = PriorityQueue()
@@ -42,7 +42,7 @@ class _TaskThreads:
         self._threads = [threading.Thread(target=self._work, daemon=True, name="beside") for _ in range(threads)]
 
     def submit(self, work: Callable[[], None] | None, urgency: int) -> Future[None]:
-        """Queue a task; urgency 0 first. None, with 3: one thread ends."""
+        """Queue a task; urgency 0 runs first. Work None with urgency 3 ends one thread."""
         future: Future[None] = Future()
         self._asked.put((urgency, next(self._numbers), future, work))
         return future
@@ -73,16 +73,16 @@ class _TaskThreads:
 
 
 class _Comparison:
-    """Comparison of many kernels, by several workers where all are of this package: one from outside runs alone."""
+    """Comparison of many kernels. Several workers share it where all kernels are built-in; otherwise one worker runs everything."""
 
     def __init__(self, judge: Judge, asked: Sequence[JudgeTask]) -> None:
         self.judge = judge
         self.classes: dict[tuple[str, str], int] = {}
-        """(identity, signature's key) of a class of sizes -> its place in the queue"""
+        """(kernel's identity, signature's key) of a class of sizes -> its index in the queue"""
         classes: list[JudgeTask] = []
 
         def ask_first(kernel: Kernel, small: Signature | None) -> None:
-            """Queue the class of a question before it: `_class_of` would have the judge's worker run it for any caller."""
+            """Queue the class of sizes that a task depends on; else `Judge._class_of` would run it on the judge's own worker."""
             if small is None or judge.is_on_file(kernel, small) or (kernel.identity, small.key) in self.classes:
                 return
             ask_first(kernel, smaller(kernel, small))
@@ -91,28 +91,28 @@ class _Comparison:
 
         for task in asked:
             ask_first(task.kernel, smaller(task.kernel, task.signature))
-        # what takes long is begun early: the last one would keep a processor idle
+        # long tasks start early: a long last task would leave the other processors idle
         self.queue = [*classes, *sorted(asked, key=lambda task: -work(task.signature, pairs_at(task.signature, task.typical))[0])]
         self.found: list[Future[Verdict]] = [Future() for _ in self.queue]
         self.waits_for = [self._class_of(task) for task in self.queue]
-        """verdict on the class of each place, if one is asked for here"""
+        """future verdict on the class of sizes that each queued task depends on; None if that class is not queued"""
         on_host = any(device_of(task.kernel.backend).is_host for task in asked)
         most = judge.workers if on_host else judge.elsewhere
         self.workers = min(most, len(self.queue)) if all(task.kernel.ours for task in asked) else 1
         self._left = deque(range(len(self.queue)))
         self._ahead: dict[int, Future[None]] = {i: _DONE for i, task in enumerate(self.queue) if judge.is_foreseen(task)}
-        """place in the queue -> when the oracle has evaluated its first job; of some it did while compilers ran"""
+        """index in the queue -> future of the oracle's evaluation of the task's first job; done already for those foreseen"""
         self._stopped = False
         self._changed = threading.Condition()
-        """held while places are taken; notified where something may be ready"""
+        """held while an index is taken from the queue; notified whenever a task may have become ready"""
         for verdict in self.found[:len(self.classes)]:
             verdict.add_done_callback(self._look_further)
         self._tasks = _TaskThreads(1 if on_host else judge.side_threads)
 
     def verdicts(self) -> Generator[tuple[JudgeTask, Verdict]]:
-        """Yield them in the order in which they were asked for, except that long ones come first."""
+        """Yield the requested tasks with their verdicts, those with the most work first."""
         with ExitStack() as stack:
-            stack.callback(forget_tables)                           # of threads that end here
+            stack.callback(forget_tables)                           # the threads end now
             stack.enter_context(self._tasks)
             stack.enter_context(one_thread())                       # workers have the other processors
             stack.callback(self._stop)
@@ -144,7 +144,7 @@ class _Comparison:
         return None if place is None else self.found[place]
 
     def _next(self) -> int | None:
-        """Return the first place that waits for nothing, once there is one; None where none is left."""
+        """Remove and return the first queue index whose task is ready to run; waits for one. Return None when none is left."""
         with self._changed:
             while self._left:
                 ready = (i for i in self._left if i in self._ahead and self._ahead[i].done() and self._has_class(i))
@@ -166,7 +166,7 @@ class _Comparison:
         return verdict is None or verdict.done()
 
     def _run(self, i: int, worker: WorkerProcess) -> None:
-        """Have a worker run the kernel of this place; a thread in parallel decides whether it is right."""
+        """Have the worker run the kernel of task i; a parallel thread then decides whether its outputs are right."""
         task, class_verdict = self.queue[i], self.waits_for[i]
         self._look_ahead()
         self._ahead[i].result()
@@ -190,7 +190,7 @@ class _Comparison:
             self._tasks.submit(find, 0)
 
     def _look_ahead(self) -> None:
-        """Have the oracle evaluate some that are left and wait for no class: as many as workers, and one more."""
+        """Have the oracle evaluate the next tasks that wait for no class: as many as there are workers, and one more."""
         with self._changed:
             for i in list(itertools.islice(filter(self._has_class, self._left), self.workers + 1)):
                 if i not in self._ahead:
@@ -202,7 +202,7 @@ class _Comparison:
         self._ask_the_rest(i)
 
     def _ask_the_rest(self, i: int) -> None:
-        """Have a thread evaluate what later jobs need, unless there is a verdict before."""
+        """Have a thread evaluate what the later jobs of task i need, unless its verdict comes before."""
         def ask() -> None:
             self.judge.ask_the_rest(self.queue[i], lambda: self._stopped or self.found[i].done())
 
@@ -212,16 +212,16 @@ class _Comparison:
 
     @contextmanager
     def _another(self) -> Iterator[None]:
-        """Context manager: another worker that takes what is next; ended at once where nobody waits any more."""
+        """Context manager: start another worker that takes tasks from the queue; an exception in the body kills it immediately."""
         def take() -> None:
             while (i := self._next()) is not None:
                 try:
                     self._run(i, worker)
-                except BaseException as error:                      # met by who asks for the verdict, if anybody still does
+                except BaseException as error:                      # raised for whoever waits for the verdict, if anybody does
                     with suppress(InvalidStateError):
                         self.found[i].set_exception(error)
                     return
-            worker.close()                                          # here, as it takes 0.1 s and others work on
+            worker.close()                                          # in this thread: it takes 0.1 s, and the others work on
 
         with WorkerProcess(self.judge.worker.timeout) as worker:
             thread = threading.Thread(target=take, daemon=True, name="compare")
@@ -236,7 +236,7 @@ class _Comparison:
                 thread.join()
 
     def _stop(self) -> None:
-        """Begin nothing else, and cancel what has not ended."""
+        """Start no further task, and cancel the futures that have not ended."""
         with self._changed:
             self._stopped = True
             self._left.clear()

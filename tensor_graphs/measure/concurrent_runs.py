@@ -1,8 +1,7 @@
-"""concurrent_runs: runs a kernel again and again under load; one in C in two threads at once, as two sessions of a service do.
-
-No single run shows what two runs share by mistake (a static buffer, a table without a lock), or a race within a run. Each thread
-has operands and outputs of its own, of other values; of the first thread's runs the outputs farthest from a run alone are kept. The
-judge decides whether they are right: an honest kernel may add in another order each time."""
+"""concurrent_runs: runs a kernel many times under load; a C kernel in two threads simultaneously, as two sessions of a service do.
+A single run shows neither what two runs share by mistake (a static buffer, a table without a lock) nor a race within a run. Each
+thread has its own operands, with other values, and its own outputs. Of the first thread's runs, the outputs that differ most from
+those of an undisturbed run are kept. The judge compares these: a correct kernel may add in another order each time."""
 
 from __future__ import annotations
 
@@ -26,22 +25,22 @@ from tensor_graphs.runtime.segments.native import NativeList
 log = logging.getLogger(__name__)
 
 RUNS, SECONDS = 400, 0.2
-"""runs of the first thread, or seconds after which no other begins: 400 miss what is wrong 8 times of 300 once in 50,000"""
+"""runs of the first thread, and seconds after which no other begins: 400 miss a fault of 8 in 300 runs once in 50,000"""
 
 MEETINGS = 64
-"""places in a call of a C kernel at which another one is run"""
+"""positions within a call of a C kernel at which a second call is run"""
 
 SHORT, MOST_CALLS, CALLS_SECONDS = 1e-4, 1024, 1e-3
-"""seconds of a run that is mostly Python, native calls in a list of such runs, and seconds of a list of longer ones"""
+"""seconds of a short run, which is mostly Python; native calls in a list of short runs; seconds of a list of longer runs"""
 
 SWITCH_SECONDS = 1e-5
-"""interpreter switch interval: by default, a kernel of a few microseconds is rarely interrupted"""
+"""interpreter switch interval during these runs: with the default, a kernel of a few microseconds is rarely interrupted"""
 
 
 def run_under_load(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray],
                       others: Mapping[str, np.ndarray], out: Mapping[str, Guarded], binding: Mapping[str, int]) -> float:
-    """Run a plan on `inputs` while another thread runs it on `others` (next to Python code, other work). out: outputs of a run
-    alone on `inputs`, replaced by those of the run farthest from it. Return that distance. Raises what a run raises."""
+    """Run a plan repeatedly on `inputs` while another thread runs it on `others` (or numpy, if the plan is not one native call).
+    out: the outputs of an undisturbed run, replaced by those farthest from them. Return that distance. Raises what a run raises."""
     compiled, other = bind(plan, parameters), bind(plan, parameters)
     is_native = compiled.executors[0].one_native_call
     for segment in other.executors[0].segments:
@@ -89,8 +88,8 @@ def run_under_load(plan: Plan, parameters: Mapping[str, np.ndarray], inputs: Map
 
 def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray],
                     out: Mapping[str, Guarded], binding: Mapping[str, int], distance: float) -> None:
-    """Run a C kernel from outside on `inputs`, and in the middle of it on `others`, at each of MEETINGS places, if it compiles.
-    out: outputs, replaced where such a call's are farther than `distance` from those of the code alone."""
+    """Run a user-registered C kernel on `inputs`, interrupted at each of MEETINGS positions by a call on `others`, if it compiles.
+    out: set to the outputs farthest from those of an undisturbed call, if they are farther than `distance`."""
     try:
         kernel = Interleaved(call.image)
     except ToolchainError as error:
@@ -122,13 +121,13 @@ def run_interleaved(call: NativeCall, inputs: Mapping[str, np.ndarray], others: 
 
 
 def _fenced(out: Mapping[str, Guarded]) -> dict[str, np.ndarray]:
-    """Return arrays like these outputs, between guard zones: a kernel that writes there damages no heap here."""
+    """Return arrays shaped like these outputs, between guard zones, so that out-of-bounds writes damage no heap of this process."""
     return {name: Guarded(guard.array.shape, guard.array.dtype).array for name, guard in out.items()}
 
 
 def _calls_at_once(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray],
                    binding: Mapping[str, int]) -> int:
-    """Return the number of calls in one list: MOST_CALLS where a run is short, else those that take about CALLS_SECONDS."""
+    """Return the number of calls in one native list: MOST_CALLS where a run is short, else as many as take about CALLS_SECONDS."""
     began = now()
     compiled.run(inputs, dims=binding, out=out)
     took = now() - began
@@ -136,7 +135,7 @@ def _calls_at_once(compiled: CompiledGraph, inputs: Mapping[str, np.ndarray], ou
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    """Return 0 where all bits are equal, else the largest difference of two numbers."""
+    """Return 0 where all bits are equal, else the largest absolute difference of two elements."""
     if np.array_equal(bytes_of(a), bytes_of(b)):
         return 0.0
     with np.errstate(all="ignore"):

@@ -1,8 +1,8 @@
-"""dataset: measurements as flat rows for studies, one JSON line each; and such rows measured again here.
+"""dataset: exports measurements as flat rows for studies, one JSON line each; and measures such rows again on this machine.
 
-A row holds all that a model of times needs: the part as text, the kernel's identity, features of its sizes (bytes, flops, shapes,
-dtypes), the measurement, and where it was made. `tg db export` is the database's own format; only a replay reads these rows
-back."""
+A row holds the inputs of a model of run times: the part as text, the kernel's identity, features of its sizes (bytes, flops,
+shapes, dtypes), the measurement, and its environment. These rows are read back only by `replay`; to move a database, use `tg db
+export`."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ from tensor_graphs.records.logs import reason_of
 from tensor_graphs.records.rows import at_sizes
 
 FORMAT = 1
-"""version of the rows; an added field changes nothing"""
+"""version of the rows; adding a field does not change it"""
 
 NEEDED = ("graph", "kernel", "identity", "axes", "status", "median_ms")
 """fields of a row that a replay reads"""
 
 
 class DatasetError(TensorGraphsError):
-    """File that is no dataset, or a row of one that is incomplete."""
+    """File that is no dataset, or an incomplete row of a dataset."""
 
 
 class NotAgain(Exception):
-    """Measurement that cannot be made again here; the message tells why."""
+    """Measurement that cannot be repeated on this machine; the message gives the reason."""
 
 
 def rows(database: Database, step: Callable[[int, int], None] = lambda done, total: None) -> Iterator[dict[str, Any]]:
-    """Yield every trace of the database as a row, the oldest first. step: called with how many are done, of how many."""
+    """Yield every trace of the database as a row, the oldest first. step: called with the number of rows done and their total."""
     places = dict(queries.environments(database))
     graphs: dict[str, tuple[str, Signature | None]] = {}
     total = queries.trace_count(database)
@@ -69,16 +69,16 @@ def rows(database: Database, step: Callable[[int, int], None] = lambda done, tot
 
 
 def _read(database: Database, key: str) -> tuple[str, Signature | None]:
-    """Return the text of a graph, and its signature where it is one op that can be read here."""
+    """Return the text of a graph, and its signature if it is a single op that this version can read."""
     text, _ = queries.graph_text(database, key)
     try:
         return text, signature_of_graph(parse_graph(text))
-    except (ValueError, TensorGraphsError):                         # a whole graph, or an op that is not here
+    except (ValueError, TensorGraphsError):                         # an entire graph, or an op unknown to this version
         return text, None
 
 
 def features(signature: Signature | None, axes: Mapping[str, int]) -> dict[str, Any]:
-    """Return shapes and dtypes of a part's operands and outputs, bytes and flops of a call; null where not known."""
+    """Return shapes and dtypes of a part's operands and outputs, and bytes and flops of a call; None for what is unknown."""
     if signature is None or not (axes or not signature.dim_names):
         return {"operands": None, "outputs": None, "bytes": None, "flops": None}
     at = signature.binding(axes) if signature.dim_names else {}
@@ -91,17 +91,17 @@ def features(signature: Signature | None, axes: Mapping[str, int]) -> dict[str, 
 
 
 def _finite(value: float | None) -> float | str | None:
-    """Return a number for JSON, which has no infinity and no NaN."""
+    """Return the number unchanged if finite, else as a string: JSON has no infinity and no NaN."""
     return value if value is None or math.isfinite(value) else str(value)
 
 
 def asked_again(judge: Judge, name: str, identity: str, text: str, axes: Mapping[str, int], given: Given = (), *,
                 command: str) -> Verdict:
-    """Examine today what a row measured: this code, on this part, timed at these sizes, or (no axes) compared over all; store the
-    result. command: what a user types for it. Raises NotAgain."""
+    """Repeat the measurement of a row: the kernel of this name and identity on this part, timed at these sizes, or without axes
+    compared at all points. Store and return the verdict. command: what a user types to repeat it, for messages. Raises NotAgain."""
     try:
         kernel = kernel_named(name)
-    except KernelError as error:                                    # somebody's own
+    except KernelError as error:                                    # user-registered
         raise NotAgain(f"{_in_one_line(error)}: {command} --import FILE") from error
     if kernel.identity != identity:
         raise NotAgain("its source is another one today, which has no such row")
@@ -130,8 +130,8 @@ def _in_one_line(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Replayed:
-    """Row, and its measurement today. ratio: today's median over the row's. here: measured in this environment, so that the times
-    can be compared. why: reason that it was not measured again."""
+    """Row of a dataset and its measurement today. ratio: today's median over the row's. here: whether the row is of this
+    environment, so that the times can be compared. why: reason why it was not measured again."""
 
     line: int
     kernel: str
@@ -160,7 +160,7 @@ class Replayed:
 
 
 def replay(judge: Judge, lines: Iterator[str], limit: int, threads: int | None = None) -> Iterator[Replayed]:
-    """Measure again the first `limit` rows about single kernels, and store the results. Raises DatasetError for a bad line."""
+    """Measure the first `limit` rows of timed kernels again; store and yield the results. Raises DatasetError for a bad line."""
     asked = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -1,9 +1,9 @@
-"""dataset_files: writes the rows of a dataset to a file: JSON lines, CSV or Parquet, by its suffix.
+"""dataset_files: writes the rows of a dataset to a file: JSON lines, CSV or Parquet, by the file's suffix.
 
-    write(Path("rows.parquet"), rows(database))         the number of rows
+    write(Path("rows.parquet"), rows(database))         returns the number of rows
 
-CSV and Parquet have one column per field. Structured fields (axes, operands, where) are JSON text there; time samples are a list in
-Parquet, which needs pyarrow (the extra `parquet`)."""
+CSV and Parquet have one column per field, with structured fields (axes, operands, where) as JSON strings; time samples are a list
+in Parquet. Parquet needs pyarrow (the extra `parquet`)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ COLUMNS: Mapping[str, Kind] = {
     "samples_ms": "numbers", "baseline": "text", "baseline_ms": "number", "max_relative_error": "number",
     "p999_relative_error": "number", "norm_error": "number", "max_absolute_error": "number", "seed": "whole", "timer": "text",
     "verifier": "text", "timestamp": "text", "environment": "text", "where": "json"}
-"""field of a row -> what its column holds"""
+"""field of a row -> type of its column (whole: an integer)"""
 
 ROW_GROUP = 5000
-"""rows of a Parquet file that are in memory at once"""
+"""rows of a Parquet file that are in memory simultaneously"""
 
 Row = Mapping[str, Any]
 
@@ -68,7 +68,7 @@ def _write_parquet(file: Path, rows: Iterable[Row]) -> int:
 
 
 def _typed(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yield rows in Parquet's types: an infinite error is a number again."""
+    """Yield rows in Parquet's types: an infinite error, which JSON rows hold as a string, becomes a float again."""
     for row in rows:
         yield {name: _json(row[name]) if kind == "json" else float(row[name]) if kind == "number" and row[name] is not None
                else row[name] for name, kind in COLUMNS.items()}
@@ -80,13 +80,13 @@ WRITERS: Mapping[str, Callable[[Path, Iterable[Row]], int]] = {
 
 
 def require_suffix(file: Path) -> None:
-    """Raise DatasetError unless rows are written to files of this suffix."""
+    """Raise DatasetError unless the file's suffix is one of WRITERS."""
     if file.suffix not in WRITERS:
         raise DatasetError(f"{file.name!r} has no suffix of a dataset\n"
                            f"  fix: one of {', '.join(f'FILE{suffix}' for suffix in WRITERS)}")
 
 
 def write(file: Path, rows: Iterable[Row]) -> int:
-    """Write rows to a file in the form of its suffix; returns their number. Raises DatasetError, OSError."""
+    """Write rows to a file in the format of its suffix; return their number. Raises DatasetError, OSError."""
     require_suffix(file)
     return WRITERS[file.suffix](file, rows)

@@ -1,4 +1,4 @@
-"""definition_analysis: what an op's definition contains that a comparison depends on: sums, maxima and comparisons of floats."""
+"""definition_analysis: finds sums, maxima and comparisons of floats in an op's definition, which decide where it is compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensor_graphs.language.node import Node, walk
 
 @lru_cache(maxsize=1024)
 def definition_of(graph: Graph) -> Graph:
-    """Return the graph in atomic ops, with what loops are made of."""
+    """Return the graph expanded to atomic ops, including the ops of loop bodies."""
     return graph.with_roots(atoms_in(graph.roots))
 
 
@@ -30,7 +30,7 @@ def _varying(whole: Graph) -> set[Node]:
 
 @lru_cache(maxsize=1024)
 def adds_products(graph: Graph) -> bool:
-    """Return whether the definition adds up floats that are products of two computed ones, squares among them."""
+    """Return whether the definition sums floats and multiplies two values that both depend on inputs (squares included)."""
     whole = definition_of(graph)
     varies = _varying(whole)
     floats = [node for node in whole.nodes if node.dtype.kind == "float"]
@@ -44,7 +44,7 @@ def adds_floats(graph: Graph) -> bool:
 
 @lru_cache(maxsize=1024)
 def most_terms(graph: Graph) -> d.Dim:
-    """Return the number of terms of the longest sum of floats, a dim; 0 without one, or in f64, whose accumulators all show."""
+    """Return the number of terms of the longest float sum, a dim; 0 without one or in f64, where any narrower accumulator shows."""
     whole = definition_of(graph)
     varies = _varying(whole)
     counts = [d.product([node.inputs[0].shape[axis] for axis in node.attrs["axes"]]) for node in whole.nodes
@@ -54,8 +54,8 @@ def most_terms(graph: Graph) -> d.Dim:
 
 @dataclass(frozen=True)
 class Padded:
-    """Operands whose rows may begin with padding: floats with −∞, masks with False. Each with the axis of the maximum, counted from
-    the right. dims: those that give the length of such rows."""
+    """Operands whose rows may begin with padding. floats: padded with −∞; masks: with False; each maps an operand to the axis of
+    the maximum, counted from the right. dims: dims that give the length of such rows."""
 
     floats: Mapping[str, int] = field(default_factory=dict)
     masks: Mapping[str, int] = field(default_factory=dict)
@@ -64,8 +64,8 @@ class Padded:
 
 @dataclass(frozen=True)
 class OneSided:
-    """Operands of maxima whose rows may lie on one side of zero, each with the axes (from the right) of a row. straight: numbers
-    that a maximum is taken of, or that are compared; multiplied: factors of those, if there are none of the first kind."""
+    """Operands of maxima whose rows may all be on one side of zero -> axes of a row, from the right. straight: operands whose
+    numbers enter a maximum or a comparison unmultiplied; multiplied: factors of such numbers, if `straight` is empty."""
 
     straight: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     multiplied: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class OneSided:
 
 @lru_cache(maxsize=1024)
 def one_sided_operands(graph: Graph) -> OneSided:
-    """Return the operands of a graph's maxima, with the axes of the maximum, or all but the first where those change (pooling)."""
+    """Return the operands of a graph's maxima, with the axes of the maximum, or all but the first where shapes change (pooling)."""
     whole = definition_of(graph)
     names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
     straight, multiplied = dict[str, tuple[int, ...]](), dict[str, tuple[int, ...]]()
@@ -96,14 +96,14 @@ def one_sided_operands(graph: Graph) -> OneSided:
 
 
 def _behind_first(shape: Sequence[d.Dim]) -> tuple[int, ...]:
-    """Return all axes but the first, from the right; of one axis, that one."""
+    """Return all axes but the first, counted from the right; if there is only one axis, that axis."""
     return tuple(range(-max(1, len(shape) - 1), 0)) if shape else ()
 
 
 @lru_cache(maxsize=1024)
 def padded_operands(graph: Graph) -> Padded:
-    """Return the operands that reach a maximum along an axis by moves, choices and sums alone (a product of −∞ and 0 is NaN), and
-    the masks by which its values are chosen."""
+    """Return the float operands that reach a maximum over one axis through data movement, selections and additions alone (−∞ · 0 is
+    NaN), and the masks that select its values."""
     whole = definition_of(graph)
     names, varies = {node: name for name, node in whole.inputs.items()}, _varying(whole)
     operands: dict[str, dict[str, int]] = {"float": {}, "bool": {}}
@@ -124,7 +124,7 @@ def padded_operands(graph: Graph) -> Padded:
 
 
 def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set[tuple[str, str]]:
-    """Return (input, kind of its dtype) for numbers that become the operand by moves and sums, and bools that choose in it."""
+    """Return (input, kind of its dtype) for inputs that reach the operand by moves and additions, and bools that select in it."""
     inputs, seen, left = set[tuple[str, str]](), set[Node](), [operand]
     while left:
         node = left.pop()
@@ -145,7 +145,7 @@ def _reached(operand: Node, names: Mapping[Node, str], varies: set[Node]) -> set
 
 @lru_cache(maxsize=1024)
 def compares_operands(graph: Graph) -> bool:
-    """Return whether the definition compares floats that are numbers of its operands, not computed from them."""
+    """Return whether the definition compares two floats that are elements of its operands, moved or cast but not computed."""
     whole = definition_of(graph)
     stored: set[Node] = set()
     for node in whole.nodes:

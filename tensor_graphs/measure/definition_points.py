@@ -1,12 +1,12 @@
-"""definition_points: the points at which an op is compared because of what its definition contains.
+"""definition_points: chooses the points at which an op is compared because of particular constructs in its definition.
 
-    a sum of 2¹³ terms and more   one number for all terms, and slowly growing numbers: what one accumulator in f32 loses grows
+    a sum of 2¹³ terms and more   one number for all terms, and slowly growing numbers: the error of a single f32 accumulator grows
                                   with the number of terms, and random numbers of both signs hide it
-    a maximum along an axis       rows that begin with −∞, or with what a mask hides: a pass by blocks meets blocks of nothing else;
-                                  rows that are far below zero: a maximum that starts at any number, however low, meets less
-    a comparison of operands      neighbours of one dtype
+    a maximum along an axis       rows that begin with −∞ or with masked elements: a blocked pass meets blocks of nothing else;
+                                  rows far below zero: a maximum initialized with any finite number returns that number
+    a comparison of operands      neighbouring numbers of one dtype
 
-Any kernel from outside is run many times under load, at small sizes and at large ones."""
+A user-registered kernel also runs many times under load, at small and at large sizes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tensor_graphs.measure.points.extremes import ONE_SIDED
 from tensor_graphs.measure.points.inputs import Point, is_big, pairs
 
 LONG, LONGEST_PADDED = 1 << 13, 2048
-"""terms of a sum in f32 from which one accumulator may lose too much (4096 equal ones lose 4e-5); largest axis that begins with
-padding, several blocks of any kernel"""
+"""LONG: terms from which a single f32 accumulator may lose too much (4096 equal terms lose 4e-5). LONGEST_PADDED: largest size of
+an axis that begins with padding; several blocks of any kernel"""
 
 FEW = (2, 1)
-"""sizes of the dims next to a long one, where possible; the second where operands would be too large"""
+"""sizes of all other dims next to a long one; the second is used where operands would be too large at the first"""
 
 
 def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
-    """Return the points of a signature; none where its definition has none of these, or where they would take long."""
+    """Return the points for the constructs in a signature's definition; none where there are none or they take too long."""
     graph, points = signature.graph, long_sums(signature, seed)
     padded, longest = padded_operands(graph), None
     if padded.floats or padded.masks:
@@ -45,7 +45,7 @@ def hazard_points(signature: Signature, base: Mapping[str, int], seed: int) -> l
 
 
 def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list[Point]:
-    """Return the points at which whole rows lie on one side of zero: as many as each of ONE_SIDED rows needs, if that is quick."""
+    """Return points at which entire rows are on one side of zero: enough for all ONE_SIDED kinds of rows, as far as time allows."""
     operands, inputs = one_sided_operands(signature.graph), signature.graph.inputs
     if not operands.straight and not operands.multiplied:
         return []
@@ -58,7 +58,7 @@ def one_sided(signature: Signature, sizes: Mapping[str, int], seed: int) -> list
 
 
 def long_sums(signature: Signature, seed: int) -> list[Point]:
-    """Return the points of a sum of as many terms as are affordable, with small sizes of all other dims."""
+    """Return two points with the longest affordable float sum and small sizes of all other dims; none below LONG terms."""
     graph, terms = signature.graph, most_terms(signature.graph)
     dims = frozenset(map(str, d.symbols(terms)))
     for few in FEW:
@@ -70,7 +70,7 @@ def long_sums(signature: Signature, seed: int) -> list[Point]:
 
 
 def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]) -> list[Point]:
-    """Return the points of many runs next to another thread: the base, and the largest of these with ordinary values."""
+    """Return the points to run many times next to another thread: the base, and the largest of `points` with ordinary values."""
     def cost(point: Point) -> float:
         return seconds(signature, point.binding, by_rows=True)
 
@@ -80,8 +80,8 @@ def concurrent_points(signature: Signature, base: Point, points: Sequence[Point]
 
 
 def _largest(signature: Signature, dims: frozenset[str], others: Mapping[str, int], most: int) -> dict[str, int] | None:
-    """Return sizes at which these dims are as large as is affordable, up to `most`, and the others as in `others`, all within their
-    bounds; None where even their smallest take long."""
+    """Return sizes with `dims` as large as affordable, up to `most`, and other dims as in `others`, all within their bounds; None
+    where even the smallest take too long."""
     bounds = {n: d.bounds(dim) for n, dim in signature.graph.dims.items()}
     while True:
         sizes = {n: min(high, max(low, most if n in dims else others[n])) for n, (low, high) in bounds.items()}

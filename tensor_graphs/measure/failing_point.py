@@ -1,11 +1,11 @@
-"""failing_point: stores the point at which a kernel was wrong, so that it can be run again: in the trace's row, its inputs in a
-file.
+"""failing_point: stores the point at which a kernel was wrong, so that it can be run again: the point in the trace's row, its
+inputs in a file.
 
-The row has the point itself (sizes, seed, kind of values); the same version of the judge makes the same inputs of it. The file, in
-the user's cache folder, has the arrays and the graph's text, for other versions and for programs of a user's own:
+From the point (sizes, seed, kind of values) the same version of the judge generates the same inputs. The file, in the user's cache
+folder, has the arrays and the graph's text, for other versions and for programs of a user's own:
 
     with numpy.load(file) as z:
-        kernel.run([z["x0"], z["x1"]])          # 16- and 8-bit floats but float16 lie there as unsigned integers of their width"""
+        kernel.run([z["x0"], z["x1"]])     # 8- and 16-bit floats but float16 are stored as unsigned integers of their width"""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ from tensor_graphs.measure.where_wrong import in_words, wrong_elements
 log = logging.getLogger(__name__)
 
 MOST_BYTES, MOST_FILES = 64 << 20, 32
-"""uncompressed bytes of a point's inputs that are written; files in the folder: the oldest is removed for a new one"""
+"""most uncompressed bytes of a point's inputs that are written; most files in the folder, beyond which the oldest is removed"""
 
 GRAPH = "graph"
-"""array of a file that holds the graph's text"""
+"""name of the array in a file that holds the graph's text"""
 
 
 class FailingPointError(TensorGraphsError):
-    """A failing point that is not here any more, or whose file cannot be read."""
+    """Failing point that is no longer on this machine, or whose file cannot be read."""
 
 
 def folder() -> Path:
-    """Return the folder of the files."""
+    """Return the folder that holds the files of inputs."""
     return user_folder("failures")
 
 
 def kept(graph: Graph, point: Point) -> dict[str, Any]:
-    """Return a trace's conditions for a failing point, dims numbered as in `axes`, and write its inputs to a file."""
+    """Return a trace's conditions for a failing point, its dims numbered as in `axes`; write the point's inputs to a file."""
     numbered = _renamed(point, {n: f"d{i}" for i, n in enumerate(graph.dim_order)})
     fields = {f.name: getattr(numbered, f.name) for f in dataclasses.fields(Point)}
     defaults = {f.name: f.default for f in dataclasses.fields(Point)}
@@ -64,7 +64,7 @@ def _renamed(point: Point, names: Mapping[str, str]) -> Point:
 
 
 def point_of(graph: Graph, document: Mapping[str, Any]) -> Point:
-    """Return the point that `kept` describes, for a graph that may name its dims otherwise. Raises FailingPointError."""
+    """Return the point that `kept` described, with the dim names of this graph. Raises FailingPointError."""
     try:
         point = Point(**{name: _tuples(value) for name, value in document.items()})
         return _renamed(point, {f"d{i}": n for i, n in enumerate(graph.dim_order)})
@@ -77,7 +77,7 @@ def _tuples(value: Any) -> Any:
 
 
 def write(graph: Graph, point: Point) -> str:
-    """Write the inputs of a point; return the file's name, "" where they are too large or the folder is not writable."""
+    """Write the inputs of a point; return the file's name, or "" where they are too large or the folder is not writable."""
     arrays = point_inputs(graph, point)
     if sum(a.nbytes for a in arrays.values()) > MOST_BYTES:
         return ""
@@ -110,7 +110,7 @@ def read(file: Path) -> tuple[Graph, dict[str, np.ndarray]]:
 
 @dataclasses.dataclass(frozen=True)
 class ReplayedOutput:
-    """Output of a kernel at a point, compared with the oracle. words: the largest error, and where the output is wrong."""
+    """Output of a kernel at a point, compared with the oracle. words: describes the largest error and the wrong elements."""
 
     output: str
     error: float
@@ -119,12 +119,12 @@ class ReplayedOutput:
 
     @property
     def right(self) -> bool:
-        """Return whether the error is allowed, before what rounding explains."""
+        """Return whether the error is within the limit, without the larger errors that rounding may explain."""
         return self.error <= self.limit
 
 
 def beyond_one_call(point: Point | None) -> str:
-    """Return the message for a kernel that was wrong and is right in a single call, unedited."""
+    """Return the message for a kernel that was wrong in the judge's run and is right in a single call of its unedited code."""
     if point is not None and point.form != "apart" and point.form not in STORED:
         return ("the arrays lie apart here, and it was wrong where they do not: " + str(dataclasses.replace(point, sizes=())) +
                 "\n  fix: in a program of yours, the function on arrays that lie so")
@@ -139,8 +139,8 @@ def beyond_one_call(point: Point | None) -> str:
 
 
 def inputs_of(graph: Graph, conditions: Mapping[str, Any], same_judge: bool) -> tuple[Point | None, dict[str, np.ndarray], str]:
-    """Return the point of a trace's conditions, its inputs, and their origin in words: made from the row's seed where the same
-    version of the judge wrote it, else read from the file. Raises FailingPointError, InputError."""
+    """Return the point of a trace's conditions (None if read from the file), its inputs, and their origin as a phrase. Inputs are
+    generated from the row's seed if this version of the judge wrote it, else read. Raises FailingPointError, InputError."""
     if "wrong_at" not in conditions:
         raise FailingPointError("the trace says no point at which the kernel was wrong\n"
                                 "  fix: retry it (tg db retry TRACE): a verdict INCORRECT_NUMERICAL of today says one")

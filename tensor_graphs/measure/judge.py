@@ -1,7 +1,7 @@
-"""judge: compares what a worker returns with the float64 oracle, and writes the verdict (and the time) to the database.
+"""judge: compares a kernel's outputs with the float64 oracle, and stores the verdict (and the time) in the database.
 
-The worker is a separate process (worker_process.py, worker.py). Expected outputs stay here, and so does the clock that decides
-whether a time can be true. A crash, a hang or a wrong result is a row too."""
+The kernel runs in a worker, a separate process (worker_process.py, worker.py). Expected outputs stay in this process, and so does
+the clock that decides whether a time is plausible. A crash, a hang or a wrong result is stored as a row too."""
 
 from __future__ import annotations
 
@@ -116,81 +116,80 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NOTICED = {"f64": 64.0, "f32": 64.0, "f16": 2.0, "bf16": 2.0, "f8e4m3": 2.0, "f8e5m2": 2.0}
-"""unit roundoffs of the output beyond which rounding is examined (most kernels of narrow dtypes compute in f32, and round once)"""
+"""error of an output, in unit roundoffs, above which rounding is examined (kernels of narrow dtypes mostly compute in f32)"""
 
 LARGE_WORK = (5e6, 1 << 20)
-"""flops and bytes up to which a kernel is compared at the far end of its dims too (the oracle takes some 50 ms for it)"""
+"""flops and bytes up to which a kernel is also compared at the upper ends of its dims (some 50 ms for the oracle)"""
 
 PLAIN, PLAIN_WORK = "plain", 1e10
-"""name of the baseline under which the plain path's time is stored; flops beyond which that is not timed"""
+"""name of the baseline under which the plain path's time is stored; flops beyond which the plain path is not timed"""
 
 FEW_BYTES = 256 << 10
-"""work that moves less waits for memory rather than reads it: 64 KB, read cold next to a neighbour, came within 5 % of itself in 98
-% of pairs of 5 s over the arithmetic reference, in 44 % over the reading one (5 MB: half, and all)"""
+"""bytes; moving fewer is bound by latency, not bandwidth (`_bound`). Cold reads of 64 KB next to a busy neighbour, in pairs of 5 s,
+agree to 5 % in 98 % of pairs over the arithmetic reference, in 44 % over the reading one (5 MB: half, and all)"""
 
 FLOPS_PER_BYTE = 10.0
-"""work with more flops per byte is bound by arithmetic, on the CPUs we know. A constant, as measured rates differ from day to day
-and the reference of a kernel must not"""
+"""flops per byte above which work counts as bound by arithmetic. A constant, as measured rates differ from day to day and the kind
+of reference that a kernel is timed with must not"""
 
 FEW_WAYS, QUICK = 2, (1e8, 1 << 24)
-"""perturbations of timed runs that may be compared where the oracle is slow; flops and bytes up to which it is quick, some 20 ms"""
+"""number of different perturbations of timed runs where the oracle is slow; flops and bytes up to which it is quick (some 20 ms)"""
 
 SLOW = 0.25
-"""seconds of the oracle for an answer, beyond which kernels of this package are compared on copies of few rows, but for two
-points"""
+"""seconds of the oracle for one answer, above which built-in kernels are compared on copies of few rows, except at two points"""
 
 MOST_DRAWN = 1 << 25
-"""elements of an operand that are drawn again to see whether its rows depend on each other, where that spares slow answers"""
+"""elements of an operand up to which independence of its rows is tested (`_look_for_rows`) where the oracle is slow"""
 
 AT_ONCE = 256 << 20
-"""bytes of outputs that a worker keeps for the judge, about"""
+"""approximate bytes of outputs that a worker holds for the judge in one job"""
 
 RACES = 3
-"""runs of each point on another device than the host: its threads come in another order (of a large question at the first point)"""
+"""runs of each point (if slow: the first) on a device other than the host, as its threads come in another order each time"""
 
 LOOKED_AT = 2
-"""timed runs of which the outputs are compared, besides the last one"""
+"""timed runs whose outputs are compared, besides the last run"""
 
 LEAST_WAIT = 20.0
 SLOWER = 100.0
-"""seconds that a kernel may take: one may compile at first; and this many times the oracle's time; JOB_SECONDS in all at most"""
+"""LEAST_WAIT: seconds that every kernel may take, as it may compile first. SLOWER: multiple of the oracle's time allowed on top"""
 
 RUNS_BETWEEN = 8
-"""runs between two messages of a worker that times, about"""
+"""approximate number of runs between two messages of a worker that times a kernel"""
 
 SUSPICIOUS, APART, AGAIN = 10.0, 3.0, (0.1, 0.5)
-"""a time below the best known one by the first factor is measured again in a fresh worker; two times that differ by the second
-are no measurements; seconds that blocks of a repeated measurement last at least"""
+"""SUSPICIOUS: a time lower than the best stored one by this factor is measured again in a fresh worker. APART: two times that
+differ by this factor are rejected. AGAIN: least seconds of blocks in repeated measurements"""
 
 PROCESSES, PROCESS_SECONDS, MOST_ROUNDS = 12, 0.3, 2
-"""fresh workers over which a long measurement is spread, as the place of a process in memory makes a kernel faster or slower by
-some percent, a small one by a third; seconds in each at least; factor for their number where some found no quiet"""
+"""fresh workers over which a long measurement is spread, as a process's memory layout changes times by some percent, those of small
+kernels by a third; least seconds in each worker; factor for the number of workers where some found the machine busy"""
 
 IMPLAUSIBLE_FACTOR = 50.0
-"""a time this many times below the device's roofline is no time of this work (caches are at most 20 times as fast as memory)"""
+"""a time this many times below the device's roofline is implausible (caches are at most 20 times as fast as memory)"""
 
 TYPICAL = 20
-"""size of the dims, or the nearest in range, at which a kernel is compared for a class of sizes"""
+"""size of all dims (or the nearest size in range) at which a kernel is compared for a class of sizes"""
 
 BIG_WORK, BIG_TRAFFIC = 4e9, 2.5e8
-"""flops and bytes: sizes beyond them are compared at few points (the oracle takes a second for each)"""
+"""flops and bytes of sizes beyond which a kernel is compared at few points (the oracle takes a second for each)"""
 
 MEANINGS = "tensor_graphs.language."
-"""the modules that define what ops mean. They, and all modules whose code this one may run, are watched: a kernel's module may be
-imported in this process and could replace what is in them; a judge that finds that it did gives no verdict"""
+"""prefix of the modules that define the meaning of ops. These modules, and all whose code this module may run, are watched: a
+kernel's module imported in this process could replace their contents. A judge that finds a replacement gives no verdict"""
 
 ABOUT_TIMES = ("measure.judge.AGAIN", "measure.judge.BIG_TRAFFIC", "measure.judge.BIG_WORK", "measure.judge.IMPLAUSIBLE_FACTOR",
                "measure.judge.LEAST_WAIT", "measure.judge.SLOWER", "measure.judge.found_quiet",
                "measure.timing.bench.BUSY_SHARE", "measure.timing.bench.QUIET_SECONDS",
                "measure.isolation.worker_process.SILENT_SECONDS", "measure.isolation.worker_process.STOPPED_SECONDS")
-"""names in them that may be replaced: how long and how often something is measured"""
+"""names in watched modules that may be replaced: they set how long and how often something is measured"""
 
 
 @dataclass(frozen=True)
 class Verdict:
     """Judge's result for one kernel on one signature. samples: cold times [s]; plain: those of the plain path in the same run;
-    timing: the stored facts about the times; seed: of the values that no kernel could know; covered: result of `coverage.covered`;
-    point: where a number is wrong. JUDGE_ERROR: the judge's own code failed, and nothing is filed."""
+    timing: stored facts about the times; seed: seed of the inputs, secret from kernels; covered: result of `coverage.covered`;
+    point: where a number is wrong. Status JUDGE_ERROR: the judge's own code failed, and nothing is stored."""
 
     status: Status | Literal["JUDGE_ERROR"]
     error: float | None
@@ -208,7 +207,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class JudgeTask:
-    """Kernel on a signature, as `Judge.examine` takes it."""
+    """Kernel to examine on a signature; the fields are the arguments of `Judge.examine`."""
 
     kernel: Kernel
     signature: Signature
@@ -223,14 +222,14 @@ def _question(asked: JudgeTask) -> tuple[str, Signature, tuple[tuple[str, int], 
 
 
 def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
-    """Return the question about a kernel at the sizes that stand for a class."""
+    """Return the task of comparing a kernel at the small sizes that represent a class of sizes."""
     return JudgeTask(kernel, small, {n: d.clamp(TYPICAL, s) for n, s in small.graph.dims.items()})
 
 
 @dataclass
 class _Answers:
-    """Oracle's answers on one signature, by point. took: wall seconds; worked: this thread's processor seconds; held: bytes.
-    asking: held while the oracle evaluates; a stored answer is read without it."""
+    """Cached answers of the oracle on one signature, by point. took: wall seconds; worked: processor seconds of the thread; held:
+    bytes. asking: lock held while the oracle evaluates; stored answers are read without it."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
     rounding: dict[tuple[Point, Precision | None], dict[str, np.ndarray]] = field(default_factory=dict)
@@ -241,59 +240,59 @@ class _Answers:
 
 
 WORKERS, ELSEWHERE = 2, 6
-"""workers of comparison_pipeline.py at most: for kernels of which some compute on the host, each with all of its processors; and
-for others, whose workers spend their time in compilers and on operands (one for two processors)"""
+"""most workers of comparison_pipeline.py: if some kernels compute on the host, each with all its processors; and otherwise, where
+workers spend their time in compilers and on operands (one for two processors)"""
 
 SIDE_THREADS, CORES_FOR_SIDE_THREADS = 2, 8
 """threads of comparison_pipeline.py that evaluate the oracle and compare where no kernel computes on the host, and the processors
-they need. Four take as long: numpy releases the interpreter for about half of that work"""
+they need. Four threads are no faster: numpy releases the interpreter lock for about half of that work"""
 
 MUCH = 256 << 20
-"""bytes that the oracle holds for an answer, beyond which one thread at a time evaluates or compares, for their common memory"""
+"""bytes that the oracle holds for an answer, beyond which only one thread at a time evaluates or compares"""
 
 FOR_A_WORKER = 3
 MOST_HELD = 512 << 20
-"""signatures per worker whose answers are kept at least: one that is compared, one that runs, and the next; and as many as have
-this many bytes together"""
+"""least number of signatures per worker whose answers are cached (one is compared, one runs, one comes next), and bytes of answers
+that are kept beyond this number"""
 
 FORESEEN = 8
-"""questions that the oracle evaluates while compilers run"""
+"""number of tasks that the oracle evaluates in advance while compilers run"""
 
 
 class Judge:
-    """Runs kernels in a worker, compares, records; a context manager, one per process. For many untimed kernels:
-    comparison_pipeline.py."""
+    """Runs kernels in a worker, compares their outputs and stores verdicts; a context manager, one per process. To compare many
+    kernels without timing them, see comparison_pipeline.py."""
 
     def __init__(self, database: Database, *, timeout: float | None = None, threads: int | None = None,
                  rates: DeviceRates | None = None) -> None:
-        """rates: measured ones of this device; times below them are IMPLAUSIBLE. timeout: seconds after which a kernel counts as
-        hanging (default: `limit`, from what the oracle takes)."""
+        """timeout: seconds after which a kernel counts as hanging (default: `limit`, derived from the oracle's time). rates:
+        measured rates of this device; times that would need higher rates are IMPLAUSIBLE."""
         grow_heap()                                                 # the oracle makes and frees large arrays
         self.patient = timeout is None
         self.database, self.threads, self.rates = database, threads, rates or DeviceRates()
         self.worker = WorkerProcess(JOB_SECONDS if timeout is None else timeout)
         cores = usable_cores()
         self.workers = min(WORKERS, cores)
-        """workers that may compare at once …"""
+        """most workers that may compare simultaneously …"""
         self.elsewhere = max(self.workers, min(ELSEWHERE, cores // 2))
-        """… where no kernel computes on the host"""
+        """… and the most where no kernel computes on the host"""
         self.side_threads = SIDE_THREADS if cores >= CORES_FOR_SIDE_THREADS else 1
-        """threads that evaluate the oracle then"""
+        """threads that evaluate the oracle and compare in that case"""
         self._answers: dict[Signature, _Answers] = {}
-        """the last signatures' answers, FOR_A_WORKER or MOST_HELD; by signature, as points name dims and a key none"""
+        """cached answers, limited by FOR_A_WORKER and MOST_HELD; by signature, not its key, as points contain names of dims"""
         self._keeping = threading.Lock()
-        """held while `_answers` is looked up: the next kernels' answers are computed while workers run others"""
+        """held while `_answers` is looked up: other threads compute answers for the next kernels meanwhile"""
         self._much = threading.RLock()
-        """held over what takes MUCH; acquired before `_Answers.asking`"""
+        """held during work on more than MUCH bytes; acquired before `_Answers.asking`"""
         self._rows: dict[tuple[Signature, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
-        """(signature, sizes) -> rows along a fixed axis that are independent (`_look_for_rows`)"""
+        """(signature, sizes) -> independent rows along a fixed axis (`_look_for_rows`)"""
         self._points: dict[tuple[str, Signature, tuple[tuple[str, int], ...]], list[Point]] = {}
-        """(identity, signature, typical sizes) -> points of a coming comparison, as far as they were found ahead"""
+        """(identity, signature, typical sizes) -> points of a coming comparison, if already chosen"""
         self._later: dict[tuple[str, Signature, tuple[tuple[str, int], ...]], deque[Point]] = {}
-        """of these, points of jobs after the first that the oracle has not evaluated"""
+        """those of `_points` in jobs after the first that the oracle has not evaluated yet"""
         self._secrets: dict[str, int] = {}
         self._levels: dict[tuple[bool, Kind], float] = {}
-        """(native, kind) of a reference stream -> lowest level seen [s]"""
+        """(native, kind) of a reference stream -> lowest level measured [s]"""
         self._prepared: dict[tuple[str, str], tuple[str, ...]] = {}
         self._passed: dict[tuple[str, str], float | None] = {}
         """(identity, signature's key) -> the error on a class of smaller sizes; None where the kernel did not pass"""
@@ -307,12 +306,12 @@ class Judge:
         self.close()
 
     def ready(self) -> None:
-        """Start the worker, if there is none. Raises JudgeError."""
+        """Start the worker if none is running. Raises JudgeError."""
         with self._lock:
             self.worker.ready()
 
     def begin(self) -> None:
-        """Start the worker in the background unless there is one; errors surface where the worker is used."""
+        """Start the worker in the background if none is running; errors surface when the worker is used."""
         def start() -> None:
             with suppress(JudgeError):
                 self.ready()
@@ -329,12 +328,12 @@ class Judge:
         reused_arrays.clear()
 
     def expected(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
-        """Return the oracle's outputs, stored for the kernels of one signature; None: the op has no value at these sizes."""
+        """Return the oracle's outputs at a point, cached per signature; None where the op has no value at these sizes."""
         few = self._answer_of_few(signature, point)
         return few if few is None or point.rows is None else all_rows(signature.graph, point, few, outputs=True)
 
     def _answer_of_few(self, signature: Signature, point: Point) -> dict[str, np.ndarray] | None:
-        """Return `expected`, but where rows are copies of few, only those few."""
+        """Return `expected`; for a point whose rows are copies of a few rows, return only the few."""
         answer = self._stored_answer(signature, point)
         return None if answer is None else dict(self._restored(signature, point, answer))
 
@@ -343,7 +342,8 @@ class Judge:
         return Whole(answer, lambda: point_inputs(signature.graph, point, by_rows=True))
 
     def _stored_answer(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated] | None:
-        """Return the stored answer of the few rows; of outputs that are operands except for some rows, these rows."""
+        """Return the cached answer (evaluated if needed): only differing rows, or rows in which an output differs from an operand.
+        """
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
         key, answers = point.values, self._answers_of(signature)
@@ -354,7 +354,7 @@ class Judge:
         return answers.expected[key]
 
     def _memory_lock(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
-        """Return the lock to hold while the oracle evaluates a point or outputs are compared there."""
+        """Return the lock to hold while the oracle evaluates a point or its outputs are compared."""
         return self._much if held_by_oracle(signature.graph, point.binding) >= MUCH else nullcontext()
 
     def _evaluate(self, signature: Signature, point: Point, answers: _Answers) -> None:
@@ -373,8 +373,8 @@ class Judge:
         answers.expected[point.values] = outputs                        # last: who finds it there needs no lock
 
     def _oracle_outputs(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
-        """Evaluate the oracle at a point: the few rows that differ where it has such, or the rows in which an operand was
-        overwritten, as answers at all points are stored at once."""
+        """Return the oracle's outputs at a point in a compact form, as answers at all points are cached together: only the rows
+        that differ if others are copies, and only the changed rows of an output that is an overwritten operand."""
         if point.rows is not None:
             graph, few = few_of(signature.graph, point)
             return dict(interpret(graph, point_inputs(graph, few), dims=few.binding).outputs)
@@ -385,9 +385,9 @@ class Judge:
                 for name, array in outputs.items()}
 
     def _look_for_rows(self, signature: Signature, point: Point, most: int = BIG_INPUT) -> tuple[str, int] | None:
-        """Return rows along a fixed axis that do not depend on each other, and how many are enough, in the form of `Point.rows`;
-        None where there are none, or an operand has more than `most` elements. Decided from the oracle's answer at the point: some
-        of its rows have to come out of the same rows of its operands."""
+        """Return, in the form of `Point.rows`, a fixed axis along which rows do not depend on each other, and a sufficient number
+        of rows; None without such an axis or with an operand of more than `most` elements. Rows count as independent if the oracle
+        returns the same for some rows alone as in its answer for all."""
         key = signature, point.sizes
         if key not in self._rows:
             self._rows[key] = self._independent_rows(signature, point, most)
@@ -412,7 +412,7 @@ class Judge:
         return None
 
     def _answers_of(self, signature: Signature) -> _Answers:
-        """Return the oracle's answers on a signature; drop those on others except the last ones."""
+        """Return the cache of a signature's answers; drop the oldest caches of other signatures."""
         with self._keeping:
             current = self._answers.pop(signature, None) or _Answers()
             self._answers[signature] = current
@@ -422,14 +422,14 @@ class Judge:
             return current
 
     def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
-        """Return the oracle's outputs for all rows of a point whose rows are copies of few."""
+        """Return the oracle's outputs evaluated on all rows, for a point whose rows are copies of a few."""
         graph = signature.graph
         return dict(interpret(graph, point_inputs(graph, point, by_rows=True), dims=point.binding).outputs)
 
     def rounding(self, signature: Signature, point: Point, in_full: bool = False,
                  precision: Precision | None = None) -> dict[str, np.ndarray]:
-        """Return how far rounding may move each value of the float outputs: their running errors, or an estimate. in_full: for all
-        rows of a point whose rows are copies of few. precision: a kernel's, for `operand_precision`."""
+        """Return how far rounding may move each element of the float outputs: the running error, or an estimate. in_full: evaluate
+        all rows even if they are copies of a few. precision: to which the kernel rounds operands (operand_precision.py)."""
         graph = signature.graph
         if point.rows is not None and not in_full:
             return all_rows(graph, point, self._rounding_of_few(signature, point, precision), outputs=True)
@@ -441,7 +441,7 @@ class Judge:
         return errors[key]
 
     def _rounding_of_few(self, signature: Signature, point: Point, precision: Precision | None) -> dict[str, np.ndarray]:
-        """`rounding`, of the rows that differ."""
+        """Return `rounding` for only the rows of a point that differ."""
         graph, few = few_of(signature.graph, point)
         if graph is signature.graph:
             return self.rounding(signature, few, precision=precision)
@@ -451,7 +451,7 @@ class Judge:
 
     def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
                rows: np.ndarray | None = None, precision: Precision | None = None) -> ErrorReport:
-        """Return the error of an output relative to what rounding explains. rows: it consists of these rows of the output."""
+        """Return the error of an output, less what rounding explains. rows: numbers of the rows in `out`, if not all."""
         t = signature.graph.outputs[name].type
         dtype, limit = t.dtype, same_math_limit((t,), precision)
         roundings = ROUNDINGS * operand_precision.widened(dtype, precision)
@@ -469,7 +469,7 @@ class Judge:
 
     def _wrong_rows(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, limit: float,
                     in_full: bool, precision: Precision | None = None) -> np.ndarray:
-        """Return for each row of an output whether it is off by more than is allowed and rounding explains."""
+        """Return for each row of an output whether its error exceeds both the limit and what rounding explains."""
         dtype = signature.graph.outputs[name].dtype
         outs, refs = rows_of(out), rows_of(ref)
         errors = row_errors(outs, refs, dtype)
@@ -480,10 +480,10 @@ class Judge:
         return np.asarray(~(errors <= limit))
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
-        """Return the seconds that a worker may be silent over these points before it counts as hanging; None: as long as the job.
+        """Return the seconds without a message after which a worker counts as hanging; None: the worker's own timeout for the job.
 
-        The oracle computes every op by its definition in numpy, so its time tells how much work this is, and how busy the machine
-        is."""
+        The oracle computes every op by its definition in numpy, so its time at these points shows how much work they are, and how
+        busy the machine is."""
         if not self.patient:
             return None
         took = self._answers_of(signature).took.copy()                # at once, while others ask
@@ -495,7 +495,7 @@ class Judge:
         return min(JOB_SECONDS, LEAST_WAIT + SLOWER * seconds + between)
 
     def points(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
-        """Return the points at which a kernel is compared: those at which the op has a value. Raises JudgeError without any."""
+        """Return the points at which a kernel is compared: candidates where the op has a value. Raises JudgeError without any."""
         return self._with_value(signature, self._candidates(kernel, signature, typical))
 
     def _with_value(self, signature: Signature, points: Sequence[Point]) -> list[Point]:
@@ -503,7 +503,7 @@ class Judge:
         return [p for p in points if self._stored_answer(signature, p) is not None]
 
     def _candidates(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int]) -> list[Point]:
-        """Return the points of `points` before the oracle evaluates most of them; the first one has a value."""
+        """Return the candidates for `points`, most of them not yet evaluated by the oracle; the op has a value at the first."""
         graph = signature.graph
         sizes = work_points(graph, typical)
         affordable = [p for p in sizes if not _big(signature, p) and is_held(graph, p)]
@@ -544,17 +544,17 @@ class Judge:
 
     def examine(self, kernel: Kernel, signature: Signature, typical: Mapping[str, int], *,
                 time_at: Mapping[str, int] | None = None, budget: float = 0.3, verify: bool = True, given: Given = ()) -> Verdict:
-        """Run a kernel and compare it with the oracle; with time_at, time it there too, interleaved with the plain path. Nothing is
-        stored.
+        """Run a kernel and compare it with the oracle; with time_at, also time it there, interleaved with the plain path. Nothing
+        is stored.
 
-        verify: compare at many points; otherwise only where it is timed (it has a verdict already). given: operands whose values,
-        where it is timed, come from elsewhere. Raises JudgeError when the kernel cannot be judged at all, InputError when `given`
+        verify: compare at many points; if False, only where it is timed (it has a verdict already). given: operands whose values in
+        the timed runs come from a descriptor. Raises JudgeError when the kernel cannot be judged at all, InputError when `given`
         does not fit."""
         return self.examine_interleaved([JudgeTask(kernel, signature, typical, time_at, verify, given)], budget=budget)[0]
 
     def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
-        """Examine kernels that are to be compared with each other: a long measurement is spread over several workers, and each
-        round measures a part of every kernel, so that what changes within minutes affects all alike.
+        """Examine kernels whose times are to be compared: a long measurement is spread over several workers, and each round
+        measures a part of every kernel, so that what changes within minutes affects all kernels alike.
 
         budget: seconds for each kernel. until: time (perf_counter) after which only each kernel's first part begins."""
         refuse_replaced()
@@ -576,8 +576,8 @@ class Judge:
         return self._slower(verdict, again, doubt) if again.status == "PASSED" else again
 
     def _rounds(self, asked: Sequence[JudgeTask], budget: float, least: float, until: float) -> list[Verdict]:
-        """Return a verdict for each: from one worker, or several for a part of the budget each, more where it was not quiet enough,
-        fewer where the time is over. Several only measure: what a process has allocated shows in its times."""
+        """Return a verdict for each task. A large budget is divided among several workers, which then only time a kernel, as memory
+        that a process has allocated changes its times; more are used if the machine was too busy, fewer once `until` has passed."""
         parts = max(1, min(PROCESSES, int(budget / PROCESS_SECONDS)))
         several = parts > 1
         verdicts: dict[int, Verdict] = {}
@@ -612,7 +612,7 @@ class Judge:
         return [verdicts[number] for number in range(len(asked))]
 
     def _compared_points(self, asked: JudgeTask) -> list[Point]:
-        """Return the points at which a kernel will be compared; at some its op may have no value."""
+        """Return the points at which a kernel will be compared; at some of them the op may have no value."""
         shown = self._drawn_points(asked)
         if asked.kernel.assuming:
             shown = [p for p in shown if holds(asked.kernel.assuming, asked.signature, p)]
@@ -635,7 +635,7 @@ class Judge:
         return self._candidates(asked.kernel, asked.signature, asked.typical)
 
     def _class_of(self, kernel: Kernel, signature: Signature) -> Signature | None:
-        """Return the smaller fixed sizes at which a kernel has passed at all points, comparing now if needed; None without."""
+        """Return the smaller fixed sizes at which a kernel has passed at all points (compares it now if needed), or None."""
         small = smaller(kernel, signature)
         if small is None:
             return None
@@ -647,7 +647,7 @@ class Judge:
         return None if error is None or not error <= same_math_limit(small.spec.outputs, kernel.precision) else small
 
     def is_on_file(self, kernel: Kernel, small: Signature) -> bool:
-        """Return whether a kernel has a verdict on a class of sizes, here or in the database."""
+        """Return whether a kernel has a verdict on a class of sizes, in this object or in the database."""
         key = kernel.identity, small.key
         if key not in self._passed:
             rows = queries.latest_traces(self.database, environment_of(kernel.backend, self.threads), verifier=VERIFIER)
@@ -658,14 +658,14 @@ class Judge:
         return True
 
     def note_class(self, kernel: Kernel, small: Signature, verdict: Verdict) -> None:
-        """Store the verdict at the sizes that stand for a class: its members need it."""
+        """Remember the verdict at the sizes that represent a class: verdicts at its other sizes depend on it."""
         self._passed[kernel.identity, small.key] = verdict.error if verdict.status == "PASSED" else None
 
     def returned(self, asked: JudgeTask, worker: WorkerProcess,
                  given_up: Callable[[], bool] = lambda: False) -> Verdict | Callable[[], Verdict]:
         """Have a worker run a kernel at all its points: return the verdict, or a function that compares the outputs and needs no
-        worker. A kernel from outside is compared at once: where one has failed nothing else runs in its process. given_up: polled
-        before each job; raises JudgeError where nobody waits any more."""
+        worker. A user-registered kernel is compared immediately, as nothing else may run in a process after it failed. given_up:
+        polled before each job; if it returns True, JudgeError is raised."""
         kernel, signature = asked.kernel, asked.signature
         if not kernel.ours:
             return self.examine(kernel, signature, asked.typical)
@@ -679,7 +679,7 @@ class Judge:
             lambda asked: result.compared() or self._with_class(asked, self._passed_verdict(signature, [result])), asked)
 
     def look_ahead(self, asked: JudgeTask) -> None:
-        """Have the oracle evaluate a worker's first job on this question, except for a kernel from outside. Ignores errors."""
+        """Have the oracle evaluate the first job of a task; does nothing for a user-registered kernel. Ignores errors."""
         small = smaller(asked.kernel, asked.signature)
         if not asked.kernel.ours or (small is not None and (asked.kernel.identity, small.key) not in self._passed):
             return
@@ -691,7 +691,7 @@ class Judge:
             self._points[_question(asked)] = shown
 
     def ask_the_rest(self, asked: JudgeTask, enough: Callable[[], bool]) -> None:
-        """Have the oracle evaluate the later jobs of a question, until it is enough, while a worker runs the first."""
+        """Have the oracle evaluate the later jobs of a task while a worker runs the first, until `enough` returns True."""
         later = self._later.get(_question(asked), deque[Point]())
         with suppress(Exception):
             while later and not enough():
@@ -700,11 +700,11 @@ class Judge:
             self._later.pop(_question(asked), None)
 
     def is_foreseen(self, asked: JudgeTask) -> bool:
-        """Return whether the oracle has evaluated the first job on this question."""
+        """Return whether the oracle has evaluated the first job of this task."""
         return _question(asked) in self._points
 
     def foresee(self, asked: Sequence[JudgeTask], enough: Callable[[], bool]) -> None:
-        """Have the oracle evaluate what `compare` will need first, until it is enough, while compilers run."""
+        """Have the oracle evaluate, while compilers run, what `compare` will need first, until `enough` returns True."""
         with one_thread():
             for task in asked[:FORESEEN]:
                 if enough():
@@ -717,13 +717,13 @@ class Judge:
                 self.ask_the_rest(task, enough)
 
     def _final_verdict(self, asked: JudgeTask, dialogues: Sequence[_Dialogue]) -> Verdict:
-        """Return the verdict on a kernel whose outputs are right."""
+        """Return the verdict on a kernel whose outputs are right, with its times if it was timed."""
         right = self._passed_verdict(asked.signature, dialogues) if asked.time_at is None else self._timed_verdict(asked, dialogues)
         return self._with_class(asked, right)
 
     def _part(self, asked: JudgeTask, *, several: bool, budget: float, least: float, baseline: bool) -> Verdict | _Dialogue:
-        """Return one worker's measurement, or why the kernel does not pass. Impossible times are measured again in longer blocks of
-        a fresh worker, as the machine may be busy. several: another worker has compared the kernel."""
+        """Return one worker's measurement, or a verdict if the kernel does not pass. Impossible times are measured again in longer
+        blocks in a fresh worker, as the machine may be busy. several: another worker has compared the kernel already."""
         kernel, signature = asked.kernel, asked.signature
         timing = self._timing(asked, budget, least, baseline)
         shown = [] if several else self._compared_points(asked)
@@ -744,8 +744,8 @@ class Judge:
 
     def _run_kernel(self, kernel: Kernel, signature: Signature, shown: Sequence[Point],
                     timing: Timing | None) -> Verdict | _Dialogue:
-        """Return the dialogue of a run whose outputs are right, or a verdict, after which a kernel from outside loses its
-        worker."""
+        """Return the dialogue of a run whose outputs are right, else a verdict; after it a user-registered kernel's worker is
+        replaced."""
         result = self._run_jobs(kernel, signature, shown, timing)
         if isinstance(result, Verdict) and not kernel.ours:
             self.worker.leave()
@@ -753,9 +753,9 @@ class Judge:
 
     def _run_jobs(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                later: WorkerProcess | None = None, given_up: Callable[[], bool] = lambda: False) -> Verdict | _Dialogue:
-        """Run a job, or several for points with large outputs, which the worker holds in memory. Points at which the op has no
-        value are left out; errors of a point are raised when its job comes. later: this worker, whose outputs are read, and
-        `_Dialogue.compared` (of the last job) is left to the caller."""
+        """Run a kernel at points in one job, or in several jobs if outputs are large, as the worker holds them in memory. Points at
+        which the op has no value are skipped; errors of a point are raised when its job starts. later: worker to use; the last
+        job's outputs are then copied, and the caller compares them by `_Dialogue.compared`."""
         earlier: list[_Dialogue] = []
         jobs = _jobs(signature, shown)
         for number, job in enumerate(jobs):
@@ -813,7 +813,7 @@ class Judge:
             dialogue.close()
 
     def _not_run(self, kernel: Kernel, reply: Reply, dialogue: _Dialogue) -> Verdict:
-        """Return the verdict of a reply other than RAN. Raises KernelError and InputError where the claim of one holds."""
+        """Return the verdict for a reply other than RAN. Raises KernelError or InputError where a reply of that kind is true."""
         match reply.status:
             case "OTHER" if not dialogue.loaded and _edited(kernel):
                 raise KernelError(reply.log + "\n  fix: start this process again, so that both see the same source")
@@ -827,8 +827,8 @@ class Judge:
         raise ProtocolError(f"{reply.status}: {reply.log}")
 
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
-        """Return the inputs from which this kernel prepares something, as it declares them. One from outside this package is asked
-        in the worker: its declaration may raise, hang, or be anything. Raises _Refused."""
+        """Return the inputs from which this kernel declares that it prepares something. A user-registered kernel's declaration is
+        evaluated in the worker, as it may raise, hang, or return anything. Raises _Refused."""
         if kernel.prepare is None or kernel.ours:
             return prepared_names(signature.graph, kernel)
         key = kernel.identity, signature.key
@@ -850,7 +850,7 @@ class Judge:
         return self._prepared[key]
 
     def secret(self, signature: Signature) -> int:
-        """Return the seed of values that expose a remembered or prepared answer: drawn for each signature, stored with the row."""
+        """Return the secret seed of inputs that expose remembered or precomputed answers; drawn per signature, stored in rows."""
         return self._secrets.setdefault(signature.key, 10_000 + secrets.randbelow(1 << 31))
 
     def _timing(self, asked: JudgeTask, budget: float, least: float, baseline: bool) -> Timing:
@@ -866,14 +866,14 @@ class Judge:
         return timing
 
     def _renewable(self, asked: JudgeTask) -> tuple[str, ...]:
-        """Return the operands that can get new values altogether, once in a measurement: it is slow."""
+        """Return the operands that can get entirely new values; done once in a measurement, as it is slow."""
         supplied = {name for name, _ in asked.given}
         prepared = self.prepared(asked.kernel, asked.signature)
         names = changeable(asked.signature.graph, pairs(asked.time_at or {}), prepared)
         return tuple(name for name in names if name not in supplied)
 
     def _perturbation(self, kernel: Kernel, signature: Signature, timing: Timing, run: int, secret: int, salt: int) -> Perturb:
-        """Return how the operands of a timed run were perturbed."""
+        """Return the perturbation of the operands in a timed run."""
         prepared = self.prepared(kernel, signature)
         return perturbed(signature.graph, timing.point.sizes, *timing.way(run, secret, salt), prepared)
 
@@ -884,7 +884,7 @@ class Judge:
                        covered=covered(shown, signature) if shown else {})
 
     def _with_class(self, asked: JudgeTask, verdict: Verdict) -> Verdict:
-        """Return a verdict of few points with what its class adds: the larger error, and a note."""
+        """Return a PASSED verdict of few points combined with its class's: the larger of both errors, and a note."""
         small = smaller(asked.kernel, asked.signature) if verdict.status == "PASSED" and verdict.covered else None
         error = None if small is None else self._passed.get((asked.kernel.identity, small.key))
         if small is None or error is None:
@@ -893,7 +893,7 @@ class Judge:
                        covered={**verdict.covered, "and": f"all points of {small.title()}"})
 
     def _timed_verdict(self, asked: JudgeTask, dialogues: Sequence[_Dialogue]) -> Verdict:
-        """Return the verdict on a kernel that is right: PASSED, or IMPLAUSIBLE where the device cannot be so fast."""
+        """Return the verdict on a timed kernel whose outputs are right: PASSED, or IMPLAUSIBLE if the device cannot be so fast."""
         kernel, signature, binding = asked.kernel, asked.signature, asked.time_at or {}
         bound = _bound(signature, binding)
         right = self._passed_verdict(signature, dialogues)
@@ -907,7 +907,7 @@ class Judge:
         return replace(right, samples=weighed.cold, plain=weighed.plain, timing=timing)
 
     def _doubt(self, asked: JudgeTask, verdict: Verdict) -> str:
-        """Return why a time is measured a second time before it is believed; "" when it is not."""
+        """Return the reason for which a time is measured again before it is stored; "" if there is none."""
         signature = asked.signature
         if asked.time_at is None or verdict.status != "PASSED":
             return ""
@@ -920,7 +920,7 @@ class Judge:
 
     @staticmethod
     def _slower(first: Verdict, second: Verdict, doubt: str) -> Verdict:
-        """Return the slower of two measurements; IMPLAUSIBLE when they are too far apart."""
+        """Return the slower of two measurements; IMPLAUSIBLE if they differ by more than the factor APART."""
         one, two = statistics.median(first.samples), statistics.median(second.samples)
         if max(one, two) > APART * min(one, two):
             return replace(first, status="IMPLAUSIBLE", log=f"{doubt}; measured again, {two * 1e3:.3g} ms", samples=(), plain=())
@@ -928,7 +928,7 @@ class Judge:
         return replace(slower, timing={**slower.timing, "measured_twice": [one * 1e3, two * 1e3]})
 
     def _floor(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> float:
-        """Return a time [s] that no kernel of its device beats; of arithmetic only where no formula saves any."""
+        """Return a time [s] that no kernel on its device beats; flops count only for ops that no formula computes with fewer."""
         device = device_of(kernel.backend)
         peaks = device.peaks()
         rates = self.rates if device.is_host else DeviceRates(peaks.get(READ, math.inf), peaks.get(FLOPS, math.inf))
@@ -938,8 +938,8 @@ class Judge:
 
     def _compare(self, signature: Signature, point: Point, reported: ReportedOutput, read: Callable[[int], np.ndarray],
                  worst: list[float], returned: str | None = None, precision: Precision | None = None) -> Verdict | None:
-        """Return why the outputs that come next are wrong, or None; `read` yields their bytes, `worst` collects the errors.
-        returned: their digest at the end of the block in which the kernel returned them. precision: the kernel's."""
+        """Return a verdict if the next outputs of the worker are wrong, else None. read: yields the outputs' bytes. worst: collects
+        the errors. returned: digest of the outputs when the block of their run ended. precision: the kernel's."""
         if reported.outside:
             return _failure("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(reported.outside)}")
         if reported.mutated:
@@ -1007,7 +1007,7 @@ class Judge:
         return None
 
     def _read_rows(self, signature: Signature, point: Point, name: str, count: int, read: Callable[[int], np.ndarray]) -> Updated:
-        """Return an output of which the worker sent only changed rows. Raises ProtocolError where that is not valid."""
+        """Return an output of which the worker sent only the changed rows. Raises ProtocolError if these are not valid."""
         t, base = signature.graph.outputs[name].type.at(point.binding), bases(signature.graph, point.binding).get(name)
         shape = tuple(map(int, t.shape))
         if base is None or count > math.prod(shape[:-1]):
@@ -1022,7 +1022,7 @@ class Judge:
 
     def record(self, kernel: Kernel, signature: Signature, verdict: Verdict, binding: Mapping[str, int] | None,
                given: Given = ()) -> TraceRecord | None:
-        """Store a verdict (binding None) or a time; return the row. Raises JudgeError: this process was changed."""
+        """Store a verdict (binding None) or a time; return the row. Raises JudgeError if code of this process was replaced."""
         refuse_replaced()                                           # here too: `examine_interleaved` itself may have been replaced
         if verdict.status == JUDGE_ERROR:
             log.error("%s", verdict.log)
@@ -1049,20 +1049,20 @@ class Judge:
 
 def _rounding(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int], expected: Mapping[str, np.ndarray],
               precision: Precision | None) -> dict[str, np.ndarray]:
-    """Return the running errors of a graph's float outputs, or estimates."""
+    """Return the running errors of a graph's float outputs, or estimates where a running error is too much work."""
     errors = operand_precision.running_errors(graph, inputs, binding, precision)
     return {name: operand_precision.neighbours(expected[name], graph.outputs[name].dtype, precision) if error is None else error
             for name, error in errors.items()}
 
 
 def _update_worst(worst: list[float], report: ErrorReport) -> None:
-    """Keep the larger error of each kind, or NaN."""
+    """Update the largest error of each kind in place; NaN counts as largest."""
     for i, value in enumerate((report.max_relative_error, report.p999, report.norm_error, report.max_absolute_error)):
         worst[i] = value if not value <= worst[i] else worst[i]
 
 
 def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | None) -> str:
-    """Return words for where an output is wrong most. picked: the rows that were compared, where these are not all."""
+    """Return a phrase with the position of the largest error. picked: mask of the rows that were compared, if not all were."""
     if worst is not None and picked is not None:
         row, *rest = worst.index
         row = int(np.flatnonzero(picked)[row])
@@ -1071,13 +1071,13 @@ def _at_worst(worst: Worst | None, shape: Sequence[int], picked: np.ndarray | No
 
 
 class _Dialogue:
-    """Messages of a worker in the middle of a job, and their times: outputs that are there, blocks that begin and end."""
+    """Exchange of messages with a worker during a job, with their times: outputs are ready, a block of runs begins or ends."""
 
     def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
                  later: WorkerProcess | None = None, earlier: Sequence[_Dialogue] = (),
                  precision: Precision | None = None) -> None:
-        """later: outputs of this worker are read when they are there, and compared on demand: it may run something else then.
-        earlier: dialogues of the jobs at other points of the same question. precision: the kernel's."""
+        """later: worker whose outputs are copied when ready and compared on demand, so that it can run something else. earlier:
+        dialogues of the same task's jobs at other points. precision: the kernel's."""
         self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
         self.earlier, self.precision = earlier, precision
         self.worker = later or judge.worker
@@ -1086,44 +1086,44 @@ class _Dialogue:
         self.forget()
 
     def forget(self) -> None:
-        """Reset all state: the job begins, maybe again."""
+        """Reset all state: the job begins, or begins again."""
         self.close()
         self._kept = None
         self.before: type[Mark] | None = None
         """the previous message's type"""
         self.at = ""
-        """where the kernel is being run, in words of a verdict"""
+        """position in the job at which the kernel is being run, as a phrase for a verdict"""
         self.blocks: list[Block] = []
         self.worst = list(_worst(self.earlier)) if self.earlier else [0.0, 0.0, 0.0, 0.0]
         self.runs: list[int] = []
         self.anew: set[int] = set()
         self.digests: dict[int, str] = {}
-        """run -> digest of its stored outputs at the end of its block"""
+        """run -> digest of its stored outputs, taken when its block ended"""
         self._begun, self._secret, self._others = 0.0, 0, 0.0
         self._scheduled: tuple[float, ...] = ()
         self._secrets: list[tuple[int, int]] = []
-        """first run of each block, and the seed of its runs"""
+        """first run of each block, and the seed of the block's runs"""
         self._salts: Mapping[int, int] = {}
         self._shown: tuple[ReportedOutput, ...] = ()
         self._verdict: tuple[Verdict | None] | None = None
 
     @property
     def covers(self) -> list[Point]:
-        """Points of all jobs of the question so far."""
+        """Points of all jobs of the task so far."""
         return [p for dialogue in (*self.earlier, self) for p in dialogue.points]
 
     @property
     def loaded(self) -> bool:
-        """Return whether the kernel was imported, according to the worker."""
+        """Return whether the worker has reported that the kernel was imported."""
         return self.before is not None
 
     def placed(self, reply: Reply) -> str:
-        """Return the log of a reply, with the point where the worker died or hung; exceptions name it themselves."""
+        """Return the log of a reply, with the point at which the worker died or hung; exceptions name their point themselves."""
         first, line, rest = reply.log.partition("\n")
         return f"{first}{self.at}{line}{rest}" if reply.status == "TIMEOUT" or first.startswith(DIED) else reply.log
 
     def __call__(self, mark: Mark, at: float) -> dict[str, Any] | None:
-        """Take a message and return the answer. Raises ProtocolError, also for a message that is not due."""
+        """Process a message and return the answer to the worker. Raises ProtocolError, also for a message out of order."""
         if type(mark) not in AFTER[self.before] or (self.timing is None and isinstance(mark, Begin)):
             raise ProtocolError(f"{type(mark).__name__} after {'nothing' if self.before is None else self.before.__name__}")
         self.before = type(mark)
@@ -1180,7 +1180,7 @@ class _Dialogue:
         return None
 
     def _due(self, name: str) -> set[int]:
-        """Return the runs of these blocks whose outputs have to be stored."""
+        """Return the runs of the blocks of this name whose outputs must have been stored."""
         assert self.timing is not None
         return {run for block, (first, secret) in zip(self.blocks, self._secrets, strict=True) if block.name == name
                 for run in range(first + WARM_UP, first + len(block.whole))
@@ -1192,19 +1192,19 @@ class _Dialogue:
         return most_kept(sum(int(t.size()) * t.dtype.itemsize for t in types))
 
     def end(self) -> None:
-        """Raise ProtocolError unless the job's last message has come."""
+        """Raise ProtocolError unless the job's last message has arrived."""
         last = Shown if self.timing is None else Kept
         if self.before is not last:
             raise ProtocolError(f"the job ended without the word {last.__name__}")
 
     def others(self) -> float:
-        """Return the seconds for which processors have worked for others than the worker and this process."""
+        """Return the seconds for which processors have worked for other processes than the worker and this process."""
         worker = self.worker.pid
         return process_tree.machine_worked() - (process_tree.worked(worker) if worker else 0.0) - time.process_time()
 
     def scheduled(self) -> tuple[float, ...]:
-        """Return seconds for which the worker's first thread and this one waited for a processor; for which the worker's had one;
-        and for which its other threads waited. () where unknown. The worker sleeps meanwhile."""
+        """Return () where unknown, else seconds for which the worker's first thread and this thread waited for a processor, for
+        which the worker's first thread ran, and for which its other threads waited. The worker sleeps meanwhile."""
         worker = self.worker.pid
         its, mine = process_tree.scheduled(str(worker)), process_tree.scheduled("thread-self")
         if worker is None or its is None or mine is None:
@@ -1212,11 +1212,11 @@ class _Dialogue:
         return its[1] + mine[1], its[0], process_tree.others_waited(worker)
 
     def secret_of(self, run: int) -> tuple[int, int]:
-        """Return the seed of the block of a run, and what was drawn for the run, according to the worker."""
+        """Return the seed of the block of a run, and the salt that the worker reports to have drawn for the run."""
         return next((secret for first, secret in reversed(self._secrets) if first <= run), 0), self._salts[run]
 
     def compared(self) -> Verdict | None:
-        """Return why the outputs at the points are wrong, or None."""
+        """Return a verdict if outputs at the points are wrong, else None."""
         if self._verdict is None:
             wrong = None
             last: tuple[Point, ReportedOutput, np.ndarray] | None = None      # what was right, where it is kept
@@ -1236,14 +1236,14 @@ class _Dialogue:
         return self._verdict[0]
 
     def _again(self, reported: ReportedOutput, previous: ReportedOutput, data: np.ndarray) -> bool:
-        """Return whether the next outputs equal, bit by bit, those that were right before at this point; then they are read."""
+        """Return whether the next outputs equal bit by bit those that were right before at the same point; if so, skip them."""
         same = self._kept is not None and reported == previous and np.array_equal(self._kept[:data.size], data)
         if same:
             self.read(data.size)
         return same
 
     def read(self, count: int) -> np.ndarray:
-        """Return the next bytes of the outputs; fewer where they end."""
+        """Return the next bytes of the outputs; fewer at their end."""
         if self._kept is None:
             data = reused_arrays.empty((count,), np.uint8)
             return data[:self.file().readinto(data.data)]         # type: ignore[attr-defined]
@@ -1251,7 +1251,7 @@ class _Dialogue:
         return data
 
     def file(self) -> BinaryIO:
-        """Return the file of outputs, behind those that were compared."""
+        """Return the worker's file of outputs, positioned after those that were compared."""
         if self._file is None:
             self._file = self.worker.outputs()
         return self._file
@@ -1265,14 +1265,14 @@ class _Dialogue:
 AFTER: Mapping[type[Mark] | None, tuple[type[Mark], ...]] = {
     None: (Loaded,), Loaded: (Next, Shown), Next: (Next, Shown), Shown: (Begin,), Begin: (End,), End: (Returned, Begin, Kept),
     Returned: (Begin, Kept), Kept: ()}
-"""message -> those that may come next"""
+"""type of a message -> types of messages that may follow it"""
 
 MOST_BLOCKS = 7
-"""blocks of one worker's measurement: every name once, cold twice"""
+"""most blocks of one worker's measurement: one of each name, and a second cold one"""
 
 
 class _Refused(Exception):
-    """Kernel that fails before it is run, with this verdict."""
+    """Kernel that fails before it is run; carries the verdict."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.log)
@@ -1280,7 +1280,7 @@ class _Refused(Exception):
 
 
 def _edited(kernel: Kernel) -> bool:
-    """Return whether the files of a kernel differ from what this process has read: then it is another one in a worker."""
+    """Return whether a kernel's files differ from the source that this process has read, so that a worker would load other code."""
     file = origin_of(kernel).file
     try:
         return kernel.code.changed() is not None or file is None or kernel.source not in Path(file).read_text(errors="replace")
@@ -1289,17 +1289,17 @@ def _edited(kernel: Kernel) -> bool:
 
 
 def _guests(kernel: Kernel) -> list[str]:
-    """Return the kernel's identity in a list where it is from outside."""
+    """Return a list of the kernel's identity if it is user-registered, else an empty list."""
     return [] if kernel.ours else [kernel.identity]
 
 
 def _timed(dialogues: Sequence[_Dialogue]) -> list[list[Block]]:
-    """Return the blocks of each worker that measured; one may only have compared."""
+    """Return the blocks of each worker that timed; a worker may only have compared."""
     return [dialogue.blocks for dialogue in dialogues if dialogue.blocks]
 
 
 def _worst(dialogues: Sequence[_Dialogue]) -> tuple[float, float, float, float]:
-    """Return the largest error of each kind, in a verdict's order (NaN where there was one)."""
+    """Return the largest error of each kind, in the order of a verdict's fields; NaN if one is NaN."""
     worst = zip(*(dialogue.worst for dialogue in dialogues), strict=True)
     a, b, c, e = (max(errors, key=lambda value: (math.isnan(value), value)) for errors in worst)
     return a, b, c, e
@@ -1310,7 +1310,7 @@ def _failure(status: Status | Literal["JUDGE_ERROR"], why: str) -> Verdict:
 
 
 def _or_judge_error(find: Callable[[JudgeTask], T], asked: JudgeTask) -> T | Verdict:
-    """Return the result on a task; JUDGE_ERROR where the judge's own code fails. Raises what a user can mend."""
+    """Return find(asked), or a JUDGE_ERROR verdict if the judge's own code fails. Raises errors that a user can fix."""
     try:
         return find(asked)
     except _Refused as e:
@@ -1322,7 +1322,7 @@ def _or_judge_error(find: Callable[[JudgeTask], T], asked: JudgeTask) -> T | Ver
 
 
 def _judge_error(kernel: Kernel, signature: Signature, why: str) -> Verdict:
-    """Return the verdict where the judge's own code has failed, with all that a report of it needs."""
+    """Return the verdict for a failure of the judge's own code; its log has all that a bug report needs."""
     failed = f"the judge itself failed over {kernel.name} on {signature.title()}, so nothing is filed of it: {reason_of(why)}"
     fix = "  fix: report it as a fault of tensor_graphs, with these lines and tg --version"
     return _failure(JUDGE_ERROR, "\n".join((failed, fix, why.rstrip(), print_graph(signature.graph))))
@@ -1337,7 +1337,7 @@ def pairs_at(signature: Signature, binding: Mapping[str, int]) -> tuple[tuple[st
 
 
 def _jobs(signature: Signature, shown: Sequence[Point]) -> list[list[Point]]:
-    """Split the points into pieces of about AT_ONCE bytes of outputs; points that share addresses stay together."""
+    """Split the points into jobs of about AT_ONCE bytes of outputs; points that share memory stay in one job."""
     jobs: list[list[Point]] = [[]]
     left = AT_ONCE
     for point in shown:
@@ -1355,7 +1355,7 @@ def _big(signature: Signature, binding: Mapping[str, int]) -> bool:
 
 
 def _bound(signature: Signature, binding: Mapping[str, int]) -> Kind:
-    """Return the kind of reference that the time of this work is compared with."""
+    """Return the kind of reference with which the time of this work is compared."""
     traffic, flops = work(signature, pairs_at(signature, binding))
     return "read" if traffic >= FEW_BYTES and flops <= FLOPS_PER_BYTE * traffic else "arithmetic"
 
@@ -1366,7 +1366,7 @@ def _within(signature: Signature, binding: Mapping[str, int], flops: float, traf
 
 
 def refuse_replaced() -> None:
-    """Raise JudgeError when something that defines what is right was replaced after this module was imported.
+    """Raise JudgeError if anything that defines correct results was replaced after this module was imported.
 
     It takes about a millisecond. It detects a careless module and a plain attempt; code in this process can undo it."""
     names = sorted({*_WATCH.replaced(), *_STRANGE})
@@ -1380,4 +1380,4 @@ _REACHED = reached(__name__)
 _WATCH = Names(lambda name: name in _REACHED or name.startswith(MEANINGS), (np,),
                {f"tensor_graphs.{each}" for each in ABOUT_TIMES})
 _STRANGE = _WATCH.strange()
-"""last, so that all above is watched"""
+"""names found replaced already at import. This statement comes last, so that everything above is watched"""

@@ -1,8 +1,8 @@
-"""operand_precision: how far rounding moves the result of a kernel that rounds its operands to fewer bits (`Kernel.precision`).
+"""operand_precision: bounds how far rounding moves results of a kernel that rounds its operands to fewer bits (`Kernel.precision`).
 
-The reference for such a kernel is the running error of its graph with operands that are rounded first. No dtype has the bits of
-TF32; bf16 has its exponent, so operands are rounded to that, and a rounding counts less by the factor by which TF32 is finer. A
-difference is then explained, as for other kernels, by eight of its roundings."""
+The reference for such a kernel is the running error of its graph with operands rounded first. No dtype has the bits of TF32. bf16
+has its exponents, so operands are rounded to bf16, and its larger rounding is scaled to that of TF32. A difference is then
+explained, as for other kernels, by eight of the kernel's roundings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tensor_graphs.meaning.running_error import running_error
 
 
 def widened(dtype: DType, precision: Precision | None) -> float:
-    """Return the factor by which a rounding to this precision is larger than one to the dtype."""
+    """Return the factor by which a rounding to this precision is larger than a rounding to the dtype."""
     return precision.unit / unit_roundoff(dtype) if precision is not None and dtype is f32 else 1.0
 
 
 def running_errors(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int],
                    precision: Precision | None) -> dict[str, np.ndarray | None]:
-    """Return `running_error` for a kernel of a precision: its roundings in units of those of the outputs' dtypes."""
+    """Return `running_error` for a kernel of this precision, rescaled from roundings to bf16 to those of the outputs' dtypes."""
     if precision is None:
         return running_error(graph, inputs, binding)
     errors = running_error(graph.with_roots(rebuild(graph.roots, _rounded)), inputs, binding)
@@ -35,7 +35,7 @@ def running_errors(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapp
 
 
 def neighbours(ref: np.ndarray, dtype: DType, precision: Precision | None) -> np.ndarray:
-    """Return `neighbours_error` for a kernel of a precision."""
+    """Return `neighbours_error` for a kernel of this precision."""
     is_coarser = precision is not None and dtype is f32
     return neighbours_error(ref, bf16) * _in_units(dtype) if is_coarser else neighbours_error(ref, dtype)
 

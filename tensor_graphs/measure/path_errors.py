@@ -1,7 +1,7 @@
-"""path_errors: measures the error of whole paths relative to the float64 oracle, on the inputs of their timed runs.
+"""path_errors: measures the errors of paths through an entire graph against the float64 oracle, on the inputs of their timed runs.
 
-A path that is written out rounds at every step, so its kernels' errors do not give its own. The oracle runs after all runs have
-ended: no candidate runs in a process that holds the expected output."""
+A path of several kernels rounds at every step, so its error does not follow from those of its kernels. The oracle runs after all
+timed runs: no candidate runs in a process that holds the expected output."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tensor_graphs.measure.points.inputs import make_inputs
 log = logging.getLogger(__name__)
 
 SEED = 20_011
-"""of the random inputs of `least_error`"""
+"""seed of the random inputs of `least_error`"""
 
 MOST_BYTES, MOST_FLOPS = 1 << 27, 1 << 31
-"""bytes and flops of a graph's steps, beyond which the oracle takes too long for a profile: no error is measured"""
+"""bytes and flops of a graph's steps, above which no error is measured: the oracle takes too long for a profile"""
 
 WRONG = 1e6
-"""error of an output with a non-finite value in the wrong place, or an integer that differs: what a reply can hold"""
+"""largest error that is reported: stands also for a misplaced non-finite value and a wrong integer, as replies are finite"""
 
 
 def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Return the least relative error that any output of its dtype can have on random inputs: that of the oracle's result after
-    one rounding to the dtype; 0 where the sizes do not fit together."""
+    """Return the least relative error that outputs of these dtypes can have on random inputs: the error of the oracle's result
+    rounded once to the dtype. Return 0 where the sizes do not fit together."""
     graph = signature.graph
     try:
         exact = interpret(graph, make_inputs(graph, binding, SEED), dims=binding).outputs
@@ -47,14 +47,14 @@ def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
 
 
 def is_measured(graph: Graph, dims: Mapping[str, int]) -> bool:
-    """Return whether the oracle evaluates the graph at these sizes within some tenths of a second."""
+    """Return whether the graph is small enough for the oracle to evaluate it within some tenths of a second."""
     total = [work(s, tuple((n, dims[n]) for n in s.dim_names)) for s in map(signature_of, filter(is_step, graph.nodes))]
     return sum(nbytes for nbytes, _ in total) <= MOST_BYTES and sum(flops for _, flops in total) <= MOST_FLOPS
 
 
 def errors_of(graph: Graph, outputs: Sequence[Mapping[str, Any]], inputs: Mapping[str, np.ndarray],
               weights: Mapping[str, np.ndarray], dims: Mapping[str, int]) -> list[float | None]:
-    """Return the largest relative error of each path's outputs (states start at zero); None where the oracle has no value."""
+    """Return each path's largest relative error over its outputs (states start at zero), or None where the oracle has no value."""
     try:
         right = interpret(graph, inputs, weights, dims=dims).outputs
     except (TensorGraphsError, ValueError, IndexError, MemoryError) as error:

@@ -1,6 +1,6 @@
-"""run_unisolated: runs one kernel once in this process, on a user's arrays: under a debugger, in a test, or where it failed.
+"""run_unisolated: runs one kernel once in this process, on a user's arrays: in a debugger or a test, or at a failing point.
 
-Nothing is compared, timed or stored here, and no other process is started: a crash of the kernel is a crash of the caller."""
+Nothing is compared, timed or stored, and no other process is started: a crash of the kernel crashes the caller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensor_graphs.runtime.compiled_graph import bind
 
 
 def run_alone(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attributes: Mapping[str, Any]) -> Any:
-    """Return what a kernel computes from these operands: `Kernel.run`."""
+    """Return the output of a kernel for these operands, a tuple if there are several. Implements `Kernel.run`."""
     one_op, inputs = _graph(kernel, arrays, attributes)
     outputs = tuple(run_on(kernel, one_op, inputs).values())
     return outputs[0] if len(outputs) == 1 else outputs
@@ -32,7 +32,7 @@ def run_alone(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attribu
 
 def run_on(kernel: Kernel, one_op: Graph, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0,
            left: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    """Return a kernel's outputs for a graph of one op. form, axis, left: operands' layout (`views_graph`). Raises KernelError."""
+    """Return a kernel's outputs on a graph of one op. form, axis, left: as in `views_graph` (layouts). Raises KernelError."""
     spec = signature_of_graph(one_op).spec
     if not kernel.computes(spec):
         raise KernelError(f"{kernel.name} computes {kernel.op}, and the graph is {spec.op.name}\n  fix: a graph of {kernel.op}")
@@ -56,7 +56,7 @@ def _sizes(one_op: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
 
 def _graph(kernel: Kernel, arrays: Sequence[Any] | Mapping[str, Any], attributes: Mapping[str, Any]
            ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Return a graph of the kernel's op on operands of these types, and its inputs. Raises KernelError, and the op's errors."""
+    """Return a graph of the kernel's op on operands typed like the arrays, and its inputs. Raises KernelError, errors of the op."""
     op = kernel.composite or ATOMIC.get(kernel.op) or LIBRARY.get(kernel.op)
     if kernel.op == ANY_OP or op is None:
         raise KernelError(f"{kernel.name} computes no op of one name\n  fix: tg.compile(graph).run(…) runs it within a graph")

@@ -1,4 +1,4 @@
-"""where_wrong: describes which elements of an output are wrong: rows, columns, ranges, every eighth."""
+"""where_wrong: describes the positions of wrong elements in an output, as rows, columns, ranges, or every eighth element."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tensor_graphs.meaning.error_measure import flushed_alike
 from tensor_graphs.measure.points.inputs import Point
 
 MOST_PERIOD, MOST_SIZES = 64, 6
-"""longest pattern along an axis, the width of a vector or a tile; sizes at which a kernel was right that a message lists"""
+"""longest pattern along an axis, such as the width of a vector or a tile; sizes at which a kernel was right in one message"""
 
 
 def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float) -> np.ndarray:
-    """Return where the two differ by more than `limit` times the larger of the element and its row's root mean square."""
+    """Return a mask of where `out` and `ref` differ by more than `limit` times the larger of |element| and its row's RMS."""
     if dtype.kind != "float":
         return np.asarray(out != ref)
     with np.errstate(all="ignore"):
@@ -31,25 +31,25 @@ def wrong_elements(out: np.ndarray, ref: np.ndarray, dtype: DType, limit: float)
 
 UNWRITTEN = ("not written, or added to: what lay there before the run is still there (a kernel fills the arrays it is given: "
              "outs[0][...] = …)")
-"""message about elements that are `unwritten`"""
+"""message for elements that are `unwritten`"""
 
 
 def unwritten(out: np.ndarray, wrong: np.ndarray) -> bool:
-    """Return whether all wrong elements repeat one byte, as outputs do before a run (memory_guards.py): no computed number of
-    several bytes does, except 0 and the integer -1."""
+    """Return whether all wrong elements consist of one repeated byte, as outputs do before a run (memory_guards.py). No computed
+    number of several bytes does, except 0 and the integer -1."""
     values = np.unique(np.ascontiguousarray(out)[wrong].view(np.uint8)) if out.itemsize > 1 else np.empty(0)
     return len(values) == 1 and values[0] != 0 and not (out.dtype.kind in "iu" and values[0] == 0xFF)
 
 
 def other_sizes(right: Iterable[Point], wrong: Point) -> str:
-    """Return the sizes of points that were right before one that is wrong, where these are others: "n=8; n=16"."""
+    """Return the sizes of the points in `right` whose sizes differ from those of `wrong`, formatted as "n=8; n=16"."""
     sizes = dict.fromkeys(p.sizes for p in right if p.sizes != wrong.sizes)
     shown = [", ".join(f"{n}={size}" for n, size in dims) for dims in list(sizes)[:MOST_SIZES]]
     return "; ".join([*shown, *(["…"] if len(sizes) > MOST_SIZES else [])])
 
 
 def in_words(wrong: np.ndarray, picked: np.ndarray | None = None) -> str:
-    """Describe where an array is True, axis by axis; "" where nowhere. picked: the rows (along the last axis) that count."""
+    """Describe where a mask is True, axis by axis; "" where nowhere. picked: mask of the rows (along the last axis) that count."""
     if picked is not None and wrong.ndim:
         wrong = wrong & picked.reshape(*wrong.shape[:-1], 1)
     count = int(wrong.sum())
@@ -74,7 +74,7 @@ def _axis(axis: int, rank: int, count: int) -> str:
 
 
 def _numbers(at: np.ndarray) -> str:
-    """Describe the places of True in a vector that is not True throughout."""
+    """Describe the positions of True in a vector that is not True throughout."""
     numbers, size = np.flatnonzero(at), len(at)
     first, last = int(numbers[0]), int(numbers[-1])
     if len(numbers) == 1:
@@ -85,7 +85,7 @@ def _numbers(at: np.ndarray) -> str:
 
 
 def _pattern(numbers: np.ndarray, size: int) -> str:
-    """Describe numbers that have, or lack, one remainder by a small number; "" where there is no such rule."""
+    """Describe numbers that are all those with one remainder modulo a small period, or all but those; "" if they are neither."""
     every = np.arange(size)
     for period in range(2, min(MOST_PERIOD, size // 2) + 1):
         rests = np.unique(numbers % period)

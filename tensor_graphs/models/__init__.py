@@ -1,11 +1,11 @@
-"""models: whole models written in the language — text decoders and sentence encoders, described by facts.
+"""models: graphs of complete models — text decoders and sentence encoders — built from a description, their facts.
 
-In: facts (a frozen dataclass with exactly what the math needs) and names (what checkpoints call their tensors).  Out: a `Graph`
-whose parameters carry those names.  Nothing here reads a file: that is `frontends`' business.
+In: facts (a frozen dataclass with exactly the values that the math needs) and the names of tensors in checkpoints.  Out: a
+`Graph` whose parameters have those names.  Nothing here reads a file: `frontends` does.
 May import: language.  Never: frontends, cli.
 Read first: transformer.py (one graph for prefill, decode and teacher forcing, and the encoder), then rope.py.
-Words: facts = sizes, constants and choices of one model; window = how many last positions a layer sees; tied = the output
-matrix is the embedding table.
+Words: facts = sizes, constants and choices of one model; window = number of last positions that a layer sees; tied = the
+output matrix is the embedding table.
 """
 
 from __future__ import annotations

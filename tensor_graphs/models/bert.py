@@ -1,4 +1,4 @@
-"""bert: the BERT encoder of one sentence, as facts of the one encoder in transformer.py.
+"""bert: the BERT encoder of one sentence, as facts for the encoder in transformer.py.
 
 Sources: BERT, Devlin et al. 2018 (post-norm blocks, learnt positions); Sentence-BERT, Reimers and Gurevych 2019 (pooling).
 """
@@ -21,14 +21,14 @@ BERT = TensorNames(
     k="attention.self.key", v="attention.self.value", o="attention.output.dense", gate="", up="intermediate.dense",
     down="output.dense", root="", older=(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta")),
     unused=("pooler.", "position_ids", "cls.", "lm_head.", "head.", "decoder.", "classifier", "vocab_", "qa_outputs", "rotary_emb"))
-"""Not used: what encoders carry for their training, and no embedding needs."""
+"""Names of BERT's tensors. unused: tensors that serve an encoder's training only, not its embeddings."""
 ALIKE: Mapping[str, Any] = {"norm": "layer", "biases": frozenset(("q", "k", "v", "o", "up", "down", "norm"))}
-"""The facts that BERT and its kin share."""
+"""The facts that BERT and related families share."""
 
 
 @dataclass(frozen=True, slots=True)
 class BertSpec:
-    """The differences between BERT encoders; the fields are those of `Facts`, layers: their number.
+    """The differences between BERT encoders. Fields are those of `Facts`, but layers is the number of layers.
 
     Raises AttributeValueError when hidden is not a multiple of heads.
     """
@@ -52,7 +52,7 @@ class BertSpec:
 
     @property
     def facts(self) -> Facts:
-        """The same model as facts of the one encoder."""
+        """The model as facts for `encoder_graph`."""
         head_dim = self.hidden // self.heads
         return Facts(
             self.vocabulary, self.hidden, self.ffn, self.heads, self.heads, head_dim, (Layer(head_dim ** -0.5),) * self.layers,
@@ -62,6 +62,6 @@ class BertSpec:
 
 def bert_graph(spec: BertSpec, *, max_positions: int | None = None, weight_dtype: DType = f32,
                activation_dtype: DType = f32) -> Graph:
-    """The encoder of a BERT: see `encoder_graph`; max_positions: by default as many as the model has."""
+    """Return the graph of a BERT encoder: see `encoder_graph`. max_positions: by default all positions of the model."""
     return encoder_graph(spec.facts, BERT, weight_dtype=weight_dtype, activation_dtype=activation_dtype,
                          max_positions=spec.positions if max_positions is None else max_positions)

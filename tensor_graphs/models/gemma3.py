@@ -1,8 +1,8 @@
-"""gemma3: the text decoder of Gemma 3, as facts of the one decoder in transformer.py.
+"""gemma3: the text decoder of Gemma 3, as facts for the decoder in transformer.py.
 
 Sources: Gemma 3 Technical Report, 2025; Gemma 2 report, 2024 (norms before and after each block, soft caps). Every norm multiplies
 by 1 + weight; queries and keys are normalised per head before they are rotated; sliding layers see the last `window` positions
-(the query's own included), full layers all of them.
+(the query's position included), full layers all of them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ ALIKE: Mapping[str, Any] = {"norm_offset": 1.0, "embedding_scale": None}
 
 @dataclass(frozen=True, slots=True)
 class Gemma3Spec:
-    """The differences between Gemma 3 decoders; `facts` has the rest.
+    """The differences between Gemma 3 decoders; `facts` has all facts.
 
-    layers: the kind of each layer, from the bottom. window: how many positions a sliding layer sees. scale: what attention scores
-    are multiplied by. The other fields are those of `Facts`. Raises AttributeValueError for sizes that do not fit together.
+    layers: the kind of each layer, from the bottom. window: number of positions that a sliding layer sees. scale: factor of
+    attention scores. The other fields are those of `Facts`. Raises AttributeValueError for sizes that do not fit together.
     """
 
     vocabulary: int
@@ -62,7 +62,7 @@ class Gemma3Spec:
 
     @property
     def facts(self) -> Facts:
-        """The same model as facts of the one decoder."""
+        """The model as facts for `decoder_graph`."""
         kinds = {"sliding": Layer(self.scale, self.window, self.sliding_rope), "full": Layer(self.scale, 0, self.full_rope)}
         return Facts(
             self.vocabulary, self.hidden, self.ffn, self.heads, self.kv_heads, self.head_dim,
@@ -73,6 +73,6 @@ class Gemma3Spec:
 
 def gemma3_graph(spec: Gemma3Spec, *, max_positions: int, weight_dtype: DType = f32,
                  activation_dtype: DType = f32, output: Output = "logits") -> Graph:
-    """The decoder of a Gemma 3: see `decoder_graph`."""
+    """Return the graph of a Gemma 3 decoder: see `decoder_graph`."""
     return decoder_graph(spec.facts, GEMMA3, max_positions=max_positions, weight_dtype=weight_dtype,
                          activation_dtype=activation_dtype, output=output)

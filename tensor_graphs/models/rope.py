@@ -1,4 +1,4 @@
-"""rope: how the positions of a model become angles, the published ways to stretch a context included, as data.
+"""rope: the rule by which a model's positions become rotation angles, published ways to stretch a context included, as data.
 
 Sources: RoFormer, Su et al. 2021; position interpolation ("linear"), Chen et al. 2023; NTK-aware scaling by length ("dynamic"),
 bloc97 and emozilla 2023; YaRN, Peng et al. 2023; LongRoPE, Ding et al. 2024; Llama 3.1 ("llama3"), Meta 2024.
@@ -30,13 +30,13 @@ class Rope:
     """Rule by which positions become angles: position · frequency[i], in radians, frequency[i] = theta^(−2i/channels) before
     scaling.
 
-    kind, scaling: "linear" divides all frequencies by scaling (1: no scaling), "llama3" only the low ones (wavelengths beyond
-    original / low; those below original / high stay, between them it is mixed), "yarn" those that turn fewer than `low` times in
-    `original` positions (those with more than `high` turns stay; truncate: the borders are whole channels), "dynamic" enlarges
-    theta with the length beyond `original`, "longrope" divides by `short`, or beyond `original` positions by `long`. With these two
-    the keys in a cache keep the angles of the length at which they came.
-    channels: how many of a head's are rotated, from the first; 0 = all. neighbours: channels 2i and 2i + 1 are a pair, not i and
-    i + channels/2. magnitude: what cosines and sines are multiplied by.
+    kind, scaling: "linear" divides all frequencies by scaling (1: no scaling). "llama3" divides only the low ones (wavelengths
+    beyond original / low; those below original / high are unchanged, between them the two are mixed). "yarn" divides those that
+    turn fewer than `low` times in `original` positions (those with more than `high` turns are unchanged; truncate: the borders are
+    whole channels). "dynamic" enlarges theta with the length beyond `original`. "longrope" divides by `short`, or beyond `original`
+    positions by `long`. With the last two, keys in a cache keep the angles of the length at which they were written. channels:
+    number of a head's channels that are rotated, from the first; 0 = all. neighbours: channels 2i and 2i + 1 are a pair, not i and
+    i + channels/2. magnitude: factor of cosines and sines.
     """
 
     theta: float
@@ -53,7 +53,7 @@ class Rope:
     long: tuple[float, ...] = ()
 
     def table(self, positions: Node, end: Dim, head_dim: int) -> tuple[Node, Node]:
-        """(cos, sin)[n, channels/2] f32 of i32 positions[n], computed in f64; end: the number of positions so far."""
+        """Return (cos, sin)[n, channels/2] f32 for i32 positions[n], computed in f64; end: the number of positions so far."""
         channels = self.channels or head_dim
         if self.kind == "linear" and self.magnitude == 1.0:
             table: tuple[Node, Node] = rope_table(positions, head_dim=channels, theta=self.theta, scaling=self.scaling, dtype=f32)
@@ -63,7 +63,7 @@ class Rope:
         return tuple(atomic.cast(f(angles) * self.magnitude, f32) for f in (cos, atomic.sin))  # type: ignore[return-value]
 
     def frequencies(self, channels: int, end: Dim) -> Node:
-        """f64[channels/2], radians per position."""
+        """Return the frequencies, f64[channels/2], in radians per position."""
         half = np.arange(0, channels, 2, dtype=np.float64)
         plain = self.theta ** (-half / channels)
         if self.kind == "dynamic":
@@ -97,9 +97,9 @@ class Rope:
         return plain * (1.0 - scaled + scaled / self.scaling)
 
     def turn(self, x: Node, cos: Node, sin: Node) -> Node:
-        """x[n, heads, d] with its first `channels` rotated.
+        """Return x[n, heads, d] with its first `channels` channels rotated.
 
-        Neighbours are brought into halves and stay there: products of queries with keys do not depend on the order of channels.
+        Neighbouring pairs are reordered into halves and not restored: dot products of queries and keys do not depend on that order.
         """
         n, heads, width = x.shape
         channels = self.channels or width

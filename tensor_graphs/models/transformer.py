@@ -1,7 +1,7 @@
-"""transformer: one decoder and one encoder, described by facts: what differs between families is data here, not code.
+"""transformer: one decoder and one encoder, described by facts: differences between families are data here, not code.
 
-A graph is made of two descriptions: `Facts` (sizes, constants and choices of one model) and `TensorNames` (what a family's
-checkpoints call its tensors; a norm or a projection without a name does not exist). Rows of both are in
+A graph is built from two descriptions: `Facts` (sizes, constants and choices of one model) and `TensorNames` (names of tensors in
+a family's checkpoints; a norm or a projection without a name does not exist). Rows of both are in
 frontends/huggingface/families.py.
 Sources: Vaswani et al. 2017 (attention), Shazeer 2020 (gated feed-forward), Wang and Komatsuzaki 2021 (parallel blocks), Gemma 2
 report 2024 (soft caps, norms before and after), Shazeer et al. 2017 and Jiang et al. 2024 (experts), Raffel et al. 2020 (relative
@@ -35,23 +35,23 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.models.rope import Rope
 
 Output = Literal["logits", "token"]
-"""what a decoder gives: all logits, or (for greedy decoding) the largest one and its token"""
+"""Output of a decoder: all logits, or (for greedy decoding) the largest logit and its token."""
 
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
     "gelu": gelu, "gelu_tanh": lambda x: gelu(x, approximate="tanh"), "relu": relu, "silu": silu}
 
 _SHORTEST = 1e-12
-"""What a vector is divided by at least when it is brought to length 1, as in torch.nn.functional.normalize."""
+"""Least divisor of a vector that is scaled to length 1, as in torch.nn.functional.normalize."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """A feed-forward of `count` experts of width `ffn`, of which each token takes the `chosen` likeliest.
+    """A feed-forward of `count` experts of width `ffn`, of which each token uses the `chosen` likeliest.
 
-    normalised: whether their probabilities are divided by their sum (what a softmax of the chosen ones alone gives too). shared:
-    the width of one that every token takes beside them, by a share of its own (0: none). limit: beyond which gates (above) and
-    ups (on either side) are cut, and then an expert's middle is gate · sigmoid(gain · gate) · (up + 1) (0: as elsewhere).
-    Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); Dai et al. 2024 (shared); OpenAI 2025 (gpt-oss: limit, gain).
+    normalised: divide the chosen probabilities by their sum (the same as a softmax over the chosen experts alone). shared: width of
+    a further expert that every token uses, weighted by a sigmoid gate (0: none). limit: if not 0, gates are limited to at most
+    `limit` and ups to ± `limit`, and an expert computes gate · sigmoid(gain · gate) · (up + 1); if 0, activation(gate) · up without
+    limits. Source: Shazeer et al. 2017; Jiang et al. 2024 (Mixtral); Dai et al. 2024 (shared); OpenAI 2025 (gpt-oss: limit, gain).
     """
 
     count: int
@@ -67,8 +67,8 @@ class Experts:
 class Layer:
     """Settings that may differ between the layers of one model.
 
-    window: how many last positions a token sees, its own included (of an encoder: how many on either side); 0 = all. rope: None =
-    positions are not rotated. scale: what attention scores are multiplied by. experts: None = a feed-forward of its own.
+    window: number of last positions that a token sees, its own included (in an encoder: number on either side); 0 = all. rope: None
+    = positions are not rotated. scale: factor of attention scores. experts: None = an ordinary feed-forward.
     """
 
     scale: float
@@ -79,17 +79,16 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything that the math of one transformer needs besides its weights.
+    """All facts that the math of one transformer needs besides its weights.
 
-    vocabulary, hidden, ffn, heads, kv_heads, head_dim: sizes. layers: from the bottom. norm: "rms" or "layer"; norm_offset: what
-    is added to its weight. head_norms: whether q and k are normalised per head (else over all their heads at once). biases: which
-    of q, k, v, o, gate, up, down, norm and head add one. A softcap of 0 is none. parallel: attention and feed-forward read the
+    vocabulary, hidden, ffn, heads, kv_heads, head_dim: sizes. layers: from the bottom. norm: "rms" or "layer"; norm_offset: number
+    added to its weight. head_norms: True if q and k are normalised per head, False if over all heads together. biases: those of q,
+    k, v, o, gate, up, down, norm and head that add one. A softcap of 0 means none. parallel: attention and feed-forward read the
     same x. embedding_scale: None = √hidden rounded to the dtype of the weights, as Gemma's published code does. residual_scale:
-    what each block's result is multiplied by before it is added; logit_scale: what logits are multiplied by, before their cap.
-    positions: rows of a table of learnt positions (0: none), of which the first token takes row first_position. token_types: rows
-    of a table of sentence types, of which row 0 is added (0: none). buckets: of relative positions (0: none).
-    pooling, normalise: how an encoder's tokens become one vector, and whether that is brought to length 1.
-    Raises AttributeValueError for facts that do not fit together.
+    factor of each block's result before it is added; logit_scale: factor of logits, before their cap. positions: rows of a table of
+    learnt positions (0: none), of which the first token takes row first_position. token_types: rows of a table of sentence types,
+    of which row 0 is added (0: none). buckets: number of buckets of relative positions (0: none). pooling: how an encoder's tokens
+    become one vector; normalise: scale that vector to length 1. Raises AttributeValueError for facts that do not fit together.
     """
 
     vocabulary: int
@@ -134,7 +133,7 @@ class Facts:
                                       fix=f"activation in {sorted(ACTIVATIONS)}, pooling mean, cls or max")
 
     def embedding_scale_for(self, weight_dtype: DType) -> float:
-        """Return the factor of embedded tokens: as given, or √hidden rounded to the dtype of the weights."""
+        """Return the factor of embedded tokens: embedding_scale, or for None √hidden rounded to the dtype of the weights."""
         if self.embedding_scale is not None:
             return self.embedding_scale
         return float(np.asarray(math.sqrt(self.hidden), dtype=np.float64).astype(weight_dtype.numpy))
@@ -142,10 +141,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Weights that checkpoints store as one tensor, `parts` after one another along the outputs (per_head: inside each head).
+    """Weights that checkpoints store as one tensor, `parts` one after another along the outputs (per_head: within each head).
 
-    A part with {e} in its name is that of all experts, stacked along a first axis; the checkpoint's name has no `.weight`.
-    in_turn: the outputs of the parts are interleaved; transposed: stored as [in, out].
+    A part with {e} in its name is the stack of all experts along a first axis; the checkpoint's name has no `.weight`. in_turn: the
+    outputs of the parts are interleaved; transposed: stored as [in, out].
     """
 
     tensor: str
@@ -157,16 +156,15 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Names that the checkpoints of a family give its tensors, without `.weight` and `.bias`; "" = the family has none.
+    """Names of tensors in the checkpoints of a family, without `.weight` and `.bias`; "" = the family has none.
 
-    layer: the prefix of layer {i}, before all names of the second group. *_in: norms before a block, *_out: of what a block
-    gives, *_sum: after that was added. Without a gate the feed-forward is down(activation(up x)). first_in: whether layer 0 has
-    the norm attention_in. q_norm, k_norm: with {e}, each head has a norm of its own, without bias. sinks: one logit
-    per head, which joins the softmax over the keys and takes no value. root: what checkpoints of the bare model may lack before
-    their names. fused: parts that are stored together; transposed: projections of layers are stored as [in, out]. older:
-    spellings of older checkpoints. unused: name parts of tensors that the graph does not need (heads for training, buffers).
-    Parameters of all experts are stacks [experts, …], and norms of all heads [heads, head_dim], under the name of one without its
-    `.{e}`.
+    layer: prefix of layer {i}, before all names from attention_in to shared_gate. *_in: norms before a block, *_out: of a block's
+    result, *_sum: after the result was added. Without a gate the feed-forward is down(activation(up x)). first_in: True if layer 0
+    has the norm attention_in. q_norm, k_norm: with {e}, each head has a norm of its own, without bias. sinks: one logit per head,
+    added to the softmax over the keys without a value. root: prefix that checkpoints of the bare model may lack. fused: parts that
+    are stored together; transposed: projections of layers are stored as [in, out]. older: spellings in older checkpoints. unused:
+    parts of names of tensors that the graph does not need (heads for training, buffers). Parameters of all experts are stacks
+    [experts, …], and norms of all heads [heads, head_dim], under the name of a single one without its `.{e}`.
     """
 
     embed: str = "model.embed_tokens"
@@ -209,10 +207,10 @@ class TensorNames:
 
 def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
                   activation_dtype: DType = f32, output: Output = "logits") -> Graph:
-    """A decoder over a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
+    """Return a decoder with a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
 
-    output "token": -> `token` i32[m] and `logit` f32[m] instead, the likeliest token of each position and its logit; where they
-    alone are asked for, most of the head's weights need not be read.
+    output "token": outputs `token` i32[m] and `logit` f32[m] instead, the likeliest token of each position and its logit; most of
+    the head's weights need not be read then.
 
     Dims: n new tokens, p tokens that are in the cache already, m ≤ n last positions that get logits; p + n ≤
     max_positions. n = all, p = 0 is a prefill; n = m = 1 decodes; m = n is teacher forcing.
@@ -245,13 +243,13 @@ def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
     if bias is not None or facts.logit_scale <= 0:
         logits = scaled(linear(x, head, bias))
         return graph({"token": argmax(logits), "logit": atomic.reduce_max(logits, (1,))}, step.updates)
-    logit, token = linear_argmax(x, head)               # scale and cap grow with the logit: the largest stays the largest
+    logit, token = linear_argmax(x, head)               # scale and cap are increasing functions: the largest stays the largest
     return graph({"token": token, "logit": scaled(logit)}, step.updates)
 
 
 def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
                   activation_dtype: DType = f32) -> Graph:
-    """`ids` i32[n], one sentence with its special tokens -> `hidden` [n, hidden], `embedding` f32[hidden].
+    """Return an encoder: `ids` i32[n], one sentence with its special tokens -> `hidden` [n, hidden], `embedding` f32[hidden].
 
     n: 1 … max_positions. Every token sees every token, or those in its window; all are of sentence type 0. Parameters are
     declared in `weight_dtype` under the names of the checkpoint; activations, `hidden` too, in `activation_dtype`.
@@ -268,7 +266,8 @@ def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
 
 
 def pool(facts: Facts, hidden: Node) -> Node:
-    """hidden[n, d] -> f32[d]: the mean of the tokens, the first, or each channel's largest; of length 1 if asked."""
+    """Return one vector f32[d] for hidden[n, d]: the tokens' mean, the first, or each channel's maximum; of length 1 if
+    facts.normalise."""
     hidden = atomic.cast(hidden, f32)
     pooled: Node
     if facts.pooling == "mean":
@@ -282,7 +281,7 @@ def pool(facts: Facts, hidden: Node) -> Node:
 
 
 class _Step:
-    """One forward step under construction: n new tokens after p cached ones (an encoder: after none, and none are kept)."""
+    """One forward step under construction: n new tokens after p cached ones. An encoder has no cache."""
 
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, n: Dim, p: Dim, max_positions: int, dtype: DType,
                  cached: bool = True) -> None:
@@ -312,7 +311,7 @@ class _Step:
         return out
 
     def norm(self, name: str, x: Node) -> Node:
-        """x normalised over its last axis; x itself where the family has no norm."""
+        """Return x normalised over its last axis; x itself where the family has no norm."""
         facts, size = self.facts, x.shape[-1]
         if not name:
             return x
@@ -329,7 +328,7 @@ class _Step:
     # ---- the parts of a model, from the bottom
 
     def embed(self, ids: Node) -> tuple[Node, Node]:
-        """(the tokens' vectors [n, hidden], the table they are from): tokens, types and learnt positions, added."""
+        """Return (vectors [n, hidden] of the tokens, with token types and learnt positions added; embedding table)."""
         facts, names = self.facts, self.names
         table = self.weight(names.embed + ".weight", facts.vocabulary, facts.hidden)
         x = embedding(table, ids, scale=facts.embedding_scale_for(self.weight_dtype), dtype=self.dtype)
@@ -342,7 +341,7 @@ class _Step:
         return self.norm(names.embed_norm, x), table
 
     def layer(self, i: int, x: Node) -> Node:
-        """x[n, hidden] through layer i: attention and feed-forward, each with its norms, added to what it was given."""
+        """Return x[n, hidden] after layer i: attention and feed-forward, each with its norms, added to its input."""
         names, at = self.names, self.names.layer.format(i=i)
 
         def norm(name: str, x: Node) -> Node:
@@ -363,7 +362,7 @@ class _Step:
         return norm(names.ffn_sum, add(x, norm(names.ffn_out, feed_forward(norm(names.ffn_in, x)))))
 
     def attend(self, i: int, x: Node) -> Node:
-        """x[n, hidden] -> [n, hidden]: what the tokens that each one sees add up to."""
+        """Return the attention block's result, x[n, hidden] -> [n, hidden], including its output projection."""
         facts, names, layer, at = self.facts, self.names, self.facts.layers[i], self.names.layer.format(i=i)
         q = self.turn(layer, self.project("q", at + names.q, x, facts.heads, at + names.q_norm if names.q_norm else ""))
         k = self.turn(layer, self.project("k", at + names.k, x, facts.kv_heads, at + names.k_norm if names.k_norm else ""))
@@ -385,7 +384,7 @@ class _Step:
         return self.linear("o", at + names.o, atomic.reshape(seen, (self.n, width)), facts.hidden)
 
     def project(self, part: str, name: str, x: Node, heads: int, norm: str = "") -> Node:
-        """x[n, hidden] -> [n, heads, head_dim], normalised where the family says so."""
+        """Return a projection of x[n, hidden] as [n, heads, head_dim], normalised where the family has a norm for it."""
         out = self.linear(part, name, x, heads * self.facts.head_dim)
         if not self.facts.head_norms:
             out = self.norm(norm, out)
@@ -396,9 +395,9 @@ class _Step:
         return x if layer.rope is None else layer.rope.turn(x, *self.tables[layer.rope])
 
     def kept(self, layer: Layer, q: Node, keys: Node, sinks: Node) -> Node:
-        """[n, heads, 1]: the share of the softmax that keys keep beside a sink: Σ exp(score) / (Σ exp(score) + exp(sink)).
+        """Return [n, heads, 1]: the share of the softmax left to keys by a sink: Σ exp(score) / (Σ exp(score) + exp(sink)).
 
-        Source: Xiao et al. 2023 (sinks); Miller 2023 (one more term below the fraction line); OpenAI 2025 (learnt, per head).
+        Source: Xiao et al. 2023 (sinks); Miller 2023 (one more term in the denominator); OpenAI 2025 (learnt, per head).
         """
         (n, heads, width), (s, groups, _) = q.shape, keys.shape
         per = self.facts.heads // self.facts.kv_heads
@@ -415,7 +414,7 @@ class _Step:
         return atomic.cast(atomic.reshape(atomic.permute(sigmoid(total - sink_logits), (1, 0)), (n, heads, 1)), self.dtype)
 
     def near(self, window: int) -> Node | None:
-        """bool[n, n]: which tokens are at most `window` apart; None = all see all."""
+        """Return bool[n, n], True where two tokens are at most `window` positions apart; None for window 0 (all see all)."""
         if not window:
             return None
         shape = (self.n, self.n)
@@ -423,8 +422,7 @@ class _Step:
         return arithmetic.less_equal(arithmetic.abs(apart), window)
 
     def relative(self) -> Node:
-        """[heads, n, n]: what each head adds to the score of two tokens for their distance, near ones exactly,
-        far ones in buckets."""
+        """Return [heads, n, n]: each head's addition to the score of two tokens by distance; large distances share buckets."""
         half = self.facts.buckets // 2
         exact, distances = half // 2, np.arange(self.max_positions)
         # in f32 like the published code, so that distances on a border fall into the same bucket
@@ -439,13 +437,13 @@ class _Step:
         return atomic.permute(embedding(table, bucket, dtype=self.dtype), (2, 0, 1))
 
     def remember(self, name: str, rows: Node) -> Node:
-        """The cache with rows p … p + n − 1 overwritten; the graph keeps it as the state's next value."""
-        cache = state(name, (self.max_positions, *rows.shape[1:]), self.dtype)
+        """Return the cache with rows p … p + n − 1 overwritten, and register it as the state's next value."""
+        cache = state(name, (self.max_positions, *rows.shape[1:]), f32)
         self.updates[cache] = cache.write(rows, at=self.p)
         return self.updates[cache]
 
     def feed_forward(self, at: str, x: Node) -> Node:
-        """x[n, hidden] -> [n, hidden]: down(activation(gate x) · up x), or down(activation(up x)) without a gate."""
+        """Return x[n, hidden] -> [n, hidden]: down(activation(gate x) · up x), or down(activation(up x)) without a gate."""
         facts, names = self.facts, self.names
         up = self.linear("up", at + names.up, x, facts.ffn)
         inner = (_gated(self.linear("gate", at + names.gate, x, facts.ffn), up, facts.activation) if names.gate else
@@ -453,7 +451,7 @@ class _Step:
         return self.linear("down", at + names.down, inner, facts.hidden)
 
     def mix(self, at: str, x: Node, experts: Experts) -> Node:
-        """x[n, hidden] -> [n, hidden]: what the chosen experts give, each times its probability; the others are not computed."""
+        """Return x[n, hidden] -> [n, hidden]: results of the chosen experts, weighted by probability, plus a shared expert's."""
         names, count, hidden = self.names, experts.count, self.facts.hidden
         likely = softmax(atomic.cast(self.linear("router", at + names.router, x, count), f32))
         best, which = topk(likely, k=experts.chosen)
@@ -462,7 +460,7 @@ class _Step:
         best = atomic.cast(best, self.dtype)
 
         def chosen(part: str, name: str, x: Node, size: int) -> Node:
-            """x[n, chosen or 1, …] -> [n, chosen, size], each row by the matrix of the expert that it is for."""
+            """Return x[n, chosen or 1, …] -> [n, chosen, size], each row multiplied by the matrix of its expert."""
             stack = at + name.replace(".{e}", "")
             bias = self.weight(stack + ".bias", count, size) if part in self.facts.biases else None
             out: Node = gather_linear(x, self.weight(stack + ".weight", count, size, x.shape[-1]), which, bias)
@@ -486,5 +484,5 @@ class _Step:
 
 
 def _gated(gate: Node, up: Node, activation: str) -> Node:
-    """activation(gate) · up: the composite where it knows the activation, else its two steps."""
+    """Return activation(gate) · up: by the composite `gated` if it has the activation, else as two steps."""
     return gated(gate, up, activation=activation) if activation in GATED else ACTIVATIONS[activation](gate) * up

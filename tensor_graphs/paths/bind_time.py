@@ -1,7 +1,7 @@
-"""bind_time: the values made of parameters that a program keeps, those that are freed again, and the peak of bytes of binding.
+"""bind_time: the values computed from parameters when a program is bound: those that are kept, those freed, and the peak of bytes.
 
-A value is kept when an instruction of a run reads it, or a view of it. Every other value is made while a kept value needs it, and
-is freed after its last reader: of a weight of 4 bits the unpacked codes go, and what the product reads stays.
+A value is kept when an instruction of a run reads it, or a view of it. Every other value is freed after its last reader at bind
+time: of a 4-bit weight the unpacked codes are freed, and the operand of the matrix product stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BindStep:
 
 
 class BindTime:
-    """The values of bind time of one program. Buffers are named by their homes (`Program.home`)."""
+    """The values that one program computes at bind time. A buffer is identified by its home (`Program.home`)."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -40,11 +40,11 @@ class BindTime:
         return self.program.buffers[home].kind == "bound"
 
     def kept_outs(self, index: int) -> tuple[int, ...]:
-        """Return the outputs of an instruction that are kept."""
+        """Return the outputs of an instruction that are kept after binding."""
         return tuple(home for home in self.outs[index] if home in self.kept)
 
     def stale(self, changed: Collection[str] | None = None) -> list[int]:
-        """Return the instructions whose outputs change with these parameters, by index; all of them by default."""
+        """Return the indices of the instructions whose outputs change with these parameters; of all instructions by default."""
         if changed is None:
             return list(range(len(self.outs)))
         moved = {i for i, b in enumerate(self.program.buffers) if b.kind == "parameter" and b.name in changed}
@@ -56,14 +56,14 @@ class BindTime:
         return stale
 
     def missing(self, stale: Collection[int], there: Container[Hashable]) -> set[int]:
-        """Return the kept values of stale instructions that do not exist yet. there: keys (`key_of`) of values that do."""
+        """Return the kept outputs of the stale instructions, without those whose keys (`key_of`) are in `there` already."""
         return {home for index in stale if (homes := self.kept_outs(index)) and not self.all_in(homes, there) for home in homes}
 
     def all_in(self, homes: Collection[int], there: Container[Hashable]) -> bool:
         return all((key := self.key_of(home)) is not None and key in there for home in homes)
 
     def steps(self, homes: Collection[int]) -> list[BindStep]:
-        """Return the instructions that make these kept values, with those that make what they need and is not kept, in order."""
+        """Return the instructions that compute these kept values and their operands that are not kept, in order."""
         needed, todo = list[int](), set(homes)
         for index in reversed(range(len(self.outs))):
             if not todo.isdisjoint(self.outs[index]):
@@ -77,7 +77,7 @@ class BindTime:
         return [BindStep(index, tuple(freed.get(index, ()))) for index in reversed(needed)]
 
     def key_of(self, home: int) -> Hashable | None:
-        """Return the key of a value: equal keys, equal values, whatever the program. None: no other program has it."""
+        """Return the key of a value: values with equal keys are equal, in all programs. None: no other program has the value."""
         return self._keys[home]
 
     @cached_property
@@ -102,16 +102,16 @@ class BindTime:
 
 
 class _Derivation:
-    """Derivation of a value from parameters and constants. Equal ones are one object while it is referenced: a value that is read
-    twice by each of sixty steps would occur 2^60 times in a key that is written out."""
+    """Derivation of a value from parameters and constants. Equal derivations are one object while it is referenced. Keys that were
+    written out in full would grow without limit: a value read twice in each of sixty steps would occur in its key 2^60 times."""
 
 
 _derivations: WeakValueDictionary[Hashable, _Derivation] = WeakValueDictionary()
 
 
 def bytes_of(programs: Sequence[Program]) -> tuple[Counter[str], Counter[str]]:
-    """Return (bytes that stay, most bytes at one moment of binding) of values made of parameters, by device. The programs are bound
-    one after the other, and equal values of several of them are made once."""
+    """Return (bytes that stay, most bytes at one moment of binding) of the values computed from parameters, by device. The programs
+    are bound one after the other, and a value that several of them need is computed once."""
     live, peak, there = Counter[str](), Counter[str](), set[Hashable]()
     times = [BindTime(program) for program in programs]             # all alive: so are their keys
     for b in times:

@@ -1,4 +1,4 @@
-"""cells: the box of sizes that a plan serves, cut into cells; one path serves each. Bisection finds the cell of given sizes.
+"""cells: the box of sizes that a plan serves, divided into cells with one path each. Bisection finds the cell of given sizes.
 
     cells = Cells((Cell.of({"b": (1, 1), "n": (1, 512)}), Cell.of({"b": (2, 64), "n": (1, 512)})))
     cells.index({"b": 8, "n": 100})                                 # 1
@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 MOST_CELLS = 64
-"""of a box"""
+"""Largest number of cells in a box."""
 
 MOST_DIMS = 3
-"""of a box"""
+"""Largest number of dims of a box."""
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The sizes from a lowest to a highest of each of some dims, both included; without dims, all sizes. ranges: (dim, lowest,
-    highest) of each."""
+    """A range of sizes for each of some dims, ends included; without dims, all sizes. ranges: (dim, lowest, highest) of each."""
 
     ranges: tuple[tuple[str, int, int], ...] = ()
 
@@ -37,7 +36,7 @@ class Cell:
 
     @property
     def where(self) -> str:
-        """Start of a line about the cell: "n = 1..4: "; "" for all sizes."""
+        """Start of a line about the cell, as "n = 1..4: "; "" for a cell of all sizes."""
         return f"{self}: " if self.ranges else ""
 
     @property
@@ -45,25 +44,25 @@ class Cell:
         return tuple(name for name, _, _ in self.ranges)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether these sizes lie in the cell; a dim that they do not name may have any."""
+        """Return True if the cell contains these sizes. A dim that is not in `sizes` may have any size."""
         return all(low <= sizes[name] <= high for name, low, high in self.ranges if name in sizes)
 
     def distance(self, sizes: Mapping[str, int]) -> float:
-        """Return 0 within the cell; else the sum of the logarithms of the factors to its border."""
+        """Return 0 for sizes in the cell; else the sum over dims of |log| of the factor from the size to the cell's border."""
         return sum(abs(math.log((sizes[name] + 1) / (min(max(sizes[name], low), high) + 1))) for name, low, high in self.ranges)
 
     def meet(self, other: Cell) -> Cell | None:
-        """Return the intersection of two cells of the same dims; None where it is empty."""
+        """Return the intersection of two cells with equal dims; None where it is empty."""
         theirs = {name: (low, high) for name, low, high in other.ranges}
         both = Cell(tuple((name, max(low, theirs[name][0]), min(high, theirs[name][1])) for name, low, high in self.ranges))
         return both if all(low <= high for _, low, high in both.ranges) else None
 
     def largest(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the largest sizes within the cell, of dims not larger than these."""
+        """Return the given sizes, each moved into the cell: the largest of the cell that is not larger, or the cell's lowest."""
         return {**sizes, **{name: max(low, min(high, sizes[name])) for name, low, high in self.ranges}}
 
     def joined(self, other: Cell) -> Cell | None:
-        """Return both cells as one, where they are adjacent."""
+        """Return the union of two cells if it is a cell (they are adjacent along one dim and equal in the others), else None."""
         apart = [i for i, (a, b) in enumerate(zip(self.ranges, other.ranges, strict=True)) if a != b]
         if len(apart) != 1:
             return None
@@ -81,7 +80,7 @@ def _span(low: int, high: int) -> str:
 
 
 class Cells:
-    """Cells that fill a box. Raises ValueError where they do not: a gap, an overlap, other dims, or too many of them."""
+    """Cells that fill a box. Raises ValueError for a gap, an overlap, cells with different dims, or too many cells or dims."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells, self.dims = tuple(cells), cells[0].dims
@@ -96,7 +95,7 @@ class Cells:
             raise ValueError(f"its cells do not fill a box: {self._listed()}")
         self.starts = tuple(tuple(sorted({low for low, _ in axis} | {high + 1 for _, high in axis}))[:-1]
                             for axis in ([c.ranges[i][1:] for c in cells] for i in range(len(self.dims))))
-        """of each axis, where something begins"""
+        """Lowest sizes of cells along each axis, in order."""
         self._steps = tuple(math.prod(len(s) for s in self.starts[i + 1:]) for i in range(len(self.dims)))
         grid = [-1] * math.prod(len(s) for s in self.starts)
         for number, cell in enumerate(cells):
@@ -116,26 +115,26 @@ class Cells:
 
     @property
     def box(self) -> Cell:
-        """Box that the cells fill."""
+        """The box that the cells fill."""
         return Cell(tuple((name, starts[0], max(c.ranges[i][2] for c in self.cells))
                           for i, (name, starts) in enumerate(zip(self.dims, self.starts, strict=True))))
 
     def index(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of the cell that holds these sizes; of one at the border where they are outside of the box."""
+        """Return the number of the cell that contains these sizes, or of one at the border for sizes outside of the box."""
         return self._grid[sum(max(0, bisect_right(starts, sizes[name]) - 1) * step
                               for name, starts, step in zip(self.dims, self.starts, self._steps, strict=True))]
 
     @property
     def pictured(self) -> bool:
-        """True where `map` has a picture: several cells of two dims."""
+        """True where `map` returns a picture: for several cells over two dims."""
         return len(self.dims) == 2 and len(self.cells) > 1
 
     def where(self, cell: Cell) -> str:
-        """Return the start of a line about a cell: its letter where there is a picture, and its sizes."""
+        """Return the start of a line about a cell: its letter in the picture, if there is one, and its sizes."""
         return f"{LETTERS[self.cells.index(cell)]}: {cell.where}" if self.pictured else cell.where
 
     def map(self) -> list[str]:
-        """Return a picture of several cells of two dims: a letter for each cell, the first dim downwards; else nothing.
+        """Return the lines of a picture of cells over two dims: a letter for each cell, the first dim downwards. Else return [].
 
         >>> cells = Cells((Cell.of({"b": (1, 1), "n": (1, 64)}), Cell.of({"b": (2, 8), "n": (1, 64)})))
         >>> print(*cells.map(), sep="\\n")

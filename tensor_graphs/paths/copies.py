@@ -1,7 +1,7 @@
-"""copies: the values of a graph that are not contiguous, and those that a kernel has copied before it reads them.
+"""copies: the values of a graph that are not contiguous, and the copies that kernels need before they can read them.
 
-What an op computes is contiguous; a view of it may have gaps, be transposed or be repeated. Lowering decides the same way
-(lower.py), buffer by buffer and device by device; here only what costs need is looked at.
+The result of a kernel is contiguous; a view of it may have gaps, be transposed or be repeated. Lowering (lower.py) applies the same
+rules to each buffer and device; this module computes only what costs need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.paths.lower import Operand, read_in_place, window_of
 
 NOWHERE = -1
-"""the buffer of a value that has none yet"""
+"""Buffer number of a value that has no buffer yet."""
 
 
 def dense(t: TensorType) -> Operand:
@@ -23,8 +23,9 @@ def dense(t: TensorType) -> Operand:
 
 
 def strided(same: Mapping[Node, Node], bound: Collection[Node] = ()) -> dict[Node, Operand]:
-    """Return the layouts of values that are not contiguous, of nodes (each with the first that is alike; operands before users).
-    bound: what is computed when the graph is bound, copies of it too, so that it counts as contiguous."""
+    """Return the layouts of the values that are not contiguous. same: node -> the first alike (equal op, attributes and types),
+    operands before users. bound: nodes computed when the graph is bound; they count as contiguous: copies of them are made at bind
+    time too."""
     layouts: dict[Node, Operand] = {}
     views: dict[tuple[Node, int], Operand | None] = {}              # by the alike and the operand's layout, None where contiguous
     for node, first in same.items():
@@ -39,18 +40,18 @@ def strided(same: Mapping[Node, Node], bound: Collection[Node] = ()) -> dict[Nod
 
 
 def forced(nodes: Collection[Node], layouts: Mapping[Node, Operand]) -> list[TensorType]:
-    """Return the types of the views that are copies, because strides cannot express them, as a reshape of what is repeated."""
+    """Return the types of the views that are copies, as no strides express them: for example a reshape of a repeated value."""
     return [n.type for n in nodes if n.op.facts.view and n.op is not leaves.ITEM and n.inputs[0] in layouts
             and layout_of(n, layouts[n.inputs[0]]) is None]
 
 
 def layout_of(view: Node, x: Operand | None) -> Operand | None:
-    """Return the layout of a view of x, of a contiguous value where x is None. None: the view is a copy, and contiguous."""
+    """Return the layout of a view of x (None: of a contiguous value). Return None where the view is a contiguous copy."""
     return window_of(view, dense(view.inputs[0].type) if x is None else x)
 
 
 def copied(kernel: Kernel, spec: Spec, operands: Mapping[int, Operand], seconds: Callable[[TensorType], float]) -> float:
-    """Return the seconds of the copies that a kernel needs of operands with these layouts; all others are contiguous."""
+    """Return the seconds of the copies that a kernel needs of its operands. operands: position -> layout, if not contiguous."""
     ins = [operands.get(i) or dense(t) for i, t in enumerate(spec.inputs)]
     reads = read_in_place(kernel, spec, ins)[1]
     return sum(seconds(TensorType(x.shape, x.dtype)) for x, in_place in zip(ins, reads, strict=True) if not in_place)

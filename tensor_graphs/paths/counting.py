@@ -1,8 +1,9 @@
-"""counting: the number of paths, without listing them.
+"""counting: the number of paths of a graph, without listing them.
 
-A path is a choice for each signature that it reaches, so a signature has Σ over its ways Π over the signatures within of paths,
-where these share none. Those that share some are counted together, by what is decided so far; beyond MOST_STATES of such states the
-number is an upper limit: shared signatures then count once for each place.
+A path has a choice for each signature that it reaches. If the signatures inside a signature's alternatives share none, its number
+of paths is a sum over its alternatives of products over the signatures inside. Signatures that share some are counted together, one
+state per set of decided signatures. Beyond MOST_STATES states the number is an upper limit: a shared signature then counts once for
+each position.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tensor_graphs.paths.path import Paths
 MOST_STATES = 20_000
 
 State = tuple[frozenset[Signature], frozenset[Signature]]
-"""signatures that wait for a choice, and those that have one and may be reached again"""
+"""(signatures that wait for a choice, signatures that have a choice and may be reached again)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def count_paths(paths: Paths) -> PathCount:
 
 
 class _TooManyError(Exception):
-    """More states than are looked at."""
+    """The count needs more than MOST_STATES states."""
 
 
 class _Counter:
@@ -57,28 +58,28 @@ class _Counter:
         self._counts: dict[State, int] = {}
 
     def ways(self, s: Signature) -> Iterable[frozenset[Signature]]:
-        """Yield the signatures within s in each of its ways."""
+        """Yield for each alternative of s the set of signatures inside it."""
         for way in self.paths.alternatives(s):
             yield frozenset() if way.kernel is not None else frozenset(i for i, _ in self.paths.inner(s, way))
 
     def reach(self, s: Signature) -> frozenset[Signature]:
-        """Return s and all signatures within it in some way."""
+        """Return s and all signatures inside it, in all of its alternatives and at all depths."""
         if s not in self._reach:
             self._reach[s] = frozenset((s,)).union(*(self.reach(i) for inner in self.ways(s) for i in inner))
         return self._reach[s]
 
     def most(self, s: Signature) -> int:
-        """Return the number of ways of s where nothing is shared."""
+        """Return the number of paths of s if no two signatures shared any."""
         if s not in self._most:
             self._most[s] = sum(math.prod(map(self.most, inner)) for inner in self.ways(s))
         return self._most[s]
 
     def count(self, waiting: frozenset[Signature], decided: frozenset[Signature]) -> int:
-        """Return the number of choices for the undecided signatures among those that wait and all that these reach."""
+        """Return the number of choices for the undecided signatures among `waiting`, and for all signatures that they reach."""
         return math.prod(self._together(group, decided) for group in self._groups(waiting - decided, decided))
 
     def _groups(self, waiting: frozenset[Signature], decided: frozenset[Signature]) -> list[frozenset[Signature]]:
-        """Return the signatures that wait in groups, no two of which reach the same undecided one."""
+        """Return the waiting signatures in groups, such that no undecided signature is reached from two groups."""
         groups: list[tuple[frozenset[Signature], frozenset[Signature]]] = []
         for s in waiting:
             own, reached = frozenset((s,)), self.reach(s) - decided

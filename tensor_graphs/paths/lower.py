@@ -1,8 +1,8 @@
-"""lower: one path of a graph as a flat list of instructions over buffers. Views cost nothing where strides can express them.
+"""lower: converts one path of a graph to a flat list of instructions over buffers. Views cost nothing where strides can express
+them.
 
-Before: a graph and a kernel for each of its nodes. After: instructions in an order in which every operand is written before it is
-read, in-place writes where they are proved safe, copies where a kernel needs contiguous memory, and copies between devices where a
-kernel reads what is not on its own (residency.py).
+In: a graph and a kernel for each of its nodes. Out: instructions in an order in which every operand is written before it is read,
+with in-place writes where proved safe, copies where a kernel needs contiguous memory, and copies between devices (residency.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pie
 BufferKind = Literal["arena", "parameter", "input", "state", "output", "constant", "dims", "bound"]
 
 class PlanError(TensorGraphsError):
-    """A graph that cannot be put on a device as asked."""
+    """A graph that cannot be lowered or run on a device as requested."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Operand:
 
 @functools.lru_cache(1 << 12)
 def _sized(t: TensorType) -> tuple[Dim, tuple[Dim, ...]]:
-    """Return the bytes of a contiguous value, and its strides."""
+    """Return the number of bytes and the strides of a contiguous value."""
     return t.nbytes(), contiguous_strides(t.shape)
 
 
@@ -67,8 +67,8 @@ def _contiguous(shape: tuple[Dim, ...], strides: tuple[Dim, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One call, as plain data. `kernel` is the kernel's name; `waits` are the instructions whose results it reads or overwrites.
-    device: where it computes, or (a copy between devices) writes. backend: whose views of that device's memory it is given."""
+    """One call, as plain data. kernel: name of the kernel. waits: indices of the instructions whose results it reads or overwrites.
+    device: where it computes, or (a copy between devices) writes. backend: whose array type the operands are passed as."""
 
     label: str
     kernel: str
@@ -86,7 +86,7 @@ class Instruction:
 
 @dataclass
 class Buffer:
-    """Memory of a value, on `device`. first/last: the instructions between which it is alive (arena only)."""
+    """Memory of a value on `device`. first, last: the first and last instructions that use it (arena only)."""
 
     kind: BufferKind
     name: str
@@ -101,7 +101,7 @@ class Buffer:
 
 @dataclass
 class Program:
-    """Instructions to run at every call, and at bind time, over one table of buffers."""
+    """Instructions to run at every call, and others to run at bind time, over one table of buffers."""
 
     graph: Graph
     buffers: list[Buffer] = field(default_factory=list)
@@ -113,21 +113,21 @@ class Program:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that hold any of it, the host first."""
+        """Names of the devices that hold any of the buffers, the host first."""
         return tuple(dict.fromkeys([HOST.name, *(b.device for b in self.buffers)]))
 
     def device(self, operand: Operand) -> str:
         return self.buffers[operand.buffer].device
 
     def home(self, buffer: int) -> int:
-        """Return the buffer whose memory this one uses."""
+        """Return the index of the buffer whose memory `buffer` uses: its own, or that of the buffer it aliases."""
         while (alias := self.buffers[buffer].alias) is not None:
             buffer = alias
         return buffer
 
 
 def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[Dim]) -> tuple[Dim, ...] | None:
-    """Return the strides that view the same memory under a new shape, or None when it needs a copy."""
+    """Return the strides that view the memory of a value under a new shape, or None where a reshape needs a copy."""
     if is_contiguous(shape, strides):
         return contiguous_strides(new)
     old = [(s, st) for s, st in zip(shape, strides, strict=True) if s != 1]
@@ -157,7 +157,7 @@ def reshape_strides(shape: Sequence[Dim], strides: Sequence[Dim], new: Sequence[
 
 
 def window_of(node: Node, x: Operand) -> Operand | None:
-    """Return a view's value as another window into x's buffer; None when strides cannot express it."""
+    """Return the result of a view op as another window into x's buffer; None where strides cannot express it."""
     name = node.op.name
     if name == "copy_to":
         return x
@@ -179,8 +179,9 @@ def window_of(node: Node, x: Operand) -> Operand | None:
 
 
 def read_in_place(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[Call | None, list[bool]]:
-    """Return the call, where it is not the one of contiguous operands, and whether the kernel reads each operand in place; others
-    are copied first. Of operands with gaps, or repeated, as many as the kernel takes, from the first on."""
+    """Return (call, for each operand whether the kernel reads it in place, without a copy). The call is None where the call for
+    contiguous operands fits. Of operands with gaps or repeats, as many are read in place as the kernel allows, from the first on.
+    """
     call: Call | None = None
     direct = {i for i, x in enumerate(ins) if not kernel.contiguous or x.contiguous}
     rest = [i for i in range(len(ins)) if i not in direct]
@@ -198,13 +199,13 @@ def read_in_place(kernel: Kernel, spec: Spec, ins: Sequence[Operand]) -> tuple[C
 NOTHING_SHARED = Sharing()
 
 ChooseKernel = Callable[[Node], Kernel]
-"""the kernel of a node; one for all that are alike"""
+"""Function from a node to its kernel; alike nodes (equal op, attributes and types) have the same kernel."""
 
 
 @dataclass(frozen=True)
 class _Question:
-    """The kernel, signature and device of all nodes that are alike. constant: their attributes, operands and results have no dims.
-    calls: shapes and strides of the operands -> the call, and for each operand whether it is read in place."""
+    """The kernel, signature and device of all nodes that are alike. constant: their attributes, operands and results contain no
+    dims. calls: shapes and strides of the operands -> (the call, for each operand whether it is read in place)."""
 
     kernel: Kernel
     signature: Signature
@@ -221,7 +222,7 @@ class _Question:
         return self.kernel.sharing(self.signature.spec)
 
     def reads(self, ins: Sequence[Operand]) -> tuple[Call, list[bool]]:
-        """Return the call for operands of these layouts, and for each whether it is read in place; the others are copied first."""
+        """Return (the call for operands of these layouts, for each operand whether it is read in place, without a copy)."""
         key = tuple([(x.shape, x.strides) for x in ins])
         if key not in self.calls:
             call, in_place = read_in_place(self.kernel, self.signature.spec, ins)
@@ -239,13 +240,13 @@ class _Lowering:
         self.roots = dict(zip([("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates], roots, strict=True))
         self.state_devices = {n: self.computed_on(root) for (kind, n), root in self.roots.items() if kind == "state"}
         self.names: dict[tuple[str, str, str], int] = {}
-        self.sharing: dict[str, Sharing] = {}                       # of an instruction, by its label
+        self.sharing: dict[str, Sharing] = {}                       # label of an instruction -> its sharing
         self.preparations: dict[tuple[str, Preparation, tuple[Operand, ...]], tuple[Operand, ...]] = {}
         self.same: dict[Node, Node] = {}
-        self.questions: dict[Node, _Question] = {}                  # of the first of those that are alike
+        self.questions: dict[Node, _Question] = {}                  # by the first of the nodes that are alike
 
     def computed_on(self, root: Node) -> str:
-        """Return the device of the kernel that computes a value: a state lives where its new value is computed."""
+        """Return the device of the kernel that computes a value. A state is stored on the device that computes its new value."""
         node = under_views(root)
         return HOST.name if node.op.kind == "leaf" else device_of(self.choose(node).backend).name
 
@@ -273,7 +274,7 @@ class _Lowering:
     # ---- nodes ----
 
     def constant(self, node: Node, device: str) -> Operand:
-        """Return a constant, or the value of a dim, in memory of a device."""
+        """Return a constant, or the value of a dim, in the memory of a device."""
         value, t = node.attrs["value"], node.type
         if isinstance(value, d.Expr):
             return self.named("dims", f"{t.dtype.name} {d.format_dim(value)}", t, device, value=value)
@@ -292,7 +293,7 @@ class _Lowering:
         self.where.put(node, device)
 
     def at(self, node: Node, device: str) -> Operand:
-        """Return a node's value on a device; what is not there is copied there, once."""
+        """Return a node's value on a device. A value that is not on that device is copied there, once."""
         if (node, device) in self.values:
             return self.values[node, device][0]
         if node.op is leaves.CONSTANT:
@@ -314,7 +315,7 @@ class _Lowering:
         return value
 
     def window(self, node: Node, x: Operand) -> Operand:
-        """Return a view's value, of a contiguous copy where strides cannot express it."""
+        """Return a view as a window into the operand x, or into a contiguous copy of x where strides cannot express the view."""
         result = window_of(node, x) or window_of(node, self.copy(x, why="contiguous"))
         assert result is not None
         return result
@@ -332,7 +333,7 @@ class _Lowering:
         self.sharing[label] = sharing
 
     def copy(self, x: Operand, into: Operand | None = None, why: str = "copy", bind: bool | None = None) -> Operand:
-        """Emit an explicit contiguous copy, into an operand or a new transient one, and return that."""
+        """Emit a contiguous copy of x, into an operand or a new transient buffer, and return the copy."""
         t = TensorType(x.shape, x.dtype)
         if bind is None:
             bind = self.is_bound(x) and into is None and not d.has_dims((*x.shape, *x.strides, x.offset))
@@ -341,14 +342,14 @@ class _Lowering:
         for kernel in self.copiers:
             if device_of(kernel.backend).name == device and kernel.build_copy is not None:
                 call = kernel.build_copy(x.shape, out.strides, x.strides, x.dtype.itemsize)
-                if call is not None:                        # else not of this rank
+                if call is not None:                        # None: the kernel does not take this rank
                     self.emit(why, kernel, call, {}, (out,), (x,), "", "", bind)
                     return out
         raise PlanError(f"a value has to be copied on the device {device}, and no backend in use has a kernel for that\n"
                         "  fix: a backend there with copy_kernel() (docs/backends.md)")
 
     def transfer(self, x: Operand, device: str, written_at: str) -> Operand:
-        """Emit a contiguous copy of a value on another device, and return it."""
+        """Emit a contiguous copy of a value to another device, and return the copy."""
         source = self.program.device(x)
         bind = self.is_bound(x) and not d.has_dims((*x.shape, *x.strides, x.offset))
         whole = x if x.contiguous else self.copy(x, why="contiguous")
@@ -370,13 +371,13 @@ class _Lowering:
                 self.put(node, device, (self.values[node.inputs[0], device][node.attrs["index"]],))
             elif node.op.facts.view:
                 target = device_asked(node) if node.op is leaves.COPY_TO else self.where.first(node)
-                if target is not None:                      # a view of a constant is made where it is read
+                if target is not None:                      # None: a view of a constant is made on each device that reads it
                     self.at(node, target)
             else:
                 self.kernel_node(node)
 
     def question(self, node: Node) -> _Question:
-        """Return the question of a node; one for all that are alike."""
+        """Return the `_Question` of a node, shared by all nodes that are alike."""
         first = self.same[node]
         if first not in self.questions:
             kernel = self.choose(first)
@@ -402,7 +403,7 @@ class _Lowering:
 
     def prepared(self, op: str, kernel: Kernel, p: Preparation, operands: Sequence[Operand], signature: str,
                  written_at: str) -> tuple[Operand, ...]:
-        """Return the results of a kernel's preparation of these operands; once for all nodes that prepare the same."""
+        """Return the results of a kernel's preparation of these operands, computed once for all nodes with equal preparations."""
         ins = tuple(operands[i] for i in p.operands)
         key = (kernel.name, p, ins)
         if key not in self.preparations:
@@ -417,7 +418,7 @@ class _Lowering:
 
     def finish(self) -> Program:
         p, roots = self.program, self.roots
-        # outputs are read where the graph says, states live where they are made
+        # an output ends on the device that the graph requests, a state on the device that computes it
         finals = {(kind, name): self.at(root, handed_out(root) if kind == "output" else self.state_devices[name])
                   for (kind, name), root in roots.items()}
         last_use = {o.buffer: at for at, ins in enumerate(p.instructions) for o in (*ins.ins, *ins.outs)}
@@ -455,7 +456,8 @@ class _Lowering:
         return p
 
     def _in_place(self, last_use: Mapping[int, int], finals: Mapping[tuple[str, str], Operand]) -> None:
-        """Let outputs share memory with operands that die at this very instruction: first with the states that they become."""
+        """Let outputs share memory with operands that die at the same instruction: first with the states that the outputs become.
+        """
         becomes = {name: value.buffer for (kind, name), value in finals.items() if kind == "state"}
         final = {value.buffer for value in finals.values()}
         for t, ins in enumerate(self.program.instructions):
@@ -467,10 +469,10 @@ class _Lowering:
                         b = self.program.buffers[x.buffer]
                         if (b.kind == "state" and becomes.get(b.name) == out.buffer) == own and self._may_lie_in(
                                 x, out, ins, last_use[x.buffer] > t or x.buffer in final, becomes):
-                            self.program.buffers[out.buffer].alias = self.program.home(x.buffer)   # not a chain to walk
+                            self.program.buffers[out.buffer].alias = self.program.home(x.buffer)   # no chain of aliases
 
     def _may_lie_in(self, x: Operand, out: Operand, ins: Instruction, lives_on: bool, updated: Collection[str]) -> bool:
-        """Return whether an output may be written over an operand that it is paired with."""
+        """Return whether an output may be written over an operand that the kernel allows it to share memory with."""
         p = self.program
         home = p.home(x.buffer)
         b, target = p.buffers[home], p.buffers[out.buffer]
@@ -479,11 +481,11 @@ class _Lowering:
         if not (x.contiguous and x.offset == 0 and x.shape == out.shape and x.dtype == out.dtype):
             return False
         if sum(p.home(o.buffer) == home for o in (*ins.ins, *ins.outs)) > 1:
-            return False                                # another operand is read there, or another output written
-        return b.kind == "arena" or (b.kind == "state" and b.name in updated)   # one that is never updated keeps its value
+            return False                                # another operand or output is in that memory
+        return b.kind == "arena" or (b.kind == "state" and b.name in updated)   # a state that is never updated keeps its value
 
     def _copy_before_updates(self) -> None:
-        """Copy the old value to each output of which a kernel changes only some elements, where it does not write in place."""
+        """Insert a copy of the old value into each output of which a kernel writes only some elements, unless in place."""
         p = self.program
         for program in (p.instructions, p.bind_instructions):
             listed = list(program)
@@ -504,7 +506,7 @@ class _Lowering:
                 b.last = t
 
     def _waits(self) -> None:
-        """Set the data dependences by memory: read after write, write after read, write after write."""
+        """Set the dependences of each instruction by memory: read after write, write after read, write after write."""
         p = self.program
         writer: dict[int, int] = {}
         readers: dict[int, list[int]] = {}
@@ -520,8 +522,8 @@ class _Lowering:
 
 
 def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyType({})) -> list[Node]:
-    """Return an order in which operands come first, and readers of a state before what overwrites it (where that is possible).
-    states: the new value of each."""
+    """Return the nodes in an order in which operands precede their users, and (where possible) readers of a state precede the node
+    that overwrites it. states: name of each state -> its new value."""
     order = walk(roots)
     users = consumers(roots)
     index = {n: i for i, n in enumerate(order)}
@@ -572,7 +574,7 @@ def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyTyp
 
 
 def device_asked(node: Node) -> str:
-    """Return the name of the device to which a node copies. Raises PlanError where it is not here."""
+    """Return the name of the device to which a copy_to node copies. Raises PlanError where this machine lacks that device."""
     try:
         return device_named(node.attrs["device"]).name
     except UnknownDevice as e:
@@ -580,10 +582,10 @@ def device_asked(node: Node) -> str:
 
 
 def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> Program:
-    """Return the program of a graph whose nodes (after expansion: `roots`, in the order of graph.roots) each have a kernel.
+    """Return the program of a graph. roots: the graph's roots after expansion of its definitions, in the order of graph.roots; each
+    of their nodes has a kernel. copiers: kernels for explicit copies, in the order in which they are tried (registry.copy_kernels).
 
-    copiers: the kernels behind explicit copies, in the order in which they are tried (registry.copy_kernels).
-    Raises PlanError: a copy to a device that is not here, or within one where nothing copies.
+    Raises PlanError for a copy to a device that this machine lacks, or within a device for which no backend has a copy kernel.
     """
     lowering = _Lowering(graph, roots, choose, copiers)
     lowering.run(schedule(roots, {name: root for (kind, name), root in lowering.roots.items() if kind == "state"}))
@@ -591,10 +593,10 @@ def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Se
 
 
 def arena_buffers(program: Program) -> list[int]:
-    """Return the buffers that own arena memory, in table order (aliases use their home's)."""
+    """Return the indices of the buffers that have arena memory of their own, in table order (an alias uses its home's)."""
     return [i for i, b in enumerate(program.buffers) if b.kind == "arena" and b.alias is None and b.last >= 0]
 
 
 def intervals_of(program: Program) -> list[Interval]:
-    """Return the lifetime of each of the `arena_buffers`, and its device."""
+    """Return the lifetime, size and device of each of the `arena_buffers`."""
     return [Interval(b.first, b.last, b.nbytes, b.name, b.device) for b in (program.buffers[i] for i in arena_buffers(program))]

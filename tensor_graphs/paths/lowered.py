@@ -1,4 +1,4 @@
-"""lowered: a path with its kernels as a program and a memory layout, for the compiler and for a plan that was read from bytes."""
+"""lowered: a path converted to a program and a memory layout, for the compiler and for a plan that is read from bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensor_graphs.phases import phase
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program and its memory layout. kernels: those of its instructions, by name."""
+    """A program and its memory layout. kernels: name -> kernel, for the kernels that its instructions call."""
 
     program: Program
     layout: ArenaLayout
@@ -42,8 +42,8 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
 
 
 def chosen_here(path: Path) -> Callable[[str], Kernel]:
-    """Return signature key -> the kernel of this process that the path chose. Raises PlanError: none here, of other code, or one
-    that requires what the device lacks."""
+    """Return a function: signature key -> the kernel of this process that the path chose. Raises PlanError where this process lacks
+    the kernel, has other code under its name, or where the device lacks a feature that the kernel requires."""
     if path.all_steps:
         try:
             kernel_of_all_steps(path)

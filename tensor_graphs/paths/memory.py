@@ -1,7 +1,7 @@
-"""memory: the bytes of each transient value. Greedy by size into one arena per device; offsets stay functions of the dims.
+"""memory: the offsets of transient values: greedy by size, in one arena per device. Offsets are functions of the dims.
 
-Buffers that are alive together never share bytes, at any size in range: the placement is found at the largest sizes and stored as
-an order (above which neighbours a buffer lies); for other sizes offsets are evaluated along that order.
+Buffers that are alive at the same time never share bytes, at any size in range. The placement is found at the largest sizes and
+stored as an order (the neighbours that each buffer must be above). At other sizes offsets are evaluated along that order.
 Source of the heuristic: greedy by size for offset calculation, Pisarchyk and Lee, "Efficient Memory Management for Deep Neural
 Net Inference", 2020.
 """
@@ -18,7 +18,7 @@ from tensor_graphs.language.dims import Dim
 
 @dataclass(frozen=True)
 class Interval:
-    """A transient buffer: alive from instruction `first` to `last` (both included), `nbytes` long, in the arena of `device`."""
+    """A transient buffer of `nbytes` in the arena of `device`, alive from instruction `first` to `last` (both included)."""
 
     first: int
     last: int
@@ -27,11 +27,11 @@ class Interval:
     device: str = HOST.name
 
     def overlaps(self, other: Interval) -> bool:
-        """Return whether the two may not share bytes."""
+        """Return True if the two buffers may not share bytes."""
         return self.device == other.device and self.first <= other.last and other.first <= self.last
 
     def size(self, binding: Mapping[str, int]) -> int:
-        """Return the bytes that it takes in its arena."""
+        """Return the bytes that the buffer takes in its arena, with alignment."""
         return aligned(int(d.evaluate(self.nbytes, binding)), self.device)
 
 
@@ -42,15 +42,15 @@ def aligned(nbytes: int, device: str = HOST.name) -> int:
 
 @dataclass(frozen=True)
 class ArenaLayout:
-    """Placement of intervals. order: in which they are placed; above[i]: the intervals (placed earlier) that i must lie above."""
+    """Placement of intervals. order: indices, as placed; above[i]: the intervals placed earlier that i must be above."""
 
     intervals: tuple[Interval, ...]
     order: tuple[int, ...]
     above: tuple[tuple[int, ...], ...]
 
     def offsets(self, binding: Mapping[str, int], apart: int = 0, shift: int = 0) -> tuple[list[int], dict[str, int]]:
-        """Return (byte offset of each interval, size of the arena of each device) at concrete dims. apart: free bytes before,
-        between and behind them (a multiple of every alignment); shift: bytes by which each lies behind its alignment."""
+        """Return (byte offset of each interval, bytes of each device's arena) at concrete dims. apart: unused bytes before, between
+        and after intervals (a multiple of every alignment); shift: bytes that each offset is moved past its alignment."""
         sizes = [i.size(binding) for i in self.intervals]
         out = [0] * len(sizes)
         total: dict[str, int] = {}
@@ -61,7 +61,7 @@ class ArenaLayout:
         return out, total
 
     def largest_live_set(self, binding: Mapping[str, int], device: str = HOST.name) -> tuple[int, list[Interval]]:
-        """Return the most bytes alive at one instruction, a lower limit of the device's arena, and the intervals alive there."""
+        """Return (most bytes alive at one instruction, the intervals alive then): the device's arena has at least these bytes."""
         ours = [(i, i.size(binding)) for i in self.intervals if i.device == device]
         alive = {t: sum(s for i, s in ours if i.first <= t <= i.last) for t in sorted({i.first for i, _ in ours})}
         best = max(alive.values(), default=0)
@@ -71,9 +71,9 @@ class ArenaLayout:
 
 
 def place(intervals: Sequence[Interval], at: Mapping[str, int]) -> ArenaLayout:
-    """Lay out the intervals, judging sizes at the dims `at` (the largest in use).
+    """Lay out the intervals by their sizes at the dims `at` (the largest in use).
 
-    Three greedy orders are tried, by size, by the densest moment and by time; the one with the smallest arenas wins.
+    Three greedy orders are tried: by size, by the densest moment and by time. The layout with the smallest arenas is returned.
     """
     sizes = [i.size(at) for i in intervals]
     neighbours = _neighbours(intervals)
@@ -86,8 +86,8 @@ def place(intervals: Sequence[Interval], at: Mapping[str, int]) -> ArenaLayout:
 
 
 def _neighbours(intervals: Sequence[Interval]) -> list[list[int]]:
-    """Return for each interval those that it may not share bytes with, in order; compared, in the order in which they begin, with
-    those alone that have not ended."""
+    """Return for each interval the indices of those that it may not share bytes with. Intervals are scanned by their beginnings and
+    compared only with those that have not ended."""
     neighbours: list[list[int]] = [[] for _ in intervals]
     alive: list[int] = []
     for i in sorted(range(len(intervals)), key=lambda i: intervals[i].first):

@@ -1,17 +1,18 @@
-"""path: for each signature of a graph, how it is computed; cheapest first, the rest lazily.
+"""path: a choice of how to compute each signature of a graph, and the enumeration of all such paths, the cheapest first, lazily.
 
-A path is a choice per signature (18 equal layers are one question): the name of a kernel, "expand" (run the definition, whose
-signatures are then chosen), or the name of a recipe of a part (run that in place of the definition). Views and leaves need no
-choice; what parameters alone decide needs one and costs nothing, as it is computed once, when the graph is bound. Enumeration
-starts at the cheapest path and swaps one choice at a time: the cheapest paths first, those with a swap that moves less than SMALL
-of the time last. It is complete and repeats none. The cost of a path includes the copies between devices that lowering inserts
-(placement.py); the cheapest path is followed by those on one device alone, as mixtures of devices are too many to list before.
+A path has one choice per signature (an op with its attributes and types; 18 equal layers share one): the name of a kernel, "expand"
+(run the definition, whose signatures are then chosen), or the name of a recipe. A recipe is a graph that means the same as a part
+(several ops of the graph taken as one op) and runs in place of its definition. Views and leaves need no choice. A node that depends
+on parameters alone needs one and costs nothing, as it is computed once, when the graph is bound. Enumeration starts at the cheapest
+path and swaps one choice at a time: the cheapest paths first, those with a swap that moves less than SMALL of the time last. It is
+complete and repeats none. The cost of a path includes the copies between devices that lowering inserts (placement.py). The cheapest
+path is followed by those on one device alone; otherwise too many mixtures of devices would precede them.
 
-Why the order is right: any path but the cheapest has a signature that is not computed in the cheapest way and whose definition
-holds no other such; computing it in the cheapest way costs no more, adds no small swap, and one swap leads back. With parts, with
-several devices, or where parameters alone decide more of a composite at one place than at another, this holds only nearly: what
-two parts share is computed once, a value is copied to a device once, so costs do not add up; each path is costed by the nodes
-that it runs.
+Why the order is right: every path except the cheapest has a signature that is not computed by its cheapest alternative and whose
+definition contains no other such signature. Computing it by its cheapest alternative costs no more, adds no small swap, and one
+swap leads back. The argument is only approximate with parts, with several devices, or where more of a composite depends on
+parameters alone at one position than at another: values that two parts share are computed once and a value is copied to a device
+once, so costs do not add up. Each path is costed by the nodes that it runs.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ if TYPE_CHECKING:
 EXPAND = "expand"
 
 SMALL = 0.01
-"""share of the cheapest path's time: a swap that moves less is listed last"""
+"""Share of the cheapest path's time: paths with a swap that changes less than this share are listed last."""
 
 MOST = 0.5
-"""share from which on a signature takes so much of a path that each of its ways is worth a look, however little that moves"""
+"""Share of a path's time: all alternatives of a signature that takes more are listed early, however little they change."""
 
 
 class NoPathError(TensorGraphsError):
-    """Nothing that may be used computes this graph (within the tolerance)."""
+    """No kernels that may be used compute this graph (within the tolerance)."""
 
 
 class StalePathError(NoPathError):
-    """A path chooses what is not here, or may not be used here. title, key: of the signature; name: what is chosen."""
+    """A path with a choice that this machine lacks or that may not be used. title, key: of the signature; name: of the choice."""
 
     def __init__(self, path: Path, title: str, key: str, name: str | None, why: str) -> None:
         self.path, self.title, self.key, self.name = path, title, key, name
@@ -66,10 +67,10 @@ class StalePathError(NoPathError):
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one call [s]. measured: by a row of the database; else an estimate. error: measured max relative error, None if
-    unknown. in_place: measured in its graph, with the copies of operands needed there. margin: factor by which an estimate is
-    raised. learned: estimated by the model fitted to this machine's rows. whole: seconds to expect of a part that was measured as a
-    whole, without its steps; None: `seconds` without the margin."""
+    """Cost of one call [s]. measured: from a row of the database; else an estimate. error: measured max relative error, None if
+    unknown. in_place: measured within its graph, including copies of its operands. margin: factor by which an estimate is raised.
+    learned: estimated by the model fitted to this machine's rows. whole: expected seconds, without its steps, of a part that was
+    measured as a unit; None: `seconds` without the margin."""
 
     seconds: float
     measured: bool = False
@@ -82,15 +83,15 @@ class Cost:
 
     @property
     def expected(self) -> float:
-        """Seconds of one call without the margin."""
+        """Expected seconds of one call, without the margin."""
         return self.seconds / self.margin if self.whole is None else self.whole
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to compute a signature: a kernel with its cost, or (kernel None) its definition, or a recipe in place of it.
-    copies: seconds per call, of operands with other strides than the kernel reads. charge: seconds to gain for the memory it takes,
-    included in the cost."""
+    """One way to compute a signature: a kernel with its cost, or (kernel None) its definition, or a recipe that replaces the
+    definition. copies: seconds per call to copy operands whose strides the kernel cannot read. charge: seconds per call that the
+    alternative has to save to be worth its memory; the cost includes them."""
 
     name: str
     kernel: Kernel | None
@@ -106,7 +107,7 @@ class Alternative:
 
     @property
     def expected(self) -> float:
-        """Seconds of one call without the steps of a definition, margin, and charge for memory."""
+        """Seconds of one call, without the steps of a definition, the margin and the charge for memory."""
         return self.cost.expected + self.copies
 
     def written(self, spec: Spec) -> Definition:
@@ -115,29 +116,29 @@ class Alternative:
         return (spec.op if self.recipe is None else self.recipe.op).define(spec.inputs, spec.attrs)
 
     def target(self, s: Signature) -> Signature:
-        """Return what runs in place of a part, as one op: the recipe, or the part itself where its definition runs."""
+        """Return the signature of the op that runs for a part: the recipe, or the part itself where its definition runs."""
         if self.recipe is None:
             return s
         return signature_of(apply(self.recipe.op, [leaves.argument(i, t) for i, t in enumerate(s.spec.inputs)], s.spec.attrs))
 
 
 WORTH, MUCH = 0.01, 0.1
-"""A way that makes more than MUCH of the bytes of a composite's parameters has to gain time for that memory: a recipe WORTH of what
-its part takes, a definition MUCH of what the cheapest kernel takes."""
+"""Shares. An alternative that computes more than MUCH of the bytes of a composite's parameters has to save time for that memory: a
+recipe WORTH of the part's time without recipes, a definition MUCH of the cheapest kernel's time."""
 
 LITTLE = 64 << 10
-"""bytes made by a definition for which nothing is charged"""
+"""Bytes that a definition may compute from parameters without a charge."""
 
 DEFINITION = Alternative(EXPAND, None, Cost(0.0))
 
 Steps = tuple[tuple[str, Kernel], ...]
-"""the kernels that compute a part in one of its ways, each with the key of its signature"""
+"""(signature key, kernel) of each kernel that runs for one alternative of a part."""
 
 WholeOf = Callable[[Signature, Alternative, Steps], Cost | None]
-"""Measured cost of a part as a whole that way, if there is one."""
+"""Function that returns the measured cost of a part as a unit, for an alternative and its steps; None where it was not measured."""
 
 Choices = tuple[dict[Signature, Alternative], dict[Signature, int]]
-"""the choices that a path reaches, and how many calls each has"""
+"""(the choices that a path reaches, the number of calls of each)."""
 
 CostOf = Callable[[Kernel, Signature], Cost | None]
 """Cost of a kernel for a signature; None when the kernel may not be used (never verified, failed, or beyond the tolerance)."""
@@ -147,13 +148,13 @@ CostOf = Callable[[Kernel, Signature], Cost | None]
 class Path:
     """A choice for each signature that is reached; `print(path)` shows it.
 
-    choices: signature key -> name of a kernel, or of a recipe, or "expand"; ALL_STEPS -> that of a kernel which runs all of them
-    at once (`at_once`). seconds: expected time of a run, around its calls too. cost: seconds of its calls by which paths
-    are chosen, estimates raised by their margins. recipes: the chosen ones, by name. identities: kernel name -> its
-    identity; a kernel that is not in it (in a path made by hand) is the one that has the name. copies: "cpu -> cuda:0" -> (values
-    that a run copies there, seconds of all of them). measured_share: of its kernels' expected time, the share that rests on
-    measurements, 0 to 1. small: number of choices other than the first listed path's that move less than SMALL of the time, of
-    signatures that do not take MOST of it.
+    choices: signature key -> name of a kernel, or of a recipe, or "expand"; ALL_STEPS -> name of a kernel that runs the entire
+    graph in one launch (`at_once`). seconds: expected time of a run, time around its calls included. cost: seconds of its calls by
+    which paths are compared, estimates raised by their margins. recipes: the chosen recipes, by name. identities: kernel name ->
+    identity of its code; a kernel not listed (in a path written by hand) is the current kernel of that name. copies: "cpu ->
+    cuda:0" -> (number of values that a run copies, seconds of all these copies). measured_share: share of the kernels' expected
+    time that rests on measurements, 0 to 1. small: number of choices that differ from the first listed path's and change less than
+    SMALL of the time, not counting signatures that take over MOST of it.
     """
 
     graph_key: str
@@ -180,8 +181,8 @@ class Path:
         return fitted(self.lines(), "steps")
 
     def lines(self, other: Path | None = None) -> list[str]:
-        """Return cost and error, then the kernels with their ops and calls, one a line; of a saved path, which has no cost, its
-        kernels. other: a path; then only what this one does otherwise."""
+        """Return lines for people: cost and error, then each kernel with its op and calls. For a saved path, which has no cost: its
+        kernels. other: a path; then only the choices that differ from that path's are listed."""
         if self.choices and not self.calls:
             kernels = sorted(set(self.choices.values()) - {EXPAND})
             return [f"{self.id}  saved, without a cost", *(f"      {name}" for name in kernels)]
@@ -195,53 +196,53 @@ class Path:
 
     @property
     def id(self) -> str:
-        """Short digest of graph, choices and identities: the same path of the same code has the same id in every process."""
+        """Short digest of graph, choices and identities: equal paths with equal code have equal ids in all processes."""
         text = self.graph_key + json.dumps([sorted(self.choices.items()), sorted(self.identities.items())])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """Return what identifies the path (path_reader.py reads it), without costs: those belong to a machine (`Paths.costed`)."""
+        """Return the data that identify the path (read by path_reader.py), without costs, which belong to a machine (`costed`)."""
         return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items())),
                 "identities": dict(sorted(self.identities.items()))}
 
     @property
     def kernel_calls(self) -> int:
-        """Kernel calls in a run."""
+        """Number of kernel calls in a run."""
         return sum(n for key, n in self.calls.items() if not is_way_on(self.choices[key]))
 
     @property
     def all_steps(self) -> str:
-        """Name of the kernel that runs all steps at once, at sizes where it does (`at_once`); "" where the path chooses none."""
+        """Name of the kernel that runs the entire graph in one launch, at sizes it supports (`at_once`); "" if there is none."""
         return self.choices.get(ALL_STEPS, "")
 
     def at_once(self, kernel: Kernel) -> Path:
-        """Return the same path with a kernel that runs all steps at once at the sizes that it takes (`Kernel.whole`)."""
+        """Return the path with a kernel added that runs the entire graph in one launch, at sizes it supports (`Kernel.whole`)."""
         return replace(self, choices={**self.choices, ALL_STEPS: kernel.name}, titles={**self.titles, ALL_STEPS: ALL_STEPS},
                        identities={**self.identities, kernel.name: kernel.identity})
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return the kernel and the calls of each op, for people and machines."""
+        """Return the op, the kernel and the number of calls of each choice, for people and machines."""
         return [{"op": self.titles.get(k, k), "kernel": v, "calls": self.calls.get(k, 0)} for k, v in self.choices.items()]
 
 
 def is_way_on(name: str) -> bool:
-    """Return whether a choice is no kernel: the definition, or a recipe, whose own steps are chosen then."""
+    """Return True if a choice is no kernel, but a definition or recipe whose own steps are chosen in turn."""
     return name == EXPAND or name.startswith(RECIPE)
 
 
 class Paths:
-    """The alternatives of a graph's signatures, and the paths made of them.
+    """The alternatives of a graph's signatures, and the paths composed of them.
 
-    Signatures of one key (the same question in other dims of the graph) are one choice, costed in the dims of the first of them.
+    Signatures with equal keys (equal but for the graph's dims) share one choice, costed in the dims of the first of them.
     """
 
     def __init__(self, graph: Graph, table: Mapping[str, list[Kernel]], cost_of: CostOf, *, expand: bool = True,
                  copied: Callable[[TensorType], float] = lambda t: 0.0, whole: WholeOf = lambda s, way, steps: None,
                  link: Callable[[str, str, TensorType], float] = lambda source, target, t: 0.0, around: float = 0.0) -> None:
-        """around: seconds that a run takes around its calls. link: seconds of a copy of a value from one device to another; copied:
-        within one. A kernel pays for the copies of its operands; a recipe pays for the copies that readers need of its results with
-        gaps. whole: measured cost of a part in one of its ways: what exceeds its steps is then the way's own cost, so that costs
-        still add up."""
+        """around: seconds that a run takes around its calls. link: seconds to copy a value from one device to another. copied:
+        seconds to copy a value within a device. A kernel pays for the copies of its operands; a recipe pays for the copies that
+        readers need of its results with gaps. whole: measured cost of a part as a unit, for one alternative; the alternative is
+        then charged the difference to the sum of its steps, so that costs still add up."""
         self.graph, self.cost_of, self.may_expand, self.copied, self.whole = graph, cost_of, expand, copied, whole
         self.table, self.link, self.around = table, link, around
         self._device: dict[str, str] = {name: device_of(name).name for name in {k.backend for ks in table.values() for k in ks}}
@@ -266,7 +267,7 @@ class Paths:
         self.overlap = bool(self._counted.varies or self.somebodys)
 
     def inner(self, s: Signature, way: Alternative | None = None) -> list[tuple[Signature, int]]:
-        """Return the signatures inside a composite's definition, or a recipe (one level), with their numbers of calls."""
+        """Return the signatures inside a composite's definition or a recipe (one level), each with its number of calls."""
         way = way or DEFINITION
         key = s, way.name
         if key not in self._inner:
@@ -276,22 +277,22 @@ class Paths:
         return self._inner[key]
 
     def within(self, s: Signature) -> list[tuple[Signature, int]]:
-        """Return the signatures that explain why nothing computes a composite: those of its definition, or, for a loop, of one
-        iteration."""
+        """Return the signatures inside a composite to search for one that no kernel computes: those of its definition, or, for a
+        loop, those of one iteration."""
         loop = any(is_loop(i.spec.op) for i, _ in self.inner(s))
         return self.inner(s, next((a for a in self.alternatives(s) if loop and a.recipe is not None), None))
 
     def seconds(self, s: Signature, way: Alternative) -> float:
-        """Return the seconds of one call with its steps in their cheapest ways; inf where one has none."""
+        """Return the seconds of one call, including its steps by their cheapest alternatives; inf where a step has none."""
         total = way.seconds
         for i, n in self.inner(s, way) if way.kernel is None else ():
-            if (best := self.best(i)[0]) == math.inf:               # also where it is computed when bound: something must do that
+            if (best := self.best(i)[0]) == math.inf:               # also for a step that runs at bind time: a kernel must exist
                 return best
             total += n * best
         return total
 
     def expected(self, s: Signature, way: Alternative) -> float:
-        """Return the expected seconds of one call: as `seconds`, without margins and charges."""
+        """Return the expected seconds of one call, steps included: like `seconds`, without margins and charges."""
         total = way.expected
         for i, n in self.inner(s, way) if way.kernel is None else ():
             if i not in self._expected:
@@ -301,7 +302,7 @@ class Paths:
         return total
 
     def alternatives(self, s: Signature) -> list[Alternative]:
-        """Return every way to compute a signature, kernels first. The order is deterministic."""
+        """Return all alternatives for a signature, kernels first, in a deterministic order."""
         if s not in self._alternatives:
             ways = [Alternative(kernel.name, kernel, cost, copies=0.0 if cost.in_place else self._copies(kernel, s))
                     for kernel in matching(s.spec, self.table) if (cost := self.cost_of(kernel, s)) is not None]
@@ -317,8 +318,8 @@ class Paths:
         return self._alternatives[s]
 
     def _charge(self, s: Signature, way: Alternative, own: float, kernels: float) -> float:
-        """Return the seconds that a way has to gain for the memory that it makes of parameters. own: seconds of its part without
-        recipes; kernels: of the cheapest kernel."""
+        """Return the seconds that an alternative has to save for the memory it fills from parameters. own: seconds of the part
+        without recipes; kernels: seconds of its cheapest kernel."""
         if way.recipe is not None:
             return WORTH * own if own < math.inf and takes_memory(s.spec.op, way.recipe) else 0.0
         bound = self._counted.bound(s)
@@ -328,14 +329,14 @@ class Paths:
         return MUCH * kernels if _bytes_made(written, bound) > max(MUCH * _bytes_read(written, bound), LITTLE) else 0.0
 
     def _copies(self, kernel: Kernel, s: Signature) -> float:
-        """Return the seconds of the copies that a kernel needs for one call, on average over the nodes counted so far."""
+        """Return the seconds per call of the copies that a kernel needs, on average over the nodes counted so far."""
         layouts = self._tally.layouts.get(s, Counter())
         seconds = sum(n * copies.copied(kernel, s.spec, dict(strided), self.copied) for strided, n in layouts.items() if strided)
         return seconds / max(1, sum(layouts.values()))
 
     def _handed_on(self, s: Signature, recipe: PartRecipe) -> float:
-        """Return the seconds of the copies that readers, each in its cheapest way, need of a recipe's results, on average over the
-        places of the part."""
+        """Return the seconds of the copies that readers (computed by their cheapest alternatives) need of a recipe's results, on
+        average over the positions of the part in the graph."""
         if (reading := self._counted.handed_on(s, recipe)) is None:
             return 0.0
         total = sum(n * self.copied(t) for t, n in reading.copied.items())
@@ -348,7 +349,7 @@ class Paths:
         return total / reading.places
 
     def _measured(self, s: Signature, way: Alternative) -> Alternative:
-        """Return the way with the cost that exceeds its steps, where it was measured as a whole with its cheapest steps."""
+        """Return the alternative with the cost that exceeds its steps, if it was measured as a unit with its cheapest steps."""
         steps = self.steps(s, way, lambda i: self.best(i)[1])
         cost = None if steps is None else self.whole(s, way, steps)
         if cost is None:
@@ -357,11 +358,11 @@ class Paths:
                                          whole=cost.seconds - self.expected(s, way) + way.cost.expected))
 
     def steps(self, s: Signature, way: Alternative, chosen: Callable[[Signature], Alternative | None]) -> Steps | None:
-        """Return the kernels that run where a part is computed this way, by signature; None where nothing computes one. chosen: how
-        the signatures inside are computed."""
+        """Return the (signature key, kernel) pairs that run for an alternative of a part; None where a step has none. chosen:
+        returns the alternative of each signature inside."""
         kernels: dict[str, Kernel] = {}
         todo = [(s, way)]
-        for composite in todo:                                      # which grows meanwhile
+        for composite in todo:                                      # grows during the loop
             for i, n in self.inner(*composite):
                 if (its := chosen(i)) is None:
                     return None
@@ -373,17 +374,17 @@ class Paths:
         return tuple(sorted(kernels.items(), key=lambda step: step[0]))
 
     def reworded(self, path: Path, other: Mapping[Signature, Alternative]) -> Path | None:
-        """Return the path with some parts computed otherwise, their steps in their cheapest ways; None when that is impossible."""
+        """Return the path with some choices replaced, new steps by their cheapest alternatives; None where that is impossible."""
         chosen = self.kernels(path)
         choices = self._assemble({s: chosen[s.key] for s in self.known() if s.key in chosen} | dict(other))
         return None if choices is None else self._path(*choices)
 
     def known(self) -> list[Signature]:
-        """Return every signature that was looked at so far: the graph's own, and those inside definitions that were costed."""
+        """Return all signatures met so far: those of the graph itself, and those inside definitions that were costed."""
         return list(dict.fromkeys([*(s for s, _ in self.top), *(i for inner in self._inner.values() for i, _ in inner)]))
 
     def best(self, s: Signature) -> tuple[float, Alternative | None]:
-        """Return (seconds, alternative) of the cheapest way; (inf, None) when there is none."""
+        """Return (seconds, alternative) of the cheapest alternative; (inf, None) where no alternative can be computed."""
         if s not in self._best:
             self._best[s] = (math.inf, None)            # definitions are finite, so this is never read while it is computed
             costed = [(cost, a) for a in self.alternatives(s) if (cost := self.seconds(s, a)) < math.inf]
@@ -391,14 +392,14 @@ class Paths:
         return self._best[s]
 
     def _assemble(self, picks: Mapping[Signature, Alternative]) -> Choices | None:
-        """Return the choices that are reached under `picks` (best elsewhere) and their calls; None when impossible."""
+        """Return the choices reached with `picks` (elsewhere the cheapest), and their calls; None if a signature has no choice."""
         chosen: dict[Signature, Alternative] = {}
         opened: list[Signature] = []                                # each once, or nested definitions take 2^depth steps
         stack = [(s, False) for s, _ in reversed(self.top)]
         while stack:
             s, is_done = stack.pop()
             if is_done:
-                opened.append(s)                                    # behind all that is in its definition
+                opened.append(s)                                    # after all steps of its definition
             elif s not in chosen:
                 if (a := picks.get(s) or self.best(s)[1]) is None:
                     return None
@@ -414,7 +415,7 @@ class Paths:
         return chosen, calls
 
     def _calls(self, chosen: Mapping[Signature, Alternative]) -> dict[Signature, int]:
-        """Return the number of nodes of each signature once the definitions are expanded: parts may have nodes in common."""
+        """Return the number of nodes of each signature after expanding definitions; nodes that parts share count once."""
         calls = dict.fromkeys(chosen, 0)
         expanding: dict[Signature, set[Node]] = {}
         order = walk(self._expanded(chosen, expanding))
@@ -425,7 +426,7 @@ class Paths:
         return calls | {s: len(nodes) for s, nodes in expanding.items()}
 
     def _expanded(self, chosen: Mapping[Signature, Alternative], expanding: dict[Signature, set[Node]]) -> list[Node]:
-        """Return the graph's roots with these choices. expanding: receives the nodes that were replaced."""
+        """Return the graph's roots expanded by these choices. expanding: receives the nodes that were replaced, by signature."""
         def keep(node: Node) -> bool:
             s = self._tally.first[signature_of(node).key]
             if chosen[s].kernel is None:
@@ -446,7 +447,7 @@ class Paths:
         return HOST.name if way.kernel is None else self._device[way.kernel.backend]
 
     def placement(self, chosen: Mapping[Signature, Alternative]) -> Placement:
-        """Return the nodes that these choices run; one object for all choices that expand alike."""
+        """Return the nodes that these choices run, as one object for all choices that expand the same definitions and recipes."""
         key = frozenset((s.key, a.name) for s, a in chosen.items() if a.kernel is None)
         if key not in self._placements:
             from tensor_graphs.paths.placement import Placement  # a door: most graphs run on one device
@@ -460,7 +461,7 @@ class Paths:
         return self.placement(chosen).crossings(on) if self._asks or set(on.values()) - {HOST.name} else []
 
     def _within(self, device: str) -> dict[Signature, Alternative]:
-        """Return for each signature the cheapest way that stays on a device; none where there is no such way."""
+        """Return for each signature the cheapest alternative on one device alone; signatures without one are left out."""
         cheapest: dict[Signature, tuple[float, Alternative | None]] = {}
 
         def best(s: Signature) -> tuple[float, Alternative | None]:
@@ -481,14 +482,14 @@ class Paths:
         return {s: a for s, (seconds, a) in cheapest.items() if a is not None and seconds < math.inf}
 
     def _placed(self, choices: Choices) -> Choices:
-        """Return the cheapest of the local optima of device placement that start at these choices, and at all on one device each:
-        signatures move one by one, with those that they hand values to or get them from, and by op."""
+        """Return the cheapest local optimum of device placement found from these choices and from each device's all-on-one choices.
+        Signatures change device one by one, with their producers and consumers, and with all signatures of their op."""
         seeds = [choices, *(seed for device in self.devices if (seed := self._assemble(self._within(device))) is not None)]
         return min(map(self._moved, seeds), key=lambda moved: self._cost(*moved))
 
     def _alone(self) -> Iterator[Choices]:
-        """Yield the choices that are all on one device, where there are several: of each device the cheapest, and the cheapest of
-        the definitions (or recipes) in place of the graph's own ops."""
+        """Yield choices that run on one device alone, if there are several devices: for each device the cheapest, then the cheapest
+        with the graph's own composites expanded."""
         for device in self.devices if len(self.devices) > 1 else ():
             within = self._within(device)
             opened = {s: way for s, _ in self.top for way in reversed(self.alternatives(s))
@@ -565,8 +566,8 @@ class Paths:
         return self._path(*self._descended(choices))
 
     def _descended(self, choices: Choices) -> Choices:
-        """Return the local optimum reached when parts are computed otherwise, one kind and all of one name at a time. What a part
-        computes may be needed outside of it too, so that its definition costs less than its parts alone add up to."""
+        """Return the local optimum reached by changing the choice of one part, or of all parts of one name, at a time. Values
+        inside a part may be needed outside of it too, so its definition may cost less than the sum of its steps."""
         if len(self.devices) > 1:
             choices = self._placed(choices)
         if not self.overlap:
@@ -588,7 +589,7 @@ class Paths:
         return choices
 
     def _cost(self, chosen: Mapping[Signature, Alternative], calls: Mapping[Signature, int]) -> float:
-        """Return the seconds of the kernels, their copies, and the copies between devices."""
+        """Return the seconds of the kernels with their operand copies, and of the copies between devices."""
         return self._kernel_seconds(chosen, calls) + sum(
             self.link(source, target, node.type) for node, source, target in self.crossings(chosen))
 
@@ -613,8 +614,8 @@ class Paths:
         return "no kernel that may be used computes " + "; ".join(dict.fromkeys(culprits))
 
     def __iter__(self) -> Iterator[Path]:
-        """Yield all paths, each once: the cheapest first (exactly by cost when costs add up), then those on one device alone, those
-        with small swaps last."""
+        """Yield all paths, each once: the cheapest first (exactly by cost when costs add up), then those on one device, small swaps
+        last."""
         first = self._assemble({})
         if first is None:
             return
@@ -651,7 +652,7 @@ class Paths:
                         push(self._assemble({**chosen, s: other}))
 
     def kernels(self, path: Path) -> dict[str, Alternative]:
-        """Return signature key -> chosen alternative, for every signature a path reaches. Raises NoPathError for a stale path."""
+        """Return signature key -> chosen alternative, for each signature that is reached. Raises NoPathError for a stale path."""
         if path.graph_key != self.graph.structural_key:
             raise NoPathError(f"the path {path.id} is of another graph: {path.graph_key[:12]}, "
                               f"this is {self.graph.structural_key[:12]}")
@@ -676,17 +677,17 @@ class Paths:
         return out
 
     def charge(self, path: Path) -> float:
-        """Return the seconds that the path has to gain for the memory that its recipes take. Raises NoPathError."""
+        """Return the seconds that the path must save to pay for the memory that its choices take. Raises NoPathError."""
         return sum(way.charge * path.calls.get(key, 1) for key, way in self.kernels(path).items())
 
     def costed(self, path: Path) -> Path:
-        """Return a path (a saved one) with today's costs and titles, and without what it does not reach. Raises NoPathError."""
+        """Return a (saved) path with current costs and titles, without choices that it does not reach. Raises NoPathError."""
         costed = self.reworded(path, {})
         assert costed is not None                       # every signature that the path reaches was picked
         return costed.at_once(kernel_of_all_steps(path)) if path.all_steps else costed
 
     def still(self, path: Path) -> Path | None:
-        """Return the path `costed`; None where what it chose is gone, or may not be used any more."""
+        """Return the path as `costed` does; None where a choice no longer exists, or may not be used any more."""
         try:
             return self.costed(path)
         except NoPathError:
@@ -694,8 +695,8 @@ class Paths:
 
 
 def kernel_of_all_steps(path: Path) -> Kernel:
-    """Return the kernel of this process that runs all steps of a path at once. Raises StalePathError where there is none, or one of
-    other code."""
+    """Return the kernel of this process that runs the entire graph of a path in one launch. Raises StalePathError where no kernel
+    has its name, or where its code has changed."""
     try:
         kernel = kernel_named(path.all_steps)
     except KernelError:
@@ -711,8 +712,8 @@ def kernel_of_all_steps(path: Path) -> Kernel:
 
 
 def expanded(nodes: Sequence[Node], path: Path, whole: Callable[[Node], bool] = lambda node: False) -> list[Node]:
-    """Return nodes of a graph, every composite for which the path chooses no kernel replaced by what it chooses. whole: those that
-    are not replaced."""
+    """Return nodes of a graph in which composites without a chosen kernel are replaced by the chosen definition or recipe. whole:
+    True for a composite to keep."""
 
     def keep(node: Node) -> bool:
         return not is_way_on(path.choices.get(signature_of(node).key, "")) or whole(node)
@@ -725,7 +726,7 @@ def expanded(nodes: Sequence[Node], path: Path, whole: Callable[[Node], bool] = 
 
 
 def takes_memory(part: Op, recipe: PartRecipe) -> bool:
-    """Return whether a recipe makes more than MUCH of the bytes of the part's parameters on top of what its definition makes."""
+    """Return True if a recipe computes more bytes from a part's parameters than its definition, by over MUCH of their size."""
     assert isinstance(part, PartOp)
     more = _bytes_made(recipe.op.written, part.bound) - _bytes_made(part.written, part.bound)
     return more > MUCH * _bytes_read(part.written, part.bound)
@@ -736,7 +737,7 @@ def _bytes_read(written: Definition, bound: Collection[int]) -> int:
 
 
 def _bytes_made(written: Definition, bound: Collection[int]) -> int:
-    """Return the bytes made of bound operands and kept: read by a step that is not computed when bound, or handed on."""
+    """Return the bytes computed from bound operands and kept: read by a step that runs after binding, or returned."""
     order = walk(written.outputs)
     early = known_when_bound(order, [written.arguments[i] for i in bound])
     read = {under_views(x) for x in (*written.outputs, *(x for n in order if n not in early for x in n.inputs))}

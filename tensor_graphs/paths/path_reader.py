@@ -1,4 +1,4 @@
-"""path_reader: a saved path, which `Path.to_json` wrote."""
+"""path_reader: reads a saved path, as `Path.to_json` wrote it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tensor_graphs.documents import entry
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 
 AGAIN = "save it again (of a pin: tg plan GRAPH --pin FILE --force; in Python plan.pin.save, path.to_json)"
-"""the fix for a saved path that is damaged"""
+"""Fix in the error for a saved path that is damaged."""
 
 
 def path_from_json(data: Any) -> Path:

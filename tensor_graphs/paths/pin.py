@@ -1,7 +1,7 @@
-"""pin: the choices of a plan as a file: a path for each cell of sizes, by identity. `compile_graph(graph, path=pin)` runs it again.
+"""pin: the choices of a plan as a file: a path for each cell of sizes, by identity. `compile_graph(graph, path=pin)` repeats them.
 
-A pin holds no costs: those belong to a machine. Dims are named in the graph's canonical order, so that an equal graph with other
-names of dims takes the pin too.
+A pin holds no costs, since costs depend on the machine. Dims are named in the graph's canonical order, so a pin also fits an equal
+graph with other names of dims.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tensor_graphs.regular_file import read_text
 FORMAT = "tensor_graphs pin 2"
 
 MOST_BYTES = 1 << 26
-"""of a pin; a path of a large model takes some 100 kB"""
+"""Largest size of a pin in bytes; a path of a large model takes some 100 kB."""
 
 A_FILE = "the path of a file, as \"softmax.pin\""
 
@@ -38,7 +38,7 @@ class PinError(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Pinned:
-    """The path for the sizes of a cell, chosen at the sizes `at`."""
+    """The path for the sizes of a cell. at: the sizes at which it was chosen."""
 
     cell: Cell
     at: Mapping[str, int]
@@ -49,9 +49,9 @@ class Pinned:
 class Pin:
     """The paths of a plan, one for each cell of sizes.
 
-    written: structural key of the graph as given. dims: their names, in the canonical order of the paths' graph. source: what the
-    graph was made of, for people. prepared: what was recognised and rewritten before the paths were chosen. devices: those they
-    run on. titles: signature key -> what it computes, for people.
+    written: structural key of the graph as given. dims: names of its dims, in canonical order. source: origin of the graph, for
+    people. prepared: patterns recognised and rewritten before the paths were chosen. devices: the devices that the paths run on.
+    titles: signature key -> description of the op, for people.
     """
 
     written: str
@@ -69,17 +69,17 @@ class Pin:
 
     @property
     def graph_key(self) -> str:
-        """Key of the graph that the paths are of."""
+        """Structural key of the graph that the paths run."""
         return self.variants[0].path.graph_key
 
     def made_of(self, source: str) -> Pin:
-        """Return the same pin with the source of its graph."""
+        """Return a copy of the pin with the origin of its graph, for people."""
         return replace(self, source=source)
 
     def points(self, graph: Graph, at: Mapping[str, int]) -> list[tuple[Cell, dict[str, int], Path]]:
-        """Return (cell, sizes to cost at, path) of each variant: the sizes of the pin, or those of `at` that lie in the cell.
+        """Return (cell, sizes to cost at, path) for each variant: the pin's sizes, or those of `at` that are in the cell.
 
-        graph: the one that the paths are of. Raises PinError where the pin does not cover the graph's sizes.
+        graph: the graph that the paths run. Raises PinError where the pin does not cover the graph's sizes.
         """
         here = dict(zip(self.dims, graph.dim_order, strict=False))
         cells = Cells([v.cell for v in self.variants])
@@ -127,7 +127,7 @@ class Pin:
         return pin
 
     def save(self, file: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the pin. Raises PinError where the file exists (unless overwrite) or cannot be written, ArgumentError."""
+        """Write the pin to a file. Raises PinError where the file exists (unless overwrite) or cannot be written; ArgumentError."""
         place("file", file, A_FILE)
         text = json.dumps(self.to_json(), indent=1) + "\n"
         try:
@@ -155,7 +155,7 @@ class Pin:
 
 
 def _read(data: Mapping[str, Any]) -> Pin:
-    """Return the pin of a document. Raises ValueError for what is missing or malformed; NoPathError for a path."""
+    """Return the pin in a document. Raises ValueError for missing or malformed fields; NoPathError for a path that was changed."""
     def texts(key: str) -> tuple[str, ...]:
         return tuple(of_kind(f"an entry of {key!r}", text, str) for text in entry("it", data, key, list))
 
@@ -175,7 +175,7 @@ def _read(data: Mapping[str, Any]) -> Pin:
 
 
 def _variant(of: str, data: Any) -> Pinned:
-    """Return one variant, named `of` in errors. Raises as `_read`."""
+    """Return one variant. of: its name in errors. Raises the errors of `_read`."""
     cell, at = entry(of, data, "cell", dict), entry(of, data, "at", dict)
     ranges = {}
     for name in cell:

@@ -1,6 +1,6 @@
-"""placement: the copies between devices that a choice of kernels brings with it, before anything is lowered.
+"""placement: the copies between devices that a choice of kernels causes, found before the graph is lowered.
 
-Lowering inserts them by the same rule (residency.py), in the same order of nodes.
+Lowering inserts copies by the same rule (residency.py), in the same order of nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tensor_graphs.paths.lower import schedule
 from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of, under_views
 
 Crossing = tuple[Node, str, str]
-"""a value, the device that it is on, and the one that it is copied to"""
+"""(node of the value copied, device that it is copied from, device that it is copied to)."""
 
 
 class Placement:
-    """The nodes of a graph whose definitions are expanded (`roots`, in the order of graph.roots), to be placed in many ways."""
+    """The nodes of a graph whose definitions are expanded. roots: the expanded roots, in the order of graph.roots."""
 
     def __init__(self, graph: Graph, roots: Sequence[Node]) -> None:
         names = [("output", n) for n in graph.outputs] + [("state", n) for n in graph.updates]
@@ -33,9 +33,9 @@ class Placement:
         self.makers = {(kind, name): under_views(root) for (kind, name), root in self.roots}
 
     def crossings(self, on: Mapping[str, str]) -> list[Crossing]:
-        """Return the copies between devices in a run, without those made when the graph is bound, of what parameters alone decide.
+        """Return the copies between devices in a run, without those of values that depend on parameters alone (made at bind time).
 
-        on: the device of the kernel that computes a signature, by its key.
+        on: signature key -> device of the kernel that computes it.
         """
         where, copies = Whereabouts(self.pieces), list[Crossing]()
 

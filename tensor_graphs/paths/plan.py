@@ -1,7 +1,7 @@
-"""plan: the chosen path of a graph, lowered for cells of sizes, with its memory plan.
+"""plan: the chosen path of a graph, lowered for each cell of sizes, with its memory plan.
 
-A graph with a symbolic dim compiles to one plan for every size in range; where other kernels win at other sizes, the plan holds
-several variants, each for a cell of sizes (cells.py). All share parameters, states and one arena.
+A graph with a symbolic dim compiles to one plan for all sizes in range. Where the fastest kernels depend on the size, the plan has
+several variants, each for a cell of sizes (cells.py). The variants share parameters, states and one arena.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dict[str, int]:
-    """Return a caller's sizes of dims. Raises PlanError where one is of no dim of the graph or outside of its range; what: the
-    argument's name, for people."""
+    """Return a caller's sizes of dims, checked. what: the argument's name, for errors. Raises PlanError for a dim that the graph
+    does not have and for a size outside of its dim's range."""
     sizes = sizes or {}
     if not isinstance(sizes, Mapping):
         raise PlanError(f"{what} is {sizes!r}\n  fix: sizes by name, {{{', '.join(f'{n!r}: …' for n in graph.dims)}}}")
@@ -44,11 +44,11 @@ def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dic
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes on one device. parameters: the caller's (mapped from files where the dtype allows); the rest is allocated here. bound:
-    made of parameters at bind time, and read by runs (packed and quantised copies, folded constants). scratch: kept by kernels for
-    themselves, of the largest call. inputs: room for inputs that a run takes on this device from the host. bind_peak: most bytes
-    made of parameters at one moment of binding, those freed again included. elsewhere: the plan's other devices, counted in
-    no number of this one."""
+    """Bytes on one device. parameters: the caller's (mapped from files where the dtype allows); all else is allocated by this
+    package. bound: computed from parameters at bind time and read by runs (packed and quantised copies, folded constants). scratch:
+    memory that kernels keep for themselves, for the call that needs most. inputs: buffers for inputs that a run copies to this
+    device from the host. bind_peak: most bytes computed from parameters at one moment of binding, including those freed again.
+    elsewhere: memory use of the plan's other devices, not included in the numbers of this one."""
 
     device: str
     parameters: int
@@ -64,7 +64,7 @@ class MemoryUse:
 
     @property
     def devices(self) -> tuple[MemoryUse, ...]:
-        """Memory of this device, then of the others."""
+        """Memory of this device, then of the other devices."""
         return (self, *self.elsewhere)
 
     @property
@@ -78,7 +78,7 @@ class MemoryUse:
 
     @property
     def most(self) -> int:
-        """Most bytes held at once: by a run, or while the plan is bound."""
+        """Largest number of bytes held simultaneously, by a run or while the plan is bound."""
         return max(self.total, self.parameters + self.constants + self.bind_peak)
 
     def to_json(self) -> dict[str, int]:
@@ -88,7 +88,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Reasons for the way in which one signature is computed."""
+    """The choice for one signature, with its cost and the alternatives that were not chosen."""
 
     title: str
     signature: str
@@ -106,7 +106,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class WholeRun:
-    """Measurement of a path as a whole, interleaved with others. seconds: of a run; trace: its row; among: number of paths."""
+    """Measurement of an entire path, interleaved with other paths. seconds: of a run; trace: its row; among: paths compared."""
 
     seconds: float
     trace: int
@@ -115,8 +115,8 @@ class WholeRun:
 
 @dataclass(frozen=True, repr=False)
 class Variant:
-    """One lowered path, for the sizes of a cell (all sizes where the plan has no table). around: seconds of a run around its
-    calls. whole: where the path was run as a whole."""
+    """One lowered path, for the sizes of a cell (all sizes where the plan has one variant). around: seconds of a run around its
+    calls. whole: measurement of the entire path, if there is one."""
 
     cell: Cell
     path: Path
@@ -133,37 +133,37 @@ class Variant:
 
     @property
     def calls(self) -> str:
-        """The kernel calls of a run, and the calls that copy or prepare operands for them, for people."""
+        """The number of kernel calls in a run, and of calls that copy or prepare operands for them, for people."""
         copies = len(self.program.instructions) - self.path.kernel_calls
         return counted(self.path.kernel_calls, "kernel call") + (
             "" if copies < 1 else " and 1 copy" if copies == 1 else f" and {copies} copies")
 
     @property
     def predicted(self) -> float:
-        """Expected seconds of a run at these sizes: measured as a whole, where it was; else of its calls, and around them."""
+        """Expected seconds of a run at the sizes `at`: as measured for the entire path, else as the sum of its parts."""
         return self.path.seconds
 
     @property
     def measured_share(self) -> float:
-        """Share of the kernels' predicted time that rests on rows of the database."""
+        """Share of the kernels' predicted time that rests on measurements in the database."""
         return self.path.measured_share
 
 
 RUN = frozenset({"run", "prepared", "session", "trace", "tap", "time", "first_nan"})
-"""methods of a plan with parameters (runtime/compiled_graph.py), which people look for on a plan without them"""
+"""Methods of a plan with parameters (runtime/compiled_graph.py), for which errors on a plan without them have a hint."""
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
-    """Everything that was decided before the first kernel runs. `print(plan)` shows the most expensive steps on one screen.
+    """All decisions made before the first kernel runs. `print(plan)` shows the most expensive steps on one screen.
 
-    A pickle holds the graph, the choices and what they rest on. Where it is read, the kernels of these names are looked up, their
-    identities compared, and the program is lowered again; PlanError names the kernel that is missing there.
+    A pickle holds the graph, the choices and their evidence. Unpickling looks the kernels up by name, compares their identities and
+    lowers the program again; PlanError names a kernel that is missing in the process.
 
-    intermediates: in which dtype values are kept between ops, and why. written: the graph as given, where `graph` is the same with
-    float64 intermediates. prepared: what was recognised or simplified before anything was chosen, for people. images: nodes before
-    parts were formed -> nodes of `graph`. given: the graph to compile, before anything was recognised in it; neither is pickled.
-    rests_on: generation of the database's rows (records/rows_digest.py) that the choice rests on.
+    intermediates: the dtype of values between ops, and the reason for it. written: the graph as given, where `graph` is that graph
+    with float64 intermediates. prepared: patterns recognised or simplified before kernels were chosen, for people. images: nodes
+    before parts were formed -> nodes of `graph`. given: the graph to compile, before patterns in it were recognised. images and
+    given are not pickled. rests_on: generation of the database's rows (records/rows_digest.py) that the choice is based on.
     """
 
     graph: Graph
@@ -209,9 +209,9 @@ class Plan:
         origins = {origin_of(k) for v in self.variants for k in v.kernels.values() if k.remade}
         return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants], origins)
 
-    if not TYPE_CHECKING:                                            # a checker of types knows what is there
+    if not TYPE_CHECKING:                                            # type checkers know the attributes
         def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError with a hint: most often the name is one of what `bind` returns."""
+            """Raise AttributeError with a hint: most often the name is an attribute of the object that `bind` returns."""
             bind = "tg.bind(plan, parameters)"
             hints = {"bind": bind, "path": "plan.pin (at all sizes), or plan.variants[0].path (of one range)"}
             hints |= dict.fromkeys(RUN, f"{bind}.{name}(…): a plan is run once its parameters are given")
@@ -219,7 +219,7 @@ class Plan:
 
     @property
     def pin(self) -> Pin:
-        """The choices at all sizes as data: `plan.pin.save(file)`, and then `compile(graph, path=file)` chooses the same."""
+        """The choices at all sizes as data: save them by `plan.pin.save(file)`, repeat them by `compile(graph, path=file)`."""
         from tensor_graphs.paths.pin import Pin, Pinned  # a door: most plans are run, and not kept
 
         source = self.given or self.written or self.graph
@@ -237,17 +237,17 @@ class Plan:
 
     @cached_property
     def cells(self) -> Cells:
-        """Cells of sizes, by the number of the variant that serves them."""
+        """The cells of sizes, numbered like the variants that serve them."""
         return Cells([v.cell for v in self.variants])
 
     @property
     def table_dims(self) -> tuple[str, ...]:
-        """The dims over which kernels are tabled."""
+        """The dims whose sizes decide the variant."""
         return self.variants[0].cell.dims
 
     def memory(self, *positional: object, **dims: int) -> MemoryUse:
-        """Return the bytes on the host at these dims, with those on other devices in `elsewhere`; a dim that is not given
-        has its largest size. Raises PlanError."""
+        """Return the bytes on the host at these dims, with those on other devices in `elsewhere`. A dim that is not given has its
+        largest size. Raises PlanError."""
         if positional:
             sizes = ", ".join(f"{n}=…" for n in self.graph.dims)
             raise PlanError(f"memory takes sizes by name, and was given {positional[0]!r}\n"
@@ -263,7 +263,7 @@ class Plan:
             if b.kind in kinds and b.alias is None and b.device == device:
                 kinds[b.kind] += aligned(int(d.evaluate(b.nbytes, binding)), device)
         unseen = {n: s for n, s in self.graph.states.items() if device == HOST.name
-                  and not any(b.kind == "state" and b.name == n for b in v.program.buffers)}     # held by a session all the same
+                  and not any(b.kind == "state" and b.name == n for b in v.program.buffers)}     # a session holds these too
         states = kinds["state"] + sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in unseen.values())
         scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if i.device == device), default=0)
         return MemoryUse(device, kinds["parameter"], states, v.layout.offsets(binding)[1].get(device, 0), kinds["output"],
@@ -272,7 +272,7 @@ class Plan:
 
     @cached_property
     def _bound(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
-        """Bytes made of parameters by device: those that stay, and the most at one moment of binding."""
+        """Two tables of bytes computed from parameters, by device: those that stay, and the most at one moment of binding."""
         from tensor_graphs.paths.bind_time import bytes_of  # a door: who only chooses does not ask
 
         stay, peak = bytes_of([v.program for v in self.variants])
@@ -285,17 +285,17 @@ class Plan:
         return stay, peak | stay
 
     def binding(self, dims: Mapping[str, int]) -> dict[str, int]:
-        """Return a size for every dim of the graph: the given ones, checked against their ranges, others at their largest."""
+        """Return a size for every dim of the graph: the given sizes, after a check of their ranges, else the largest."""
         return {**self.largest, **given_sizes(self.graph, dims, "dim")}
 
     def check_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> None:
-        """Raise PlanError, naming the largest live set, when these dims need more than the device may use."""
+        """Raise PlanError, naming the largest live set, when a run at these dims needs more memory than a device may use."""
         text = self.over_capacity(binding, capacity)
         if text is not None:
             raise PlanError(f"{text}\n  fix: smaller dims, a shorter cache, or a higher memory limit")
 
     def over_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> str | None:
-        """Return the excess on a device and its largest live set in words; None when all fits. capacity: of the host."""
+        """Return an error text, with the largest live set, if a device is too small; else None. capacity: of the host."""
         limits = {HOST.name: capacity if capacity is not None else self.capacity}
         if limits[HOST.name] is None and not self.elsewhere:
             return None
@@ -308,7 +308,7 @@ class Plan:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """The devices that hold any of it besides the host."""
+        """Names of the devices other than the host that hold buffers of the plan."""
         return tuple(dict.fromkeys(name for v in self.variants for name in v.program.devices[1:]))
 
     def _too_much(self, use: MemoryUse, limit: int, binding: Mapping[str, int]) -> str:
@@ -331,8 +331,8 @@ class Plan:
 def restored(stored: Mapping[str, Any],
              variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None]],
              remade: Collection[Origin] = ()) -> Plan:
-    """Return a pickled plan with this process's kernels; those made for one question are made again. Raises PlanError when
-    one is missing here or has other code, and when an op of the graph is defined otherwise."""
+    """Return a pickled plan with this process's kernels; kernels generated for one signature are generated again. Raises PlanError
+    when a kernel is missing or has other code in this process, and when the definition of an op of the graph has changed."""
     graph: Graph = stored["graph"]
     for origin in remade:
         load(origin)
@@ -347,6 +347,6 @@ def restored(stored: Mapping[str, Any],
 
 
 def midpoint(symbol: Any) -> int:
-    """Return a typical size of a dim for costs: the geometric middle, at most 256."""
+    """Return a typical size of a dim, for costs: the geometric middle of its range, at most 256."""
     lo, hi = d.bounds(symbol)
     return d.clamp(min(256, round(float(max(lo, 1) * hi) ** 0.5)), symbol)

@@ -1,4 +1,4 @@
-"""plan_text: the text of `print(plan)`: one screen, whatever the plan is of."""
+"""plan_text: the text of `print(plan)`, which fits on one screen for every plan."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 def on_one_screen(plan: Plan) -> str:
-    """Return inputs and outputs, the variants, the most expensive steps of the most expensive one, and the memory at the largest
-    sizes."""
+    """Return inputs, outputs and variants, the most expensive steps of the slowest variant, and the memory at the largest sizes."""
     g = plan.graph
     lines = [repr(plan)]
     for what, nodes in (("inputs", g.inputs), ("states", g.states), ("outputs", g.outputs)):
@@ -53,12 +52,12 @@ def on_one_screen(plan: Plan) -> str:
 
 
 def dearest_steps(v: Variant) -> list[Evidence]:
-    """Return the kernels that a run calls, those that take most of its time first."""
+    """Return the evidence of the kernels that a run calls, those that take most of its time first."""
     return sorted((e for e in v.evidence if not is_way_on(e.chosen) and e.calls), key=lambda e: -e.seconds * e.calls)
 
 
 def beyond(plan: Plan) -> list[str]:
-    """Return a note where a run may have larger sizes than those that kernels were chosen for."""
+    """Return a note if the graph allows larger sizes than those that kernels were chosen for, else no note."""
     ends = {name: (high, d.bounds(plan.graph.dims[name])[1]) for name, _, high in plan.cells.box.ranges}
     short = {name: most for name, (high, most) in ends.items() if high < most}
     if not short:
@@ -68,14 +67,14 @@ def beyond(plan: Plan) -> list[str]:
 
 
 def while_binding(use: MemoryUse) -> str:
-    """Return the peak of bytes made of parameters while a plan is bound, where it is more than what stays, for people."""
+    """Return text on the peak of bytes computed from parameters while a plan is bound, if it exceeds the bytes kept; else ""."""
     if use.bind_peak <= use.bound:
         return ""
     return f"; {human(use.bind_peak)} made of parameters while it is bound, {human(use.bound)} after"
 
 
 def added_up(v: Variant) -> list[str]:
-    """Return the line beneath the steps of a variant: their sum, and how it leads to the time that a run is expected to take."""
+    """Return the line below the steps of a variant: their sum, and how the expected time of a run follows from it."""
     calls = dearest_steps(v)
     if not calls:
         return []
@@ -94,13 +93,13 @@ def added_up(v: Variant) -> list[str]:
 
 
 def at_once(v: Variant) -> list[str]:
-    """Return the line that says that one kernel runs all steps, where it does."""
+    """Return a line that names the kernel that runs all steps in one launch, if the path has one; else no line."""
     return [f"  one kernel in place of all launches for runs of one token: {name}; what is listed runs at other sizes"
             for name in [v.path.all_steps] if name]
 
 
 def expected(v: Variant) -> str:
-    """Return the expected time of a run of a variant, for people."""
+    """Return the expected time of a run of a variant, as text."""
     if v.whole is None:
         return f"{duration(v.predicted)} predicted"
     return f"{duration(v.whole.seconds)} measured as a whole (trace {v.whole.trace}, of {v.whole.among} paths)"

@@ -1,7 +1,7 @@
-"""residency: the devices on which each value lies, and what must be copied for a kernel to read it on its own.
+"""residency: the devices that hold each value, and the copies needed before a kernel can read its operands on its own device.
 
-Lowering inserts the copies by this rule, and the cost of a path counts them by it. A value is copied to a device at most once. A
-view of a value is wherever the value is; so what came from a device is never copied back to it.
+Both lowering, which inserts the copies, and the cost of a path, which counts them, use these rules. A value is copied to a device
+at most once. A view of a value is on every device that holds the value, so a value is never copied back to its source device.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from tensor_graphs.language.node import Node
 
 
 def viewed(node: Node) -> Node | None:
-    """Return the value of which a node is a window; None for what has memory of its own (an output of several, too)."""
+    """Return the operand that a view node reads; None for a node with memory of its own (outputs of a multi-output op included)."""
     return node.inputs[0] if node.op.facts.view and node.op is not leaves.ITEM else None
 
 
 def under_views(node: Node) -> Node:
-    """Return the leaf, or the node that a kernel computes, of which a node is a view."""
+    """Return the leaf or the computed node that a chain of views starts from."""
     while node.op.facts.view:
         node = node.inputs[0]
     return node
 
 
 def pieces_of(nodes: Sequence[Node]) -> frozenset[Node]:
-    """Return the nodes cut from a value that several of them cover."""
+    """Return the slices of values that several slices together cover."""
     asked = {node.inputs[0] for node in nodes if node.op is leaves.COPY_TO}
     cut: dict[Node, list[Node]] = {}
     for node in nodes:
@@ -37,12 +37,12 @@ def pieces_of(nodes: Sequence[Node]) -> frozenset[Node]:
 
 
 def handed_out(root: Node) -> str:
-    """Return the device on which a run hands out an output: the host, where the graph does not say copy_to."""
+    """Return the device on which a run returns an output: the host, unless the output is a copy_to."""
     return str(root.attrs["device"]) if root.op is leaves.COPY_TO else HOST.name
 
 
 def arriving(nodes: Sequence[Node], roots: Iterable[Node]) -> dict[Node, str]:
-    """Return the inputs that a run takes on another device than the host: those only read by copies to that one."""
+    """Return input -> device for the inputs that a run takes on another device: inputs read only by copies to that one device."""
     asked: dict[Node, set[str]] = {root: {HOST.name} for root in roots}
     for node in nodes:
         for operand in node.inputs:
@@ -51,7 +51,7 @@ def arriving(nodes: Sequence[Node], roots: Iterable[Node]) -> dict[Node, str]:
 
 
 class Whereabouts:
-    """The devices of the values so far; constants are on all. pieces: `pieces_of` all nodes that there will be."""
+    """The devices that hold each value so far; constants are on all. pieces: result of `pieces_of` for all nodes of the graph."""
 
     def __init__(self, pieces: Collection[Node] = ()) -> None:
         self._on: dict[Node, dict[str, None]] = {}
@@ -61,7 +61,7 @@ class Whereabouts:
         self._on.setdefault(node, {})[device] = None
 
     def has(self, node: Node, device: str) -> bool:
-        """Return whether a node can be read there without a copy between devices."""
+        """Return True if a node can be read on a device without a copy between devices."""
         at: Node | None = node
         while at is not None:
             if device in self._on.get(at, ()) or at.op is leaves.CONSTANT:
@@ -70,7 +70,7 @@ class Whereabouts:
         return False
 
     def first(self, node: Node) -> str | None:
-        """Return the device on which a node was computed, or for which the graph asks; None for a constant."""
+        """Return the device that a node was computed on, or that its copy_to requests; None for a constant."""
         at: Node | None = node
         while at is not None:
             if at.op is leaves.COPY_TO and self.has(at, at.attrs["device"]):
@@ -81,10 +81,9 @@ class Whereabouts:
         return None
 
     def carrier(self, node: Node, device: str) -> Node | None:
-        """Return the value to copy so that a node can be read on a device; None where none has to be.
-
-        A slice is copied as it is; but where several slices have as many elements as their value, that is copied, once, unless one
-        of them is the operand of a copy_to. Of another view the viewed value is copied: it has no more elements, and maybe more
+        """Return the value to copy so that a node can be read on a device; None where no copy is needed. A slice is copied alone.
+        But if several slices together have as many elements as the sliced value, that value is copied once instead, unless one of
+        them is the operand of a copy_to. For other views the viewed value is copied: it has no more elements, and may have more
         views."""
         if self.has(node, device):
             return None
@@ -95,6 +94,6 @@ class Whereabouts:
 
 
 def _cover(whole: Node, pieces: Sequence[Node]) -> bool:
-    """Return whether several pieces have as many elements as what they are cut from."""
+    """Return True if several slices together have at least as many elements as the value that they are cut from."""
     size, have = whole.type.size(), sum((piece.type.size() for piece in pieces[1:]), pieces[0].type.size())
     return len(pieces) > 1 and (have >= size if isinstance(size, int) and isinstance(have, int) else have == size)

@@ -1,7 +1,7 @@
-"""signature_counts: the signatures of a graph, how often each occurs, and the layouts of their operands; computed once for a graph.
+"""signature_counts: the signatures of a graph, how often each occurs, and the layouts of their operands; computed once per graph.
 
-What follows from a node's op, attributes and operand types is computed for the first of the nodes that are alike
-(language/node.py), and the others are counted.
+Nodes are alike if they have equal ops, attributes and operand types (language/node.py). Results that depend on these alone are
+computed for the first of the alike nodes, and the other nodes are only counted.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from tensor_graphs.paths.strided_readers import Readers, Reading
 
 Layouts = tuple[tuple[int, Operand], ...]
-"""layouts of the operands of a node that are not contiguous, by position"""
+"""(position, layout) of each operand of a node that is not contiguous."""
 
 
 @dataclass
 class Tally:
-    """The signatures of a graph's nodes, and of those inside its composites as they are looked at.
+    """The signatures of a graph's nodes, and of the nodes inside those composites whose definitions were examined.
 
-    first: signature of each key, one for all tallies of a graph; the others of that key are the same question, their dims in other
-    places. layouts: of the operands of the nodes that run, counted.
+    first: signature key -> the first signature with that key, shared by all tallies of a graph; signatures with equal keys differ
+    only in the dims they contain. layouts: signature -> the operand layouts of the nodes that run, counted.
     """
 
     first: dict[str, Signature] = field(default_factory=dict)
     layouts: dict[Signature, Counter[Layouts]] = field(default_factory=dict)
 
     def copy(self) -> Tally:
-        """Return another tally of the same graph, to which more is added."""
+        """Return another tally of the graph, to which more nodes can be added."""
         return Tally(self.first, {s: Counter(counter) for s, counter in self.layouts.items()})
 
     def add(self, same: Mapping[Node, Node], bound: Collection[Node] = ()) -> dict[Signature, int]:
-        """Return the signatures of the nodes that need a choice, with how many nodes of each are computed in a run. bound: nodes
-        known when the graph is bound. same: nodes with the first that is alike."""
+        """Return signature -> number of nodes computed in a run, for the nodes that need a choice. same: node -> the first node
+        that is alike. bound: nodes whose values are known when the graph is bound."""
         counts: dict[Signature, int] = {}
         bound = known_when_bound(list(same), bound)
         with_gaps = copies.strided(same, bound)
@@ -63,8 +63,8 @@ class Tally:
 
 
 class GraphTally:
-    """The tally of a whole graph. top: its own signatures, with how often each runs. varies: keys of the composites that have more
-    operands known when the graph is bound at one place than at another."""
+    """The tally of an entire graph. top: the graph's own signatures, with how often each runs. varies: keys of the composites of
+    which more operands are known at bind time at one position in the graph than at another."""
 
     def __init__(self, graph: Graph) -> None:
         self.roots, self.alike, self.tally = graph.roots, graph.alike, Tally()     # not the graph: `_tallies` would keep it
@@ -75,11 +75,11 @@ class GraphTally:
         self._inside: dict[Signature, list[TensorType]] = {}
 
     def bound(self, s: Signature) -> frozenset[int]:
-        """Return the operands of a composite that parameters alone decide, at each place where it runs."""
+        """Return the positions of a composite's operands that depend on parameters alone wherever the composite occurs."""
         return self._bound.get(s.key, s.spec.op.bound if isinstance(s.spec.op, PartOp) else frozenset[int]())
 
     def copied_inside(self, s: Signature) -> list[TensorType]:
-        """Return the types of what a composite's own definition copies, where strides cannot express a view; of a part none."""
+        """Return the types of the views that a composite's definition has to copy (no strides express them); none for a part."""
         if s not in self._inside:
             op, self._inside[s] = s.spec.op, []
             if isinstance(op, CompositeOp) and not isinstance(op, PartOp):
@@ -90,8 +90,8 @@ class GraphTally:
         return self._inside[s]
 
     def handed_on(self, s: Signature, recipe: PartRecipe) -> Reading | None:
-        """Return the readers of a recipe's results with gaps, over all places of the part in the graph; None without gaps. A part
-        inside of another counts as copied, at one place, as its readers depend on how that is computed."""
+        """Return the readers of a recipe's results with gaps, wherever the part occurs in the graph; None where no result has gaps.
+        A part inside another part counts as copied at one position, as its readers depend on how the outer part is computed."""
         if (key := (s, recipe.op.key)) not in self._readings:
             outputs = recipe.op.define(s.spec.inputs, s.spec.attrs).outputs
             layouts, self._readings[key] = copies.strided(alike(walk(outputs))), None
@@ -104,8 +104,8 @@ class GraphTally:
 
 
 def _bound_operands(same: Mapping[Node, Node]) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
-    """Return (operands of each composite that parameters alone decide at every place where it runs, in a graph and in all
-    definitions and recipes that it may run; `GraphTally.varies`), by the signatures' keys."""
+    """Return (composite's signature key -> operands that depend on parameters alone wherever it occurs, in a graph and in all
+    definitions and recipes that the graph may run; `GraphTally.varies`)."""
     places: dict[str, dict[frozenset[int], Signature]] = {}
     todo: list[tuple[Signature, frozenset[int]]] = []
 
@@ -119,7 +119,7 @@ def _bound_operands(same: Mapping[Node, Node]) -> tuple[dict[str, frozenset[int]
                 todo.append((s, held))
 
     add(same, ())
-    for s, held in todo:                                            # which grows
+    for s, held in todo:                                            # grows during the loop
         for written in _written(s):
             add(alike(walk(written.outputs)), [written.arguments[i] for i in held])
     bound = {key: frozenset.intersection(*at) for key, at in places.items()}
@@ -133,7 +133,7 @@ def _bound_operands(same: Mapping[Node, Node]) -> tuple[dict[str, frozenset[int]
 
 
 def _written(s: Signature) -> list[Definition]:
-    """Return what may run in place of a composite: its definition, and a part's recipes."""
+    """Return the definitions that may replace a composite: its own, and those of a part's recipes."""
     op = s.spec.op
     assert isinstance(op, CompositeOp)
     ops = [op, *(r.op for r in op.recipes)] if isinstance(op, PartOp) else [] if op.opaque else [op]
@@ -141,11 +141,11 @@ def _written(s: Signature) -> list[Definition]:
 
 
 _tallies: WeakKeyDictionary[Graph, GraphTally] = WeakKeyDictionary()
-"""a graph is costed several times while it is compiled"""
+"""Cache: a graph is costed several times while it is compiled."""
 
 
 def tally_of(graph: Graph) -> GraphTally:
-    """Return the tally of a graph, which is computed once."""
+    """Return the tally of a graph, computed at the first call."""
     if graph not in _tallies:
         _tallies[graph] = GraphTally(graph)
     return _tallies[graph]

@@ -1,4 +1,4 @@
-"""strided_readers: the readers, all over a graph, of results that a recipe hands on with gaps. Loaded where there are any."""
+"""strided_readers: the nodes of a graph that read results with gaps of a recipe. Imported only where there are such results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tensor_graphs.paths.lower import Operand
 
 @dataclass
 class Reading:
-    """Reads of values with gaps, at `places` places. copied: values that are copied whole, counted; by_kernels: (signature, operand
-    positions, layout of the value), counted."""
+    """Reads of values with gaps, where the part occurs `places` times. copied: types of the values that are copied, counted.
+    by_kernels: (reader's signature, operand positions, layout of the value), counted."""
 
     places: int
     copied: Counter[TensorType] = field(default_factory=Counter)
@@ -24,7 +24,7 @@ class Reading:
 
 
 class Readers:
-    """The readers in a graph. same: its nodes with the first that is alike. first: signature of each key of the graph."""
+    """The readers in a graph. same: node -> the first node that is alike. first: signature key -> signature in the graph."""
 
     def __init__(self, roots: Sequence[Node], same: Mapping[Node, Node], first: Mapping[str, Signature]) -> None:
         self.roots, self.alike, self.users = set(roots), same, consumers(roots)
@@ -34,7 +34,7 @@ class Readers:
                 self.places.setdefault(first[signature_of(node).key], []).append(node)
 
     def of(self, s: Signature, outputs: Sequence[Node], layouts: Mapping[Node, Operand]) -> Reading:
-        """Return the reads at all places of a part, one of whose recipes gives these outputs. layouts: of those not contiguous."""
+        """Return the reads, wherever the part `s` occurs, of one recipe's outputs. layouts: of the outputs that have gaps."""
         results, places = [layouts.get(o) for o in outputs], self.places.get(s, [])
         if not places:
             return Reading(1, Counter(o.type for o, x in zip(outputs, results, strict=True) if x is not None))

@@ -1,4 +1,4 @@
-"""proof: verdicts on two programs being the same function: proved, refuted by inputs, tested only, or not known.
+"""proof: verdicts on two programs being the same function: proved, refuted by inputs, tested only, or unknown.
 
 In: two Graphs.  Out: a Verdict; a fingerprint.  Not needed to compile: rules and recipes are proved before they are used.
 May import: language, meaning.

@@ -1,9 +1,9 @@
 """counterexample: inputs at which two graphs differ in float64 by more than rounding can explain.
 
-The effect of rounding is measured: the graphs run again with every operation and every constant that is no whole number perturbed
-by up to 2^-44 of itself, a sum by up to 2^-44 of the sum of the sizes of its terms, as its partial sums are rounded; only a
-difference many times larger than what this moves counts. Where a result depends on cancellation, or sits at an edge of floor, <
-or ≠, the perturbed runs scatter and nothing is claimed. Source: Monte Carlo arithmetic, Parker 1997.
+The effect of rounding is measured. The graphs run again with the result of every operation, and every constant that is no integer,
+perturbed by up to 2^-44 of itself; a sum by up to 2^-44 of the sum of its terms' magnitudes, as its partial sums are rounded. Only
+a difference many times larger than the changes counts. Where a result depends on cancellation, or is at an edge of floor, < or ≠,
+the perturbed runs scatter and nothing is claimed. Source: Monte Carlo arithmetic, Parker 1997.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from tensor_graphs.meaning.interpreter import _Walk
 
 NOISE = 2.0**-44
 SAFETY = 256.0
-"""A difference counts when it is this many times what the perturbations moved."""
+"""A difference counts if it is this many times larger than the changes by perturbations."""
 
 RUNS = 24
-"""Perturbed runs, every second one the opposite of the one before: at an edge of floor or < each pair falls on both sides."""
+"""Number of perturbed runs. Every second run perturbs opposite to the one before: a pair falls on both sides of an edge."""
 
 FEWEST_RUNS, FEW_SAFETY = 4, 2.0**20
-"""Where runs cost much there are fewer of them, and only a larger difference counts."""
+"""FEWEST_RUNS: number of perturbed runs where runs cost much. FEW_SAFETY: used for SAFETY then, as so few runs show less."""
 
 DIRECT_SHARE = 1e-4
-"""share of the results that a difference has to be, where cancellation inside of composites is not seen"""
+"""Least relative difference that counts where composites run directly, so that cancellation inside them is not seen."""
 
 _RUNS_WORK = 60_000_000
-"""Elements that all perturbed runs of one attempt may compute, beyond the fewest."""
+"""Most elements that all perturbed runs of one attempt may compute, if they are more than the fewest runs."""
 
 MOST_WATCHED = 4_000_000
-"""Elements of comparisons, floors and casts to integers that are watched over all runs."""
+"""Most elements of comparisons, floors and casts to integers whose distances from an edge are kept over all runs."""
 
 _SMALLEST = 1e-290
 _CLIPPED = -2000.0                          # exp turns −∞ into 2^-2000 on its way to 0, but other numbers as well:
@@ -51,10 +51,10 @@ _LEAST = 2.0**-1074                         # 2^-2000 is no 0, so that it makes 
 
 
 class Edges:
-    """Distances from an edge of all comparisons of the runs so far, in the order in which each run makes them.
+    """Ranges, over the runs so far, of every comparison's distance from its edge, in the order in which each run compares.
 
-    Where a distance moves by as much as it is, the outcome on the edge may be the true one, and occurs in no run: |x - y| is 0
-    in none if x and y are the same number, each rounded in its own way. The outcome is then the other one, or random.
+    Where a distance varies by as much as its size, the true distance may be 0 although no run shows that: x and y may be one
+    number, rounded in two ways, with |x - y| never 0. Runs then take the other outcome, or a random one.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Edges:
         self.runs, self.place = self.runs + 1, 0
 
     def near(self, distance: Array) -> Array | None:
-        """Return where this distance, the next of the run, may be 0; None where it is not known."""
+        """Return where the next distance of the run may be 0; None where that is not known."""
         self.place += 1
         if self.runs == 1:
             self.size += distance.size
@@ -80,9 +80,9 @@ class Edges:
 
 
 class Perturbed(Real):
-    """Real, with floats off by a random factor within 1 ± NOISE after every op. sign: −1 for the opposite of what 1 does, so that
-    what is cut off on one side of an edge is seen on the other. edges: those of the runs before, of the same nodes. out_of_range: a
-    value left the range of float64, or is an integer of more than 53 bits: results say nothing about real numbers."""
+    """The float64 algebra Real, with every float result times a random factor within 1 ± NOISE. sign: −1 perturbs opposite to 1, so
+    that a pair of runs is on both sides of an edge. edges: distances in earlier runs of the same nodes. out_of_range: a value left
+    the range of float64, or is an integer of more than 53 bits, so that results say nothing about real numbers."""
 
     def __init__(self, seed: int, sign: float, edges: Edges) -> None:
         self.rng, self.sign, self.edges = np.random.default_rng(seed), sign, edges
@@ -90,7 +90,7 @@ class Perturbed(Real):
         self.out_of_range = False
 
     def watch(self, n: At, result: Array, *operands: Array) -> Array:
-        """Record results beyond the range of float64, or NaN, from finite operands, and return the result."""
+        """Return the result, and record whether it is NaN or beyond the range of float64 although the operands are finite."""
         if n.dtype.kind == "float" and not self.out_of_range:
             size = np.abs(result)
             odd = ~np.isfinite(result) | ((size < _SMALLEST) & (size > 0))
@@ -137,7 +137,7 @@ class Perturbed(Real):
         return self.added(result, super().scatter(n, np.abs(base), index, np.abs(updates)))
 
     def added(self, total: Array, size: Array) -> Array:
-        """Return sums perturbed by up to NOISE of `size`, the sum of the sizes of their terms, as rounding does to partial sums."""
+        """Return sums perturbed by up to NOISE of `size`, the sum of the magnitudes of their terms, as partial sums are rounded."""
         moved = np.asarray(total + NOISE * self.drawn(total) * size)
         return np.where(np.isfinite(size), moved, total)
 
@@ -148,7 +148,7 @@ class Perturbed(Real):
         return np.asarray(x * (1.0 + NOISE * self.drawn(x)))
 
     def either(self, distance: Array) -> Array:
-        """Return where to take the other outcome, as this distance may be 0: everywhere there in the first runs, then at random."""
+        """Return where to take the other outcome, as the distance may be 0: everywhere there in the first runs, then at random."""
         near = self.edges.near(distance)
         if near is None or not near.any():
             return np.zeros((), dtype=np.bool_)
@@ -194,14 +194,15 @@ class Perturbed(Real):
 
 
 class _PerturbedWalk(_Walk):
-    """Composites by their definitions, so that what cancels inside of them is perturbed, too; but where use_direct."""
+    """A perturbed run that expands composites, so that values that cancel inside them are perturbed; not with use_direct."""
 
     def __init__(self, leaf_values: Mapping[Node, Any], binding: Mapping[str, int], use_direct: bool, perturbed: Perturbed) -> None:
         super().__init__(leaf_values, binding, "real", use_direct)
         self.algebra = self.perturbed = perturbed
 
     def direct(self, op: Any, node: Node, values: list[Array]) -> tuple[Array, ...]:
-        """Return results perturbed before, as what cancels inside is not seen, and after; near 0 they may be so by underflow."""
+        """Return results of a composite with operands and results perturbed, as cancellation inside is not seen. Results near 0
+        become random tiny numbers, as they may be near 0 by underflow."""
         def noisy(xs: Sequence[Array]) -> list[Array]:
             return [self.perturbed.noise(x) if x.dtype == np.float64 else x for x in xs]
 
@@ -213,10 +214,10 @@ class _PerturbedWalk(_Walk):
 
 @dataclass(frozen=True)
 class Counterexample:
-    """Inputs (float64, or integers) at real sizes, and the first place where the outputs differ.
+    """Inputs (float64, or integers) at real sizes, and the first position where the outputs differ.
 
-    noise: difference that rounding could explain there, of both together. shapes: those of the output in both graphs, where they
-    differ; there are no inputs and no place then.
+    noise: difference that rounding explains at that position, in either graph. shapes: the output's shapes in both graphs, where
+    they differ; inputs and position are then empty.
     """
 
     sizes: Mapping[str, int]
@@ -229,7 +230,7 @@ class Counterexample:
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def show(self) -> str:
-        """Return a few lines for a person."""
+        """Return the counterexample as a few lines of text."""
         at = ", ".join(f"{k} = {v}" for k, v in self.sizes.items())
         if self.shapes is not None:
             one, other = map(list, self.shapes)
@@ -264,13 +265,13 @@ def _elements(node: Node, binding: Mapping[str, int]) -> int:
 
 
 PERTURBED = 4
-"""factor by which an op takes longer whose result is perturbed (14 ns for an element, 3 without)"""
+"""Factor by which an op takes longer if its result is perturbed (14 ns for an element, 3 ns without)."""
 
 _DIRECT_SPARES = 8
-"""A direct evaluation costs 1 / this of its definition's elements: attention takes 0.5 to 1 ns for each, perturbed or not."""
+"""A direct evaluation costs 1 / this of its definition: attention takes 0.5 to 1 ns for an element, perturbed or not."""
 
 _TERMS = 64
-"""Products within a matrix product that take as long as one element elsewhere."""
+"""Multiplications inside a matrix product that take as long as one element of another op."""
 
 
 def cost(roots: Sequence[Node], binding: Mapping[str, int], perturbed: bool = False) -> int:
@@ -279,7 +280,7 @@ def cost(roots: Sequence[Node], binding: Mapping[str, int], perturbed: bool = Fa
 
 
 class _Costs:
-    """Costs of nodes at these sizes; each definition is looked at once, however often others use it. unit: of one element."""
+    """Costs of nodes at these sizes; each definition is costed once, however often it is used. unit: cost of one element."""
 
     def __init__(self, binding: Mapping[str, int]) -> None:
         self.binding = binding
@@ -308,15 +309,15 @@ class _Costs:
 
 
 AT_NUMBERS = 5
-"""the kind of values that are numbers of the graph, where it may choose"""
+"""The kind of values (see draw) that are near constants of the graph, at which it may branch."""
 
 MOST_NUMBERS = 24
-"""of a graph, the first ones"""
+"""Most constants of a graph that are used, the first ones."""
 
 
 def numbers_at(roots: Sequence[Node]) -> list[float]:
-    """Return the numbers that graphs hold as constants, 0, and values between, next to and beyond them: where a condition
-    compares an input with a number, values drawn at random may all be on one side."""
+    """Return the constants of graphs, 0, and values between, next to and beyond these: random values may all be on one side of a
+    constant with which a condition compares an input."""
     held = dict.fromkeys(float(n.attrs["value"]) for n in walk(roots) if n.op is CONSTANT and type(n.attrs["value"]) in (int, float)
                          and abs(n.attrs["value"]) < 2.0**60)
     if not held:
@@ -328,8 +329,8 @@ def numbers_at(roots: Sequence[Node]) -> list[float]:
 
 
 def draw(leaf: Node, shape: tuple[int, ...], kind: int, seed: list[int], numbers: Sequence[float] = ()) -> Array:
-    """Return values for a leaf: kind 0 normal, 1 positive, 2 of many magnitudes, 3 zeros, repeats, signs, 4 large or at the ends,
-    AT_NUMBERS those in `numbers`."""
+    """Return random values for a leaf. kind: 0 normal, 1 positive, 2 many magnitudes, 3 small with zeros, repeats and signs, 4
+    large or at the ends of the dtype, AT_NUMBERS from `numbers`."""
     dtype, rng = leaf.dtype, np.random.default_rng(seed)
     if kind == AT_NUMBERS:
         if dtype.kind == "bool" or not numbers:
@@ -368,10 +369,9 @@ def _integers(dtype: DType, shape: tuple[int, ...], kind: int, rng: np.random.Ge
 
 @dataclass(frozen=True)
 class Trial:
-    """Two graphs run once: worst relative difference among finite places, and a counterexample if it counts.
-
-    perturbed: number of runs again (until nothing can count any more, or as many as their work allows).
-    """
+    """Result of one run of two graphs: the worst relative difference of finite elements, the number of these, and a counterexample
+    if a difference counts. perturbed: number of perturbed runs, up to where nothing can count any more or the work limit is
+    reached."""
 
     difference: float
     compared: int
@@ -381,10 +381,10 @@ class Trial:
 
 def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mapping[str, int], kind: int, seed: int,
             use_direct: bool = False, values: Mapping[str, Any] = {}, numbers: Sequence[float] = ()) -> Trial | None:
-    """Run two graphs, outputs by name, at random leaves; return None where one of them has no meaning for the values drawn.
+    """Run two graphs, outputs by name, at random leaves; return None where one of them is undefined for the values drawn.
 
-    values: of all elements of a leaf, by its kind and name, in place of random ones. numbers: those of AT_NUMBERS. use_direct:
-    composites are not written out in perturbed runs, and only a difference counts that no cancellation explains.
+    values: for leaves by "kind name", the value of all elements, in place of random ones. numbers: those of AT_NUMBERS. use_direct:
+    perturbed runs do not expand composites, and a difference counts only if no cancellation explains it.
     """
     roots, count = [*left.values(), *right.values()], len(left)
     inputs = {leaf: draw(leaf, tuple(int(s) for s in leaf.type.at(binding).shape), kind,
@@ -431,7 +431,7 @@ def attempt(left: Mapping[str, Node], right: Mapping[str, Node], binding: Mappin
 
 
 class _Judged:
-    """An output in both graphs, and by how much perturbed runs moved either."""
+    """An output in both graphs, and how far perturbed runs moved it in either."""
 
     def __init__(self, name: str, x: Array, y: Array) -> None:
         self.name, self.x, self.y = name, x, y
@@ -456,20 +456,21 @@ class _Judged:
             return np.where(self.finite & (self.gap > 0), self.gap / np.where(self.scale > 0, self.scale, 1.0), 0.0)
 
     def counts(self, safety: float, share: float) -> Array:
-        """Return the places whose difference no perturbation explains."""
+        """Return a mask of the elements whose difference no perturbation explains."""
         return np.asarray(self.finite & (self.gap > safety * self.moved + share * self.scale) & (self.gap > 1e-200))
 
 
 def _differ(values: Sequence[Array], count: int) -> bool:
-    """Return whether the first `count` arrays differ from the rest by more than 1e-13 of themselves: perturbed runs then judge."""
+    """Return whether the first `count` arrays differ from the others by more than 1e-13, relatively: perturbed runs are then
+    made."""
     with np.errstate(all="ignore"):
         return any(x.shape != y.shape or bool(np.any(np.abs(x - y.astype(x.dtype)) > 1e-13 * np.abs(x)) if x.dtype.kind == "f" else
                                               np.any(x != y)) for x, y in zip(values[:count], values[count:], strict=True))
 
 
 def trials(bindings: Sequence[Mapping[str, int]], numbers: Sequence[float] = ()) -> Iterator[tuple[Mapping[str, int], int, int]]:
-    """Yield (sizes, kind, seed) in the order in which to try them: every size once, then every kind at the first ones, then numbers
-    of the graphs."""
+    """Yield (sizes, kind, seed) in the order in which to try them: every size once, then every kind of values at the first sizes,
+    then constants of the graphs."""
     yield from ((binding, 0, i) for i, binding in enumerate(bindings))
     yield from ((binding, kind, 100 + kind) for kind in (1, 3, 2, 4) for binding in bindings[:2])
     yield from ((bindings[seed % len(bindings)], kind, 200 + seed) for seed in range(4) for kind in (0, 3))

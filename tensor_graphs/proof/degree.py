@@ -1,7 +1,7 @@
-"""degree: the degree of formulas: two different ones agree at no more than degree/prime of all random residues.
+"""degree: upper bounds on the degree of formulas: two different formulas agree at no more than degree/prime of all random residues.
 
 A value is a polynomial in the leaves, in its quotients 1/s and roots √s, and in its exponentials and random functions (fresh
-variables). Multiplied out, each distinct quotient costs the degree of its s as often as it occurs in a product; a node that divides
+variables). Multiplied out, each distinct quotient costs the degree of its s as often as it occurs in a product. A node that divides
 elementwise has as many distinct quotients as elements. Roots are counted like quotients.
 """
 
@@ -18,7 +18,7 @@ _Form = tuple[int, dict[Node, int]]             # degree as a polynomial, quotie
 
 
 def degrees(order: Sequence[Node], sizes: Mapping[Node, int], lanes: Lanes) -> dict[Node, int]:
-    """Return an upper limit of the degree of each float node, at most MOST. sizes: elements of each node."""
+    """Return an upper bound on the degree of each float node, at most MOST. sizes: number of elements of each node."""
     forms: dict[Node, _Form] = {}
     whole: dict[Node, int] = {}
     for node in order:

@@ -1,18 +1,18 @@
-"""equality: a verdict on two graphs being the same function: proved, refuted, or not known.
+"""equality: a verdict on two graphs being the same function: proved, refuted, or unknown.
 
     verdict = equal(a, b)
     verdict.status      "structural" | "fingerprint" | "tested" | "refuted" | "unknown"
     verdict.proved      True for the first two
 
-Leaves are the same when they have the same name and kind, outputs too (or the same place, where names differ); float leaves and
-outputs may differ in width, as in real numbers they are the same. With bits=True they may not, and every narrowing cast, and the
-rounding of every op on floats below 32 bits, is a function of its own. Arithmetic in f32 and f64 is that of real numbers even then,
-so that graphs equal by fingerprint are reassociating: the same real number, rounded to the same narrow widths at the same places,
-and otherwise in f32 and f64. Only structural means bitwise.
+Leaves of the two graphs are paired by kind and name, outputs by name (by position, where names differ). Paired float leaves and
+outputs may differ in width, as real numbers have none. With bits=True they may not, and every narrowing cast, and the rounding of
+every op on floats below 32 bits, is a function that has to match. Arithmetic in f32 and f64 is that of real numbers even then. So
+graphs equal by fingerprint are reassociating: the same real number, rounded to the same narrow widths at the same points, and
+otherwise rounded in f32 and f64. Only "structural" means bitwise equal.
 
-A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside of the fragment in which that is
-a proof (fragment.py), and no run in float64 that contradicts it; agreement with a node outside is "tested". A refutation needs
-inputs at which float64 results differ by more than rounding can explain (counterexample.py). All else is unknown, with the reason.
+A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside the fragment in which that is a
+proof (fragment.py), and no float64 run that contradicts it. Agreement with a node outside the fragment is "tested". A refutation
+needs inputs where float64 results differ by more than rounding explains (counterexample.py). All else is unknown, with a reason.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ log = logging.getLogger(__name__)
 Status = Literal["structural", "fingerprint", "tested", "refuted", "unknown"]
 
 LARGEST_RUN = 40_000_000
-"""Cost of one run in float64 at most (counterexample.cost): a seventh of a second."""
+"""Largest cost of one run in float64 (in units of counterexample.cost): a seventh of a second."""
 
 _WORK_AT_SIZES = MOST_WORK // 16
-"""Elements times points at the sizes that graphs have, before large ones are made dims: a proof over dims takes less."""
+"""Most elements times points at fixed sizes before large ones are replaced by dims, as a proof over dims takes less."""
 
 _RUNS_WORK = 150_000_000
-"""Cost of all runs of one comparison at most: half a second."""
+"""Largest cost of all float64 runs of one comparison: half a second."""
 
 
 @dataclass(frozen=True)
 class EqualityVerdict:
     """Verdict on two graphs; status is the key "verdict" of as_json.
 
-    probability: that different graphs would have passed (fingerprint only; at most 2^-24). sizes: those compared at. tested_at: the
-    numbers written in the program that meet a dim, by dim: the proof then says "tested at these sizes" for it, not "at all".
-    assuming: the assumptions, first the sizes that the graphs have in common, where their dims differ. counterexample: inputs
-    (refuted only). reason: why unknown, or no more than tested. difference: the largest relative difference of float64 runs, None
-    where there were none.
+    probability: of different graphs passing as equal (fingerprint only; at most 2^-24). sizes: those compared. tested_at: by dim,
+    the numbers of the program that meet it; for such a dim the proof is shown as "tested" at the sizes, not as "compared".
+    assuming: the assumptions, first the sizes common to both graphs, where their dims differ. counterexample: inputs (refuted
+    only). reason: why the verdict is unknown, or only tested. difference: largest relative difference of float64 runs, None without
+    runs.
     """
 
     status: Status
@@ -87,7 +87,7 @@ class EqualityVerdict:
         return self.show()
 
     def show(self) -> str:
-        """Return a few lines for a person; what print shows."""
+        """Return the verdict as a few lines of text, which print shows."""
         assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
         shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
         if self.status == "structural":
@@ -120,9 +120,9 @@ class EqualityVerdict:
 def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityVerdict:
     """Return the verdict on a and b computing the same outputs (and new states) for all inputs; see the module's docstring.
 
-    bits: narrowing casts count (mode *bits*: what is proved is reassociating at the worst), else floats are real numbers
-    (mode *math*: approximate at the worst). Deterministic for a given seed. Never raises for graphs that are well formed: what
-    cannot be decided is "unknown", with the reason. Raises GraphError for what is no graph.
+    bits: True (mode *bits*): narrowing casts count, and a proof means reassociating at worst. False (mode *math*): floats are real
+    numbers, and a proof means approximate at worst. Deterministic for a given seed. Never raises for well-formed graphs: if nothing
+    can be decided, the verdict is "unknown", with the reason. Raises GraphError for an argument that is no graph.
     """
     a, b = require_graph(a, "equal"), require_graph(b, "equal")
     try:
@@ -146,8 +146,8 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityV
 
 def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequence[Node], common: tuple[str, ...], bits: bool,
              seed: int, as_dims: bool = True) -> EqualityVerdict:
-    """Return the verdict on graphs that are not structurally equal. expanded: both, composites written out; as_dims: sizes that are
-    too much to compute may become dims."""
+    """Return the verdict on graphs that are not structurally equal. expanded: both, with composites expanded. as_dims: sizes too
+    large to compute with may become dims."""
     roots = [*left.values(), *right.values()]
     symbols = _symbols(roots)
     compared: _AtPoints | None = None
@@ -208,7 +208,7 @@ def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequ
 
 def _at_any_size(left: Mapping[str, Node], right: Mapping[str, Node], common: tuple[str, ...], bits: bool,
                  seed: int) -> tuple[EqualityVerdict | None, str]:
-    """Return a proof over dims in place of the large sizes, which holds at these; else None and the reason, for people."""
+    """Return (a proof over dims in place of large sizes, which covers these sizes, ""), or (None, the reason as text)."""
     why = "nothing was found that they are at any size"
     for flat in with_dims(in_atoms([*left.values(), *right.values()]), bits):
         one, other = dict(zip(left, flat[:len(left)], strict=True)), dict(zip(right, flat[len(left):], strict=True))
@@ -220,7 +220,7 @@ def _at_any_size(left: Mapping[str, Node], right: Mapping[str, Node], common: tu
 
 
 def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
-    """Return sizes for runs where no others are known."""
+    """Return sizes for float64 runs where the comparison chose none: as it would choose them, else the lowest."""
     try:
         return choose(in_atoms(roots), symbols)
     except TensorGraphsError:
@@ -229,8 +229,8 @@ def _sizes(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
 
 @dataclass(frozen=True)
 class _AtPoints:
-    """Result of the comparison at points. reason: why nothing is known, or ""; weak: why agreement is no proof, or "". differing:
-    sizes and values of leaves at which exact results differ."""
+    """Result of the comparison at points. done: sizes compared. reason: why the result is unknown, or "". weak: why agreement is no
+    proof, or "". differing: sizes and values of leaves at which exact results differ."""
 
     points: Points
     sizes: Sizes
@@ -243,9 +243,9 @@ class _AtPoints:
 
 def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[str, tuple[int, int]], bits: bool,
                         seed: int, work: int = MOST_WORK) -> _AtPoints:
-    """Compare both graphs over fresh leaves in place of what they have in common and the fragment does not prove; where that
-    differs, as they are. work: elements times points; with less than all of it, nothing is left out for its cost. Raises
-    OutsideFragmentError."""
+    """Compare both graphs, first with fresh leaves for nodes that they share and the fragment does not prove; if that is no proof,
+    compare the graphs unchanged. work: most elements times points; if below MOST_WORK, a comparison that costs too much raises and
+    is not skipped. Raises OutsideFragmentError."""
     flat = in_atoms([*left, *right])
     if bits:
         flat = rounding_aloud(flat)
@@ -276,7 +276,7 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
 
 
 def _same_numbers(flat: list[Node]) -> list[Node]:
-    """Return graphs with constants that are equal at all sizes as one node."""
+    """Return graphs in which constants that are equal at all sizes are one node."""
     different: list[Node] = []
     same: dict[Node, Node] = {}
     for node in walk(flat):
@@ -294,7 +294,7 @@ def _hangs(node: Node) -> bool:
 
 
 def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[Node]:
-    """Return graphs with new leaves in place of nodes that both have: what holds for any values holds for those."""
+    """Return graphs with fresh leaves for wanted nodes that both have: graphs equal over any values of these leaves are equal."""
     shared = set(walk(flat[:count])) & set(walk(flat[count:]))
     fresh = {node: leaves.input(f"cut_of_both_{k}", node.shape, node.dtype)
              for k, node in enumerate(walk(flat)) if node in shared and wanted(node)}
@@ -366,7 +366,7 @@ _MOST_SIZES = 12
 
 
 def _all_sizes(symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """Return all choices of sizes, where they are few."""
+    """Return all combinations of sizes, or None where they are more than _MOST_SIZES."""
     if math.prod(high - low + 1 for low, high in symbols.values()) > _MOST_SIZES:
         return None
     names = list(symbols)
@@ -378,8 +378,8 @@ _MOST_LATTICE = 40
 
 
 def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """Return sizes at which a polynomial of the sizes of this degree is 0 only where it is 0 everywhere: the principal lattice of a
-    simplex (Chung and Yao 1977). None where they would be too many, or larger than the sizes are."""
+    """Return sizes such that only the zero polynomial of this degree in the sizes vanishes at all of them: the principal lattice of
+    a simplex (Chung and Yao 1977). None where these would be too many, or above the dims' ranges."""
     free = [name for name, (low, high) in symbols.items() if high > low]
     if not degree:
         return []
@@ -394,7 +394,7 @@ def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) ->
 
 def _weak(findings: fragment.Findings, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
           symbols: Mapping[str, tuple[int, int]]) -> str:
-    """Return why agreement at these sizes is no proof for all of them, or ""."""
+    """Return why agreement at these sizes is no proof for all sizes, or ""."""
     if findings.weak:
         node, row = next(iter(findings.weak.items()))
         return f"{fragment.op_name(node)} of what follows from sizes ({row.reason}){_written(node)}"
@@ -418,7 +418,7 @@ def _written(node: Node) -> str:
 
 
 def _left_out(needed: Sequence[Mapping[str, int]], done: Sequence[Mapping[str, int]]) -> str:
-    """Return the first sizes that would have been needed and are not among those compared, in words, or ""."""
+    """Return a message that names the first needed sizes that were not compared, or "" if there are none."""
     missing = next((binding for binding in needed if binding not in done), None)
     return "" if missing is None else f"the sizes {', '.join(f'{k} = {v}' for k, v in missing.items())} were not compared"
 
@@ -443,7 +443,7 @@ def _symbols(roots: Sequence[Node]) -> dict[str, tuple[int, int]]:
 
 
 def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[Node]) -> list[Mapping[str, int]]:
-    """Return sizes for runs in float64: those where the fingerprints agreed come last, the one where they differed first."""
+    """Return sizes for float64 runs: the one where the fingerprints differed comes first, those where they agreed come last."""
     rest = [s for s in sizes.bindings if s not in done]
     beyond = {name: min(high, max(low, 37 + place)) for place, (name, (low, high)) in enumerate(_symbols(roots).items())}
     return [*rest[:1], *([beyond] if not rest else []), *done[:1], *rest[1:], *done[1:], beyond]
@@ -453,10 +453,8 @@ def _runnable(sizes: Sizes, done: Sequence[Mapping[str, int]], roots: Sequence[N
 
 
 def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str, Node], tuple[str, ...]]:
-    """Return the outputs and new states of both graphs by name, over the same leaves and dims; and the sizes in common, in words.
-
-    Raises OutsideFragmentError where leaves or outputs cannot be paired.
-    """
+    """Return the outputs and new states of both graphs by name, over the same leaves and dims, and the common sizes as texts.
+    Raises OutsideFragmentError where leaves or outputs cannot be paired."""
     pairs = _pairs(a, b)
     to_a: dict[str, Dim] = {}
     to_b: dict[str, Dim] = {}
@@ -492,7 +490,7 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
 
 
 def _narrowed(dims: Mapping[str, Dim], to: Mapping[str, Dim]) -> Iterator[str]:
-    """Yield, in words, the dims with fewer sizes than they had before they were made the same as those of another graph."""
+    """Yield a text for each dim that lost sizes when it was unified with a dim of the other graph."""
     for name, new in to.items():
         if name not in dims:
             continue
@@ -509,7 +507,7 @@ def _two_types(x: Node, y: Node) -> OutsideFragmentError:
 
 
 def _pairs(a: Graph, b: Graph) -> list[tuple[Node, Node]]:
-    """Return the leaves that are the same, one of each graph."""
+    """Return pairs of corresponding leaves (of a, of b): by kind and name, else by name alone."""
     pairs = []
     left_b = {kind: dict(getattr(b, kind)) for kind in ("inputs", "parameters", "states")}
     alone: list[Node] = []
@@ -526,7 +524,8 @@ def _pairs(a: Graph, b: Graph) -> list[tuple[Node, Node]]:
 
 
 def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> None:
-    """Make two sizes of one axis the same, where one of them is a symbol by itself."""
+    """Make two sizes of one axis equal by entries in to_a and to_b (new dims by name); one of the sizes must be a single symbol.
+    Raises OutsideFragmentError where they cannot be equal."""
     one = d.substitute(one, {k: v for k, v in to_a.items() if isinstance(one, d.Expr) and k in one.symbols})
     other = d.substitute(other, {k: v for k, v in to_b.items() if isinstance(other, d.Expr) and k in other.symbols})
     if one == other:
@@ -553,7 +552,7 @@ def _unify(one: Dim, other: Dim, to_a: dict[str, Dim], to_b: dict[str, Dim]) -> 
 
 
 def _within(size: Dim, dim: Dim) -> Dim:
-    """Return a size that stands for a dim. Raises OutsideFragmentError where it may be none that the dim takes on."""
+    """Return the size that replaces a dim. Raises OutsideFragmentError where it may be outside the range of the dim."""
     (low, high), (least, most) = d.bounds(size), d.bounds(dim)
     if low < least or high > most:
         described = f"{size}" if low == high else f"{size}, from {low} to {high},"

@@ -1,15 +1,15 @@
-"""error_bounds: known numbers in float64, each with a bound on its error: what exact evaluation may decide by their size.
+"""error_bounds: known numbers in float64, each with a bound on its error, so that exact evaluation can compare them by size.
 
     1e20 · log1p(1e-20)     0 ± 2e4        nothing follows: 1 + 1e-20 was rounded to 1
     1e-300 · 1e-300         0 ± 2e-308     an underflow: the error grows with every factor that follows
     2^900 · 2^900           ∞ ± ∞          an overflow; log 0 = −∞ and what follows from it is exact
 
-The worst case, to all orders (running_error.py adds errors as if they were independent, which proves nothing: x · x has twice the
-relative error of x, not √2 times). Every operand of an op may be at either end of its error, the op's own rounding is added (0
-where the result is seen to be exact), and all of it is rounded up.
+Bounds are worst cases, to all orders (running_error.py adds errors as if they were independent, which proves nothing: x · x has
+twice the relative error of x, not √2 times). Every operand of an op may be at either end of its error, the rounding of the op is
+added (0 where the result is seen to be exact), and the total is rounded up.
 
-Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3; the error of a
-sum of two by Knuth, vol. 2, 4.2.2.
+Source: running error analysis, Higham, Accuracy and Stability of Numerical Algorithms, SIAM 2002, section 3.3; the error of a sum
+of two by Knuth, vol. 2, 4.2.2.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ FUNCTION = 8.0 * UNIT
 """Largest relative error of numpy's exp2, log2 and sin."""
 
 LEAST = 2.0**-1022
-"""Results below it have lost digits, and may be 0: this is their error."""
+"""Smallest normal float64. Results below it have lost digits or became 0, by an error of at most this."""
 
 _SMALL = 2.0**-960
-"""Results below it may have lost digits."""
+"""Results below this may have lost digits, so LEAST is added to their error."""
 
 _UP = 1.0 + 1e-6                                            # for the rounding of the errors themselves
 
 _HELD = 2.0**53
-"""Whole numbers up to here are added exactly."""
+"""Whole numbers up to this are added exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """value: float64; the real number lies within `error` of it: ∞ where float64 does not show it. No error: all are exact."""
+    """Numbers in float64 with errors: each real number is within `error` of `value`. Error ∞: float64 does not show the number.
+    Error None: all numbers are exact."""
 
     value: Array
     error: Array | None = None
@@ -53,12 +54,12 @@ class Bounded:
 
     @property
     def shown(self) -> Array:
-        """Elements whose error is finite."""
+        """Mask of the elements whose error is finite."""
         return np.asarray(np.isfinite(self.off))
 
     @property
     def infinite(self) -> Array:
-        """Elements that are exactly −∞ or ∞."""
+        """Mask of the elements that are exactly −∞ or ∞."""
         return np.asarray(np.isinf(self.value) & (self.off == 0))
 
     def each(self, f: Callable[[Array], Array]) -> Bounded:
@@ -66,30 +67,30 @@ class Bounded:
         return Bounded(f(self.value), None if self.error is None else f(self.error))
 
     def together(self, other: Bounded, f: Callable[[Array, Array], Array]) -> Bounded:
-        """Return the arrays of two passed through f, which only chooses between them."""
+        """Return f of both values, with f of both errors; f only chooses between the elements of its two arrays."""
         value = f(self.value, other.value)
         if self.error is None and other.error is None:
             return Bounded(value)
         return Bounded(value, f(np.broadcast_to(self.off, self.value.shape), np.broadcast_to(other.off, other.value.shape)))
 
     def ends(self) -> tuple[Array, Array]:
-        """Return the least and the largest number that it may be."""
+        """Return (lower bounds, upper bounds) of the real numbers."""
         return np.asarray(self.value - self.off * _UP), np.asarray(self.value + self.off * _UP)
 
 
 def literal(value: Array, exact: Array) -> Bounded:
-    """Return floats that stand for the numbers from which they were rounded, themselves where exact."""
+    """Return float literals with their errors: none where `exact`, else relative errors of UNIT, as they were rounded."""
     return _made(value, np.zeros(()), UNIT * np.abs(value), exact | ~np.isfinite(value), np.isinf(value))
 
 
 def held(x: Array) -> Array:
-    """Return where numbers have so few bits that a product of two of them has at most 53."""
+    """Return where numbers fit float32, so that the product of two of them has at most 53 bits and is exact."""
     return np.asarray(x.astype(np.float32) == x)
 
 
 def _made(value: Array, carried: Array, own: Array, exact: Array, infinite: Array) -> Bounded:
-    """Return a result with its error. carried: that of the operands; own: the op's rounding, but where exact; infinite: where ∞ is
-    no overflow."""
+    """Return a result with its error. carried: error from the operands. own: error from the op's rounding, ignored where `exact`.
+    infinite: where an infinite result is exact and no overflow."""
     value = np.asarray(value)
     own = np.where(exact, 0.0, np.where(np.abs(value) < _SMALL, own + LEAST, own))
     error = np.broadcast_to((carried + own) * _UP, value.shape)
@@ -100,7 +101,7 @@ def _made(value: Array, carried: Array, own: Array, exact: Array, infinite: Arra
 
 
 def _carried(x: Bounded, error: Callable[[], Array]) -> Array:
-    """Return an error that comes from that of x: none where that is none, and never rounded to 0."""
+    """Return the error that the error of x causes: 0 where x is exact, and never rounded to 0 elsewhere."""
     return np.zeros(()) if x.error is None else np.where(x.error == 0, 0.0, error() + LEAST)
 
 
@@ -161,7 +162,7 @@ def _power_of_two(x: Bounded) -> Array:
 
 
 def sum(x: Bounded, axes: Sequence[int]) -> Bounded:
-    """Return the sum over axes, in any order: no partial sum is larger than the sum of the sizes."""
+    """Return the sum over axes. Its error holds for any order of adding, as no partial sum is larger than the sum of magnitudes."""
     axes = tuple(axes)
     size = np.sum(np.abs(x.value), axis=axes)
     terms = math.prod(x.value.shape[a] for a in axes)
@@ -171,7 +172,7 @@ def sum(x: Bounded, axes: Sequence[int]) -> Bounded:
 
 
 def dot(x: Bounded, y: Bounded, terms: int, product: Callable[[Array, Array], Array]) -> Bounded:
-    """Return the product of two matrices by `product`, a sum of `terms` terms."""
+    """Return the matrix product computed by `product`, each element a sum of `terms` terms."""
     value, size = product(x.value, y.value), product(np.abs(x.value), np.abs(y.value))
     carried = np.zeros(())
     for one, other in ((np.abs(x.value), y.error), (x.error, np.abs(y.value)), (x.error, y.error)):

@@ -1,4 +1,4 @@
-"""errors: the errors of exact evaluation that knows nothing of a graph."""
+"""errors: the errors raised where exact evaluation cannot handle a graph."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tensor_graphs.meaning.errors import MeaningError
 
 
 class OutsideFragmentError(MeaningError):
-    """A graph, or a value in it, of which exact evaluation knows nothing; equality is then unknown."""
+    """A graph, or a value in it, that exact evaluation does not support; equality is then unknown."""
 
 
 class TooMuchToComputeError(OutsideFragmentError):
-    """Sizes at which exact evaluation would take too long."""
+    """A graph at sizes at which exact evaluation would take too long."""

@@ -1,8 +1,8 @@
-"""exhaustive: integers of few values tried at all of them: a proof whatever the ops are.
+"""exhaustive: trying all values of integer leaves with few values: agreement at all is a proof, whatever the ops are.
 
-Where each element of an output depends on at most one element of each leaf, and these leaves have 2^16 values together at most
-(two of a byte each, one of 16 bits, some booleans), both graphs are run with every combination, one to each place along a new axis.
-All is exact: integers are the machine's, floats made of them are fractions with a residue and a float64 size (finite_field.py).
+Each element of an output must depend on at most one element of each leaf, and the leaves must have at most 2^16 combinations of
+values (two leaves of a byte, one of 16 bits, some booleans). Both graphs are then run with every combination, one at each position
+of a new axis. All is exact: integers are the machine's, floats computed from them have residues and a float64 (finite_field.py).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MOST_VALUES = 1 << 16
 
 
 def values(order: Sequence[Node], nodes: Sequence[At]) -> dict[Node, Array] | None:
-    """Return for each leaf its value at all combinations, [combinations] (equal for all elements); None where these are too many,
-    or an element depends on two elements of one leaf, or on a float."""
+    """Return each leaf's value at all combinations, [combinations] (equal for all its elements). Return None where combinations are
+    too many, or an element depends on two elements of one leaf, or on a float."""
     named = [node for node in order if node.op in leaves.NAMED_LEAVES]
     count = 1
     for leaf in named:
@@ -46,7 +46,7 @@ def values(order: Sequence[Node], nodes: Sequence[At]) -> dict[Node, Array] | No
 
 
 def _one_of_each(nodes: Sequence[At], named: Sequence[Node]) -> bool:
-    """Return whether every element of every node depends on one element of each leaf at most: followed as that element's number."""
+    """Return whether every element of every node depends on at most one element of each leaf; the index of that one is traced."""
     none = -1
     origins: dict[tuple[Node, Node], Array | None] = {}
     for n in nodes:

@@ -1,4 +1,4 @@
-"""fingerprint: the meaning of a graph, as its values at random points of a finite field, over the same leaves as other graphs."""
+"""fingerprint: the values of a graph at random points of a finite field, compared with those of graphs over the same leaves."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _LARGE = 500_000
 MOST_POINTS = 8192
 FEWEST_POINTS = 2
 _LOGARITHM = 400
-"""Elements that take as long as one discrete logarithm."""
+"""Number of elements that take as long as one discrete logarithm."""
 
 _TERMS = 16
-"""Products within a matrix product that take as long as one element elsewhere."""
+"""Multiplications inside a matrix product that take as long as one element of another op."""
 
 _BATCH_ELEMENTS = 400_000
-"""elements of the largest node, times points, that are in memory at a time"""
+"""Most elements of the largest node, times points, that are in memory at a time."""
 
 
 def seed_of(*words: object) -> list[int]:
@@ -56,10 +56,8 @@ def seed_of(*words: object) -> list[int]:
 
 
 class Points:
-    """Lists of outputs, one for each graph, to be evaluated over the same leaves (by kind and name) at chosen sizes.
-
-    Raises OutsideFragmentError for ops that exact evaluation knows nothing of.
-    """
+    """The outputs of several graphs, to be evaluated over the same leaves (paired by kind and name) at chosen sizes. Raises
+    OutsideFragmentError for ops that exact evaluation does not support."""
 
     def __init__(self, roots: Sequence[Sequence[Node]], bits: bool = False) -> None:
         self.bits = bits
@@ -81,15 +79,16 @@ class Points:
         self._kept = {r for graph in self.roots for r in graph}
 
     def at(self, binding: Mapping[str, int]) -> list[At]:
-        """Return every node at these sizes, operands before users. Raises DimError."""
+        """Return every node with its types and attributes at these sizes, operands before users. Raises DimError."""
         types = {node: node.type.at(binding) for node in self.order}
         return [At(node, resolve_attributes(node.attrs, binding), (types[node],), tuple(types[i] for i in node.inputs))
                 for node in self.order]
 
     def evaluate(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain],
                  indices: dict[Node, Array] | None = None, every: Mapping[Node, Array] | None = None) -> list[list[FieldValue]]:
-        """Return the outputs' values, by graph; the integers of gather and scatter go to `indices`. domains: of given integers;
-        every: or the values of leaves at all combinations (exhaustive.py), at which all ops are exact."""
+        """Return the values of the outputs, a list for each graph. domains: the values that each given integer may have. indices:
+        receives the integers used by gather and scatter. every: values of the leaves at all combinations (exhaustive.py) in place
+        of random ones; all ops are then exact."""
         values: dict[Node, FieldValue] = {}
         for position, n in enumerate(nodes):
             node = n.node
@@ -104,7 +103,7 @@ class Points:
                 values[node] = field.atom(n, *(values[i] for i in node.inputs))
             elif isinstance(node.op, AtomicOp):
                 operands = [values[i] for i in node.inputs]
-                if node in self.given.views:                # of the operands that are bits of a sum, or a number made of bits
+                if node in self.given.views:                # a sum read as bits, or bits read as a number
                     operands = [field.seen(x) if seen else x for x, seen in zip(operands, self.given.views[node], strict=True)]
                 values[node] = field.finish(n, node.op.meaning(field, n, *operands))
             elif node.op is leaves.CONSTANT:
@@ -126,11 +125,11 @@ class Points:
                  for r, both in zip(graph, mixed, strict=True)] for graph in self.roots]
 
     def key(self) -> str:
-        """Return a key of the graphs, from which the primes that judge them are drawn, so that no program has numbers for them."""
+        """Return a key of the graphs, from which their primes are drawn, so that no program can be fitted to the primes."""
         return "|".join(r.digest for graph in self.roots for r in graph)
 
     def name(self, node: Node) -> str:
-        """Return the name of what is drawn: the leaf's own, or the place of a cut node."""
+        """Return the name that seeds the random values of a node: kind and name of a leaf, or the position of a cut node."""
         return leaf_name(node) if node.op in leaves.NAMED_LEAVES else f"cut {self._places[node]}"
 
     def _draw(self, n: At, field: Field) -> FieldValue:
@@ -141,12 +140,12 @@ class Points:
         return FieldValue(lanes)
 
     def held(self, binding: Mapping[str, int]) -> frozenset[Node]:
-        """Return the casts to floats that round nothing at these sizes, where that counts."""
+        """Return the casts to floats that are exact at these sizes; none unless roundings count (bits)."""
         return ranges.held(self.order, binding) if self.bits else frozenset()
 
     def choices(self, nodes: Sequence[At], field: Field, domains: Mapping[Node, Domain], indices: Mapping[Node, Array],
                 held: frozenset[Node] = frozenset()) -> float:
-        """Return the most choices (in bits) on which an element of an output depends, with its counterparts in all graphs."""
+        """Return the largest number of choices (in bits) on which one output element, in all graphs together, depends."""
         if not field.selections and not field.roots and not domains:
             return 0.0
         algebra = Selections(field.selections, indices, field.roots, field.ties)
@@ -182,10 +181,10 @@ def leaf_name(node: Node) -> str:
 class Agreement:
     """Result of a comparison at one choice of sizes.
 
-    equal: all outputs agreed at all points (else where: output, and the place in it); probability: at most that of different graphs
-    to agree; points: at which the element seen least was defined; work: elements computed; both_ways: values are compared in both
-    directions, so that a tie is an outcome of its own; tied: ties were not seen to agree; exact: all values were tried; values: by
-    leaf, those at which a difference was seen then.
+    equal: all outputs agreed at all points. where: if not, the output and the position in it. probability: upper bound on different
+    graphs agreeing by chance. points: number of points at which the least often defined element was defined. work: elements
+    computed. both_ways: values are compared in both directions, so that a tie is an outcome of its own. tied: agreement at ties was
+    not shown. exact: all values were tried. values: by leaf, those at which trying all values showed a difference.
     """
 
     equal: bool
@@ -200,7 +199,7 @@ class Agreement:
 
 
 def one_sided(x: FieldValue, y: FieldValue) -> bool:
-    """Return whether some element of one value divides by 0 at a point at which the other is defined."""
+    """Return whether some element of one value divides by 0 at a point at which the other value is defined."""
     for v, other in ((x, y), (y, x)):
         if v.bad is not None:
             pole = (v.bad & POLE) != 0
@@ -210,12 +209,12 @@ def one_sided(x: FieldValue, y: FieldValue) -> bool:
 
 
 MOST_BY_SQUARES = 3.0
-"""Choices that may depend on whether a constant is a square: (1 − 2^-3)^125 is 2^-24, and there are more chains."""
+"""Most choices (in bits) that depend on which constants are squares: (1 − 2^-3)^125 is 2^-24, and there are more chains."""
 
 
 def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
-    """Return whether < compares floats that were chosen by the order of others, as the minimum and the maximum of two: no strict
-    order makes them tie as their operands may."""
+    """Return whether < compares floats that an order of other floats selected, as in min(a, b) < max(a, b). Such floats tie where a
+    and b tie, and no strict order of a and b shows that."""
     chosen: set[Node] = set()
     for n in order:
         floats = [i for i in n.inputs if i.dtype.kind == "float"]
@@ -228,15 +227,15 @@ def _chosen_compared(order: Sequence[Node], hanging: Collection[Node]) -> bool:
 
 
 def _is_ordered(op: Op) -> bool:
-    """Return whether the order of the operands determines the result."""
+    """Return whether an op's result depends on the order of its operands' values."""
     return op.facts.compares or op.facts.selects
 
 
 def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
     """Return whether the comparisons by < have a cycle: a < b and b < a, or a < b, b < c and c < a.
 
-    Where they do not, a tie comes out as some strict order does in which every a of a < b that is tied is after b, so that
-    agreement in all strict orders is agreement at ties. (a < b is −b < −a, too.)
+    Without a cycle, a tie has the outcomes of some strict order: one that puts a after b wherever a < b is tied. Agreement in all
+    strict orders then implies agreement at ties. (a < b also counts as −b < −a.) sides: (each a, each b, their prime).
     """
     for prime in {m for _, _, m in sides}:
         before = np.concatenate([a for a, _, m in sides if m == prime])
@@ -253,8 +252,8 @@ def both_ways(sides: Sequence[tuple[Array, Array, int]]) -> bool:
 
 
 def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, seed: int = 0) -> Agreement:
-    """Compare the two lists of outputs of p at these sizes: in all strict orders, and where values are compared both ways, in those
-    with ties. Raises as `_compare` does."""
+    """Compare the two graphs of p at these sizes: in all strict orders of their values and, where values are compared both ways,
+    also in orders with ties. Raises OutsideFragmentError as `_compare` does."""
     all_values = _compare_all_values(p, binding, seed)
     if all_values is not None:
         return all_values
@@ -270,7 +269,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
             try:
                 signs = _compare(p, binding, work_left - strict.work, seed, by_sign=how)
                 if signs.equal and not signs.both_ways and not p.chosen_compared:
-                    # signs that multiply are never 0, where x² is at x = 0; of max alone all is continuous, so that ties follow
+                    # signs that multiply are never 0, but x² is at x = 0; with max alone all is continuous, so ties agree as well
                     never = how == "squares" and any(n.op.name == "less" and n in p.given.hanging for n in order)
                     return dataclasses.replace(signs, work=strict.work + signs.work, tied=never)
             except OutsideFragmentError as e:
@@ -288,7 +287,7 @@ def compare(p: Points, binding: Mapping[str, int], work_left: int = MOST_WORK, s
 
 
 def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agreement | None:
-    """Return the agreement at all values of integers that have few; None where they have many, or something is not exact."""
+    """Return the agreement at all values of integer leaves with few values; None where they have many, or a result is not exact."""
     nodes = p.at(binding)
     every = exhaustive.values(p.order, nodes)
     if every is None:
@@ -325,10 +324,10 @@ def _compare_all_values(p: Points, binding: Mapping[str, int], seed: int) -> Agr
 
 def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, ties: bool = False,
              by_sign: BySign = "") -> Agreement:
-    """Compare the two lists of outputs of p at these sizes.
+    """Compare the two graphs of p at random points of these sizes, in one kind of order (ties, by_sign).
 
-    Raises OutsideFragmentError when too little can be seen: an element that is defined nowhere, too many choices, too
-    much to compute, a comparison of integers that never came out both ways.
+    Raises OutsideFragmentError where the points show too little: an element is defined nowhere, there are too many choices, there
+    is too much to compute, or a comparison of integers never came out both ways.
     """
     nodes = p.at(binding)
     sizes = {n.node: math.prod(n.shape) for n in nodes}
@@ -422,9 +421,9 @@ def _compare(p: Points, binding: Mapping[str, int], work_left: int, seed: int, t
 def fingerprint(graph: Graph, dims: Mapping[str, int] | None = None, points: int = 8, seed: int = 0, bits: bool = False) -> str:
     """Return a hash of a graph's meaning: 64 hexadecimal digits, equal for graphs that are equal functions of equally named leaves.
 
-    dims: sizes by name (a generic choice where absent); points: of the field; bits: narrowing casts count. Points at which an
-    element is undefined are marked, so graphs with roots and logarithms that are equal only where all of them are defined may have
-    different fingerprints; `equal` compares those. Raises OutsideFragmentError, DimError.
+    dims: sizes by name (a generic choice where absent). points: number of points of the field. bits: narrowing casts count.
+    Elements that are undefined at a point are marked, so graphs with roots and logarithms that are equal only where all of these
+    are defined may have different fingerprints; `equal` compares those. Raises OutsideFragmentError, DimError.
     """
     p = Points([graph.roots], bits)
     first = choose(p.roots[0], {name: bounds(x) for name, x in graph.dims.items()}).bindings[0]

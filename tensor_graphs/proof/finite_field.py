@@ -1,21 +1,21 @@
-"""finite_field: the op table over residues: one more algebra for the same rows, in which equal formulas have equal values.
+"""finite_field: the algebra that evaluates atomic ops on residues modulo primes, so that equal formulas have equal values.
 
-A float is a random residue modulo each prime of a chain (residues.py); an expression of +, ·, 1/x, √x, 2^x and log2 x that equals
-another one for all real numbers equals it modulo every prime at every point where both are defined, and one that does not differs
-at nearly all points. The primes in which a value is known are its lanes: 2^x takes lane i to lane i + 1, log2 takes it back. A
-function that has no residues (sin, floor, a second 2^x in one expression, a narrowing cast in bits mode) is a keyed random function
-of the residue: equal operands give equal results.
+A float leaf is a random residue modulo each prime of a chain (residues.py). Two expressions of +, ·, 1/x, √x, 2^x and log2 x that
+are equal for all real numbers are equal modulo every prime at every point where both are defined. Two that are not equal differ at
+nearly all points. The primes in which a value is known are its lanes: 2^x takes lane i to lane i + 1, log2 takes it back. A
+function without residues (sin, floor, a second 2^x in one expression, a narrowing cast in bits mode) is a keyed random function of
+the residue: equal operands give equal results.
 
-Order is a keyed random order that negation reverses, a new one for each point: what holds for max, less and abs in every such
-order holds for the real one, and what mixes order with arithmetic (max(x, 0) = x) fails at half the points. x ≠ x is False; of
-other values ≠ is a keyed random bit, as equality may occur but does not in general.
+The order of values is a keyed random order that negation reverses, a new one for each point. An identity of max, less and abs that
+holds in every such order holds in the real one; one that mixes order with arithmetic (max(x, 0) = x) fails at half the points. x ≠
+x is False; for different values ≠ is a keyed random bit, as they may be equal at some inputs but are not in general.
 
-Integers and booleans are exact, and so is what depends on no float leaf, by float64 with a limit of its error (masks, iotas;
-error_bounds.py): numbers that float64 does not tell apart are equal where their residues are, and undecided elsewhere. −∞ is a
-symbol: 2^x makes it 0, max ignores it, + keeps it. An element for which a point defines nothing (1/0, the root of a non-square,
-−∞ in any other place) is bad at that point, and is compared at others.
+Integers and booleans are exact. Floats that depend on no float leaf (masks, iotas) are *known*: float64 with an error bound
+(error_bounds.py). Known numbers that float64 does not tell apart are equal if their residues are, else undecided. −∞ is a symbol:
+2^x makes it 0, max ignores it, + keeps it. An element without a value at a point (1/0, the root of a non-square, −∞ in any other
+op) is bad at that point and compared at others.
 
-Every array has one more axis at the end: the points, or 1 where all points agree. Values are never written to.
+Every array has a last axis over the points, of size 1 where all points agree. Values are never written to.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tensor_graphs.proof.errors import OutsideFragmentError
 from tensor_graphs.proof.selections import ComparedOperands
 
 NEAR = 1e-9
-"""Relative distance below which float64 does not tell two known numbers apart, whatever their errors are."""
+"""Relative distance below which float64 does not tell two known numbers apart, however small their error bounds are."""
 
 MOST_LITERALS = 20_000
-"""Different float constants in one node; the residues of more would take seconds."""
+"""Most different float constants in one node; the residues of more would take seconds."""
 
 POLE = 2
 
@@ -56,11 +56,9 @@ _NO = np.zeros(1, dtype=np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class FieldValue:
-    """Floats: lanes (residues by lane), real (float64 and its error, where no float leaf is below), minus (is −∞); else exact.
-
-    bad: where the point defines nothing, None is nowhere: 1 (or True) where exact arithmetic has no value there, POLE where the
-    numbers have none, 1/0; both may be set.
-    """
+    """A node's value at all points. Floats have lanes (residues by lane), real (float64 with its error, where no float leaf is
+    below) and minus (where it is −∞); integers and booleans have exact. bad: where the value is undefined at a point, None for
+    nowhere: 1 (or True) where exact arithmetic has no value, POLE where the real numbers have none (1/0); both may be set."""
 
     lanes: Mapping[int, Array] = field(default_factory=dict)
     exact: Array | None = None
@@ -86,7 +84,7 @@ def _either(*masks: Array | None) -> Array | None:
 
 
 def _everywhere(same: Any, real: Array) -> Array:
-    """Return where residues are the same, for each number of `real`: at all points, if it is one for all of them."""
+    """Return the mask `same`; where `real` has one number for all points, True only if the mask is True at all points."""
     return np.asarray(np.all(same, axis=-1, keepdims=True)) if real.shape[-1] == 1 else np.asarray(same)
 
 
@@ -100,11 +98,9 @@ class Lanes:
 
 
 class Field:
-    """The algebra at one batch of points. See the module's docstring.
-
-    chain: three primes; points: their number; seed: of everything random, the same for all graphs to be compared; hanging: nodes
-    that depend on a leaf; held: casts to floats that round nothing (ranges.py).
-    """
+    """The algebra at one batch of points (see the module docstring). chain: three primes. points: number of points. seed: of all
+    random values, equal for all graphs compared. ties: orders have ties. by_sign: a rule for comparing by differences (`signs`).
+    hanging: nodes that depend on a leaf. held: casts to floats that are exact (ranges.py)."""
 
     def __init__(self, chain: tuple[int, int, int], points: int, seed: int, lanes: Lanes, bits: bool = False,
                  ties: bool = False, by_sign: BySign = "",
@@ -125,20 +121,20 @@ class Field:
         return self.lanes.needed[n.node]
 
     def keyed(self, word: str) -> Array:
-        """Return the points' keys for one purpose."""
+        """Return one hash key for each point, different for each `word`, which names the purpose."""
         number = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little") >> 1
         return residues.mix(self.key, np.asarray(number, dtype=np.uint64))
 
     def named(self, word: str, lane: int) -> Array:
-        """Return a random element other than 0 for each point: ln 2 or √π."""
+        """Return a random residue other than 0 for each point, in place of the constant `word`: ln 2 or √π."""
         if (word, lane) not in self._named:
             m = self.chain[lane]
             self._named[word, lane] = self.keyed(f"{word} {lane}") % np.uint64(m - 1) + np.uint64(1)
         return self._named[word, lane]
 
     def number(self, number: literals.ClosedForm, lane: int) -> tuple[Array, Array | None]:
-        """Return (residues [points or 1], bad) of a known number. A root is defined where the primes of its square are squares, as
-        only then the roots of several numbers have the signs of real ones together."""
+        """Return (residues [points or 1], bad) of a known number. A root is defined only where all prime factors of its square are
+        squares modulo the prime: only then do the roots of several numbers have consistent signs, as real roots do."""
         m = self.chain[lane]
         ratio = number.factor.numerator * pow(number.factor.denominator, -1, m) % m
         out, bad = np.full(1, ratio, dtype=np.uint64), None
@@ -152,7 +148,7 @@ class Field:
         return out, bad
 
     def of_reals(self, n: At, real: Array) -> FieldValue:
-        """Return float constants as field values, [..., points or 1], each as the number of its literal (0.1 is 1/10)."""
+        """Return float constants as field values, [..., points or 1], each as the number that its literal denotes (0.1 is 1/10)."""
         finite = np.isfinite(real)
         minus = real == -np.inf
         bad: Array | None = ~(finite | minus)
@@ -177,7 +173,7 @@ class Field:
                           bad=bad if bad is not None and bad.any() else None)
 
     def as_written(self, real: Array) -> Array:
-        """Return where floats stand for themselves."""
+        """Return where floats denote their exact values (literals.py)."""
         exact = error_bounds.held(real) | ~np.isfinite(real)
         if not exact.all():
             others = {v: literals.read(v) == literals.ClosedForm(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
@@ -195,7 +191,8 @@ class Field:
         return FieldValue(lanes, real=number, bad=_either(x.bad, y.bad))
 
     def settled(self, total: Bounded, lanes: Mapping[int, Array]) -> Bounded:
-        """Return sums of known numbers, exact where nearly all cancels and residues are those of the whole number nearby."""
+        """Return sums of known numbers. Where nearly all of a sum cancels, and its residue is that of the nearest whole number, the
+        sum is replaced by that number, without an error."""
         off = ~(total.off <= NEAR * np.abs(total.value))
         if total.error is None or not lanes or not off.any():
             return total
@@ -211,10 +208,8 @@ class Field:
         return [x.lanes[lane] for x in xs]
 
     def ranks(self, n: At, *xs: FieldValue, ties: bool = False) -> list[Array]:
-        """Return the places of operands in the keyed order (or in the real one, where all are known); −∞ is before all.
-
-        ties: different residues may have the same place, and those of the place of 0 have 0: a coarser order of 7 levels.
-        """
+        """Return the ranks of operands in the keyed order (or the operands, where all are known numbers); −∞ is below all. ties:
+        use a coarser order of 7 levels, in which different residues may have equal ranks, or the rank of 0."""
         if all(x.real is not None for x in xs):
             return self.exact_order(n, *xs)
         lane = self.lanes.compared_in[n.node]
@@ -227,10 +222,10 @@ class Field:
         return out
 
     def signs(self, n: At, x: FieldValue, y: FieldValue) -> tuple[Array, Array]:
-        """Return ranks of two operands by the sign of their difference alone, so that x < y is x + z < y + z.
+        """Return ranks of two operands that depend on the sign of their difference alone: x < y and x + z < y + z are then equal.
 
-        keyed: a random odd function of it. squares: whether it is a square, which is odd as −1 is none, and multiplies as signs
-        do: the sign of a product, of x² and 2^x, and of a root are those of real numbers (decision 0014).
+        keyed: the sign is a random odd function of the difference. squares: it tells whether the difference is a square. This is
+        odd, as −1 is no square, and multiplies as signs do: a product, x², 2^x and a root have their real signs (decision 0014).
         """
         if (x.real is not None and y.real is not None) or x.minus is not None or y.minus is not None:
             a, b = self.ranks(n, x, y)
@@ -244,7 +239,8 @@ class Field:
         return np.where(gap == 0, 0, np.where(square == 1, 1, -1)), np.zeros(1, dtype=np.int64)
 
     def exact_order(self, n: At, *xs: FieldValue) -> list[Array]:
-        """Return known numbers, equal where their residues are, else farther apart than their errors; raise where neither."""
+        """Return two known numbers in a form to compare: equal where their residues are equal, else unequal by more than their
+        errors. Raises OutsideFragmentError where neither holds."""
         reals = [x.real for x in xs if x.real is not None]
         if len(reals) == 1:
             return [reals[0].value]
@@ -258,7 +254,7 @@ class Field:
         return [np.where(same, 0.0, a), np.where(same, 0.0, b)]
 
     def decided(self, n: At, where: Array, *xs: FieldValue) -> None:
-        """Raise OutsideFragmentError where known numbers are not told apart, unless they are undefined."""
+        """Raise OutsideFragmentError (float64 does not tell known numbers apart) unless `where` holds wherever xs are defined."""
         bad = _either(*(x.bad for x in xs))
         if np.any(~where if bad is None else ~where & (bad == 0)):
             raise OutsideFragmentError("float64 does not tell two known numbers apart", n.node.location)
@@ -282,8 +278,8 @@ class Field:
         return FieldValue(lanes, bad=_either(x.bad, x.minus))
 
     def atom(self, n: At, *operands: FieldValue) -> FieldValue:
-        """Return integers or booleans as a keyed random function of integers (integer_inputs.py). Commutative ops stay so; x < x
-        and x ≠ x are False."""
+        """Return a node's integers or booleans as a keyed random function of its integer operands (integer_inputs.py). Commutative
+        ops stay commutative; x < x and x ≠ x are False."""
         integers = np.broadcast_arrays(*(x.integers for x in operands))
         self.selections[n.node] = ComparedOperands(np.stack([
             i.astype(np.int64, copy=False) if i.dtype != np.uint64 else i.view(np.int64) for i in integers]))
@@ -300,7 +296,7 @@ class Field:
         return FieldValue(exact=differ & _a_bit(mixed), bad=bad)
 
     def seen(self, x: FieldValue) -> FieldValue:
-        """Return the bits of a sum, or the number that bits are: a keyed random function of the integers (integer_inputs.py)."""
+        """Return a value with integers replaced by a keyed random function of them: a sum read as bits, or bits as a number."""
         mixed = residues.mix(x.integers.astype(np.uint64), self.keyed(f"seen {x.integers.dtype}"))
         return dataclasses.replace(x, exact=mixed.astype(x.integers.dtype))
 
@@ -311,7 +307,7 @@ class Field:
         return FieldValue(exact=array) if n.dtype.kind != "float" else self.of_reals(n, self.as_held(array, n.dtype))
 
     def as_held(self, real: Array, dtype: DType) -> Array:
-        """Return known floats as a float below 32 bits holds them, in bits mode."""
+        """Return known floats rounded to a dtype below 32 bits, in bits mode; else unchanged."""
         return narrow(real, dtype).astype(np.float64) if self.bits and dtype.itemsize < 4 else real
 
     def finish(self, n: At, value: FieldValue) -> FieldValue:
@@ -346,8 +342,8 @@ class Field:
         return FieldValue(lanes, bad=bad)
 
     def known_root(self, n: At, x: FieldValue, bad: Array | None) -> FieldValue:
-        """Return the positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as a
-        residue has no sign."""
+        """Return the positive roots of known fractions. Raises OutsideFragmentError for the root of any other known number, as the
+        residue of a root does not show its sign."""
         assert x.real is not None
         real = x.real.value
         if not (x.real.shown & ((real > x.real.off) | (x.real.off == 0))).all() or (real < 0).any():
@@ -404,7 +400,7 @@ class Field:
 
     def dot(self, n: At, x: FieldValue, y: FieldValue) -> FieldValue:
         def matrices(a: Array, b: Array) -> tuple[Array, Array]:
-            """Return both with points first, vectors as a row and a column, as many batch axes in both."""
+            """Return both operands with the points axis first, a vector as a row or column, and equally many batch axes."""
             a, b = np.moveaxis(a, -1, 0), np.moveaxis(b, -1, 0)
             a = a[:, None, :] if a.ndim == 2 else a
             b = b[:, :, None] if b.ndim == 2 else b
@@ -433,7 +429,8 @@ class Field:
         return FieldValue(lanes, real=real, bad=bad)
 
     def whole_numbers(self, n: At, x: FieldValue) -> Array:
-        """Return known numbers, those next to a whole number rounded. Raises where float64 does not tell on which side they are."""
+        """Return known numbers, those equal to a whole number within their error as that number. Raises OutsideFragmentError where
+        float64 does not show on which side of a whole number they are."""
         assert x.real is not None
         real = x.real.value
         near = np.round(real)
@@ -470,7 +467,7 @@ class Field:
                 if n.node not in self.hanging:
                     result = self.of_reals(n, narrow(real, new).astype(np.float64))
                     return dataclasses.replace(result, bad=_either(result.bad, x.bad))
-                m, key = self.chain[residues.MAIN], f"round to {new.name}"      # that it rounds may be rare among the values drawn
+                m, key = self.chain[residues.MAIN], f"round to {new.name}"      # values that round may be rare among those drawn
                 seen = residues.whole(x.integers, m)
                 lanes = {i: residues.oracle(seen, self.keyed(f"{key} {i}"), m, self.chain[i], True) for i in self.needed(n)}
                 return FieldValue(lanes, bad=x.bad)
@@ -489,7 +486,7 @@ class Field:
         return dataclasses.replace(self.random_function(n, x, f"round to {new.name}", odd=True), minus=x.minus, bad=x.bad)
 
     def narrowed(self, n: At, x: Bounded, dtype: DType) -> Array:
-        """Return known numbers as a dtype holds them. Raises OutsideFragmentError where their errors allow two roundings."""
+        """Return known numbers rounded to a dtype. Raises OutsideFragmentError where their errors allow two roundings."""
         one, other = (narrow(np.where(x.infinite, x.value, end), dtype) for end in x.ends())
         if not x.shown.all() or np.any(one != other):
             raise OutsideFragmentError(f"{n.node.op.name} of a known number that may round to either side", n.node.location)
@@ -533,7 +530,7 @@ class Field:
         return dataclasses.replace(product, minus=minus, bad=bad)
 
     def _choose(self, n: At, condition: Array, x: FieldValue, y: FieldValue) -> FieldValue:
-        """Return x where the condition holds, else y."""
+        """Return elements of x where the condition holds, else of y."""
         def mask(a: Array | None, b: Array | None) -> Array | None:
             return None if a is None and b is None else np.where(condition, _NO if a is None else a, _NO if b is None else b)
 
@@ -562,7 +559,7 @@ class Field:
         return self._of_integers(self.exactly.bit_xor, n, x, y)
 
     def _outcome(self, n: At, result: FieldValue) -> FieldValue:
-        """Record which outcomes of an exact comparison occur, and return it."""
+        """Record which outcomes (True, False) of an exact comparison occur, and return the result unchanged."""
         if result.integers.shape[-1] > 1 and result.integers.size:
             true, false = self.outcomes.get(n.node, (False, False))
             self.outcomes[n.node] = (true or bool(result.integers.any()), false or not bool(result.integers.all()))
@@ -625,7 +622,7 @@ class Field:
         self.chance(n, x, axes=axes)
         order = self.ranks(n, x)[0] if x.real is None else x.real.value
         outer = [i for i in range(order.ndim - 1) if i not in axes]
-        width = math.prod(order.shape[a] for a in axes)             # numpy finds none where there is no row
+        width = math.prod(order.shape[a] for a in axes)             # reshape cannot infer it without rows
 
         def rows(a: Array) -> Array:
             return a.transpose([*outer, *axes, a.ndim - 1]).reshape(*n.shape, width, a.shape[-1])
@@ -642,7 +639,7 @@ class Field:
                           real=None if x.real is None else x.real.each(pick), minus=None if x.minus is None else pick(x.minus))
 
     def largest_decided(self, n: At, x: FieldValue, rows: Callable[[Array], Array], best: Array) -> None:
-        """Raise OutsideFragmentError where another known number than the one at `best` may be the largest of its row."""
+        """Raise OutsideFragmentError where a known number other than the one at `best` may be the largest of its row."""
         assert x.real is not None
         value, off = rows(x.real.value), rows(np.broadcast_to(x.real.off, x.real.value.shape))
         residue = rows(self.looked_at(n, x)[0])

@@ -1,13 +1,12 @@
 """fragment: the ops and operands for which agreement at random points is a proof, as one table.
 
 `TABLE` has a row for each op and kind of operand: *proved* (what agrees at the points is equal everywhere, with the reason),
-*tested* (it is equal at the sizes and points looked at, and may differ at others) or *unknown* (nothing can be compared).
+*tested* (it is equal at the sizes and points compared, and may differ at others) or *unknown* (nothing can be compared).
 docs/equality.md prints the table; decision 0014 has the argument.
 
 Kinds of operand: *constant* (the same at every size and for all inputs), *position* (a size, an index along an axis, or the
-difference of two), *size* (whatever else follows from sizes alone), *given* (an integer or boolean that is an input, moved or
-chosen among), *computed* (integers made of given ones), *bool* (made of the above by comparing), *real* (a float that depends
-on inputs).
+difference of two), *size* (any other value computed from sizes alone), *given* (an input integer or boolean, moved or selected),
+*computed* (integers computed from given ones), *bool* (results of comparing the above), *real* (a float that depends on inputs).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from tensor_graphs.proof.integer_inputs import IntegerInputs, Kind
 from tensor_graphs.proof.sizes import closed
 
 _MOST_VALUES = 1 << 21
-"""Elements of what sizes alone determine that are looked at for literals."""
+"""Most elements of nodes without leaves that are evaluated to find literals."""
 
 Operand = Literal["constant", "position", "size", "given", "computed", "bool", "real"]
 Answer = Literal["proved", "tested", "unknown"]
@@ -40,7 +39,7 @@ OPERANDS: tuple[Operand, ...] = ("constant", "position", "size", "given", "compu
 
 @dataclass(frozen=True)
 class Row:
-    """The conclusion from agreement for these ops on operands of these kinds, and the reason."""
+    """A row of the table: the answer for some ops on operands of these kinds (what agreement at points means), and its reason."""
 
     ops: tuple[str, ...]
     operands: tuple[Operand, ...]
@@ -103,7 +102,7 @@ TABLE: tuple[Row, ...] = (
     Row(("gather", "scatter"), ("computed", "bool", "real"), "unknown",
         "an index without a known distribution, but where both graphs have it in common"),
 )
-"""The operand that counts is the index of gather and scatter, and a value of where."""
+"""The operand kind is that of the index for gather and scatter, that of a value for where, else that of the operands."""
 
 TALLY = Row(_ORDER, ("real",), "tested", "a number of places is compared: it may be larger at sizes that were not looked at")
 
@@ -111,12 +110,12 @@ _BY_OP: dict[tuple[str, str], Row] = {(op, kind): row for row in TABLE for op in
 
 
 def row_of(node: Node, operand: Operand) -> Row | None:
-    """Return the row of a node whose operands are of this kind, None for leaves and what the table has no row of."""
+    """Return the row for a node whose operands are of this kind; None for leaves and for ops without a row."""
     return _BY_OP.get((op_name(node), operand))
 
 
 def op_name(node: Node) -> str:
-    """Return the name under which a node is in the table."""
+    """Return the name of a node in the table: that of its op, or the kind of cast."""
     if node.op.name != "cast":
         return node.op.name
     if node.dtype.kind == "float":
@@ -127,7 +126,7 @@ def op_name(node: Node) -> str:
 
 
 def as_markdown() -> str:
-    """Return the table for docs/equality.md: an op a line, a kind of operand a column, and the reasons under numbers."""
+    """Return the table as Markdown for docs/equality.md: ops as rows, kinds of operand as columns, reasons as numbered notes."""
     reasons = list(dict.fromkeys(row.reason for row in TABLE))
     ops = list(dict.fromkeys(op for row in TABLE for op in row.ops))
     lines = ["| op | " + " | ".join(OPERANDS) + " |", "|---" * (len(OPERANDS) + 1) + "|"]
@@ -144,7 +143,7 @@ def as_markdown() -> str:
 
 @dataclass(frozen=True)
 class LinearForm:
-    """plus · (indices) − minus · (indices) + Σ sizes + a literal of at most `gap`."""
+    """A sum of `plus` indices, minus `minus` indices, plus Σ factor · size, plus a literal of magnitude at most `gap`."""
 
     plus: int = 0
     minus: int = 0
@@ -163,7 +162,7 @@ class LinearForm:
 
     @property
     def is_position(self) -> bool:
-        """An index, a size, their mirror image n − i, or the difference of two: no multiple, no sum but i + j − n."""
+        """True for an index, a size, their mirror image n − i, or the difference of two; no multiple, no sum but i + j − n."""
         counts = (self.plus, self.minus, tuple(k for _, k in self.sizes))
         return counts in {(0, 0, ()), (1, 0, ()), (0, 1, ()), (1, 1, ()), (0, 0, (1,)), (0, 0, (-1,)), (1, 0, (-1,)), (0, 1, (1,)),
                           (2, 0, (-1,)), (0, 2, (1,)), (0, 0, (-1, 1)), (0, 0, (1, -1))}
@@ -171,11 +170,11 @@ class LinearForm:
 
 @dataclass(frozen=True)
 class Fact:
-    """Facts of a node. hangs: on a leaf; sized: its values follow from sizes; form: where they are positions; degree: as a
-    polynomial of sizes and positions; flat: axes along which a term may be constant (or a polynomial of the place), so that a sum
-    over them counts; null: axes along which some elements are 0 for sure; counts: a number of places of some kind; reach: number of
-    indices of axes without a fixed size in a term of it; whole: it depends on integers and booleans alone; tally: as a sum of those
-    over such an axis; computed: as a function of one."""
+    """Facts of a node. hangs: it depends on a leaf. sized: its values follow from sizes. form: these as a linear form, if they are
+    positions. degree: as a polynomial in sizes and positions. flat: axes along which a term may be constant (or a polynomial in the
+    position), so that a sum over them adds to the degree. null: axes along which some elements are certainly 0. counts: it is a
+    number of positions. reach: number of indices, along axes without a fixed size, in one of its terms. whole: it depends on
+    integers and booleans alone. tally: it is a sum of such values along such an axis. computed: it is a function of a tally."""
 
     hangs: bool
     sized: bool = False
@@ -192,9 +191,9 @@ class Fact:
 
 @dataclass
 class Findings:
-    """Reasons why agreement is no proof: weak, by node; meets: literals above 1 that meet a size; calls: nodes in whose sizes or
-    attributes min, max or // occur; positions: of an index that sizes determine, and of a comparison of positions, number of its
-    indices and their summands (size_breakpoints.py); degree and reach: of the outputs."""
+    """Reasons why agreement may be no proof. weak: rows that are not proved, by node. meets: literals above 1 that meet a size.
+    calls: nodes with min, max or // in sizes or attributes. positions: linear forms of the indices that sizes determine, and of the
+    differences of compared positions (size_breakpoints.py). degree, reach: of the outputs, both graphs added."""
 
     weak: dict[Node, Row] = field(default_factory=dict)
     meets: dict[Node, int] = field(default_factory=dict)
@@ -205,7 +204,7 @@ class Findings:
 
 
 def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], integers: IntegerInputs, binding: Mapping[str, int]) -> Findings:
-    """Return the nodes in atomic ops that the table does not call proved. binding: any sizes at which they have a meaning."""
+    """Return the findings about nodes in atomic ops, such as those that the table does not call proved. binding: valid sizes."""
     findings = Findings()
     facts: dict[Node, Fact] = {}
     values = _values(order, binding)
@@ -249,7 +248,7 @@ def weak(order: Sequence[Node], roots: Sequence[Sequence[Node]], integers: Integ
 
 
 def operand_of(node: Node, facts: Mapping[Node, Fact], integers: IntegerInputs) -> Operand:
-    """Return the kind of the operands of a node: of several the one of which least is known."""
+    """Return the kind of the operands of a node; if they differ, the kind about which least is known."""
     name = node.op.name
     inputs = [node.inputs[1]] if node.op.group == "index" else list(node.inputs)
     if name in ("and", "xor", "not_equal") and inputs[0].dtype.kind == "bool":
@@ -296,7 +295,7 @@ def _has_call(x: Any) -> bool:
 
 
 def _linear(x: Expr) -> LinearForm | None:
-    """Return a size with coefficients ±1 as a form, None for others."""
+    """Return an expression of sizes with coefficients ±1 as a linear form, None for any other."""
     sizes, gap = [], 0
     for monomial, k in x.terms:
         if not monomial:
@@ -309,7 +308,7 @@ def _linear(x: Expr) -> LinearForm | None:
 
 
 def _values(order: Sequence[Node], binding: Mapping[str, int]) -> dict[Node, Array]:
-    """Return the values of the nodes that no leaf determines, at some sizes; none where they are too large to be looked at."""
+    """Return the values of the nodes that depend on no leaf, at these sizes; no values where these are too many to compute."""
     nodes = closed(order)
     try:
         if sum(math.prod(evaluate_dim(s, binding) for s in n.types[0].shape) for n in nodes) > _MOST_VALUES:
@@ -321,7 +320,7 @@ def _values(order: Sequence[Node], binding: Mapping[str, int]) -> dict[Node, Arr
 
 
 def _literal(value: Array | None) -> int | None:
-    """Return the largest magnitude of whole numbers, None for others."""
+    """Return the largest magnitude in an array of whole numbers (of any dtype), None for other values."""
     if value is None:
         return None
     value = value.astype(np.float64)
@@ -331,7 +330,7 @@ def _literal(value: Array | None) -> int | None:
 
 
 def _shape_literal(node: Node) -> int:
-    """Return the largest literal that meets a size in a slice or the amounts of a pad; 2^30 for a step along such an axis."""
+    """Return the largest literal that meets a size in the bounds of a slice or a pad; 2^30 for a slice with a step."""
     most = 0
     if node.op.name == "slice":
         for (start, stop, step), size in zip(node.attrs["bounds"], node.inputs[0].shape, strict=True):
@@ -349,7 +348,7 @@ def _shape_literal(node: Node) -> int:
 
 
 def _offset(x: Any) -> int:
-    """Return the whole number in an expression of sizes; large where sizes have factors."""
+    """Return the magnitude of the literal in an expression of sizes; 2^30 where sizes have factors other than ±1."""
     if not isinstance(x, Expr):
         return abs(int(x))
     form = _linear(x)
@@ -357,7 +356,7 @@ def _offset(x: Any) -> int:
 
 
 def _compared_gap(node: Node, facts: Mapping[Node, Fact]) -> int:
-    """Return the literal by which positions are compared, or moved along an axis that has no fixed size."""
+    """Return the literal that a node adds to positions that it compares, or looks up along an axis without a fixed size."""
     name = node.op.name
     if name in ("less", "not_equal", "max"):
         forms = [facts[i].form for i in node.inputs]
@@ -397,7 +396,7 @@ def _fact(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> Fact:
 
 
 def _position(node: Node, facts: Mapping[Node, Fact]) -> LinearForm | None:
-    """Return the index of a gather or scatter that sizes determine, or the difference of the positions that a node compares."""
+    """Return the linear form of an index that sizes determine, or of the difference of two compared positions; else None."""
     if node.op.group == "index":
         index = facts[node.inputs[1]]
         return index.form if not index.hangs else None
@@ -410,7 +409,7 @@ def _position(node: Node, facts: Mapping[Node, Fact]) -> LinearForm | None:
 
 
 def _compares_tally(node: Node, facts: Mapping[Node, Fact], values: Mapping[Node, Array]) -> bool:
-    """Return whether a node compares a number of places with more than 0 or 1: it is that large only where there are as many."""
+    """Return whether a node compares a number of positions with more than 1, which only sizes of that many positions reach."""
     if node.op.name not in (*_ORDER, "floor") or not any(facts[i].tally or facts[i].computed for i in node.inputs):
         return False
     others = [_literal(values.get(i)) for i in node.inputs if not facts[i].tally]
@@ -418,7 +417,7 @@ def _compares_tally(node: Node, facts: Mapping[Node, Fact], values: Mapping[Node
 
 
 def _constant_along(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array]) -> tuple[frozenset[int], frozenset[int]]:
-    """Return axes along which a term of the node may be constant, and those along which elements are 0 (not functions of them)."""
+    """Return (axes along which a term of the node may be constant, axes along which some elements are 0)."""
     name, rank = node.op.name, node.types[0].rank
     every = frozenset(i for i, size in enumerate(node.types[0].shape) if symbols(size))
     if node.op in leaves.NAMED_LEAVES or not xs:
@@ -525,7 +524,7 @@ def _without_axes(node: Node, xs: Sequence[Fact], values: Mapping[Node, Array], 
 
 
 def _joins(node: Node, start: Any = 0) -> int | None:
-    """Return the axis along which a where joins padded tensors from `start` on (as concat does), None for others."""
+    """Return the axis along which a where joins padded tensors from `start` on (as concat does), None for any other where."""
     condition, first, rest = node.inputs
     if condition.op.name != "less" or condition.inputs[0].op.name != "iota" or first.op.name != "pad":
         return None

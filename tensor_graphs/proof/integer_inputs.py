@@ -1,24 +1,24 @@
 """integer_inputs: the integers and booleans that a graph is given, and the values of them at which graphs have to agree.
 
-A random residue stands for all floats, as formulas are polynomials. A random integer does not: what is compared with numbers
-(n < 333) or used as an index differs at a few values only. So each node that depends on given integers has a kind:
+One random residue serves for all floats, as formulas are polynomials. A random integer does not: a comparison with a number such as
+n < 333, or a look-up, may differ at a few values only. So each node that depends on given integers has a kind:
 
-- *plain*: elements of leaves, moved or chosen among, with a known number added, and known numbers among them (from pad, from the
-  other operand of a choice, from a place out of range). Comparisons of plain integers with known numbers, or with each other, and
-  look-ups by one, split the integers at thresholds. Values are drawn at every threshold and between any two, so what differs
-  anywhere differs at one of these slots: log2(slots) bits of choice for each element (selections.py).
+- *plain*: elements of leaves, moved or selected, with a known number added, and known numbers among them (from pad, the other
+  operand of a selection, or an index out of range). Comparisons of plain integers with known numbers or with each other, and
+  look-ups by one, split the integers at thresholds. Values are drawn at every threshold and between any two, so any difference
+  shows in one of these slots: log2(slots) bits of choice for each element (selections.py).
 - *ring*: sums and products, which wrap: a polynomial that is not 0 is not 0 at a fair share of all integers.
 - *bits*: and, xor, and shifts (∗ and // by powers of two): functions of single bits.
-- *test*: booleans made of the above, and given ones: exact.
-- All else (idiv, a comparison of a sum, the widening of what has wrapped) is an *atom*: a keyed random function of its operands,
-  as sin is among floats. Graphs that agree whatever that function is agree for the real one. So are the bits of a sum, and the
-  number that bits are: no rare carry can hide a difference.
+- *test*: booleans computed from the above, and given ones: exact.
+- Any other result (idiv, a comparison of a sum, the widening of a wrapped value) is an *atom*: a keyed random function of its
+  operands, as sin is among floats. Graphs that agree for any such function agree for the real one. A sum read as bits, and bits
+  read as a number, are random functions too: no rare carry can hide a difference.
 
-In 8 or 16 bits any value may wrap, and each of them is a slot. In 32 and more bits the values at which a plain integer with a
-number added wraps are thresholds, and a sum or product that becomes a float is a random function of itself.
+In 8 or 16 bits any value may wrap, and each value is a slot. In 32 and more bits the values at which a plain integer with a number
+added wraps are thresholds, and a sum or product that becomes a float is a random function of itself.
 
-The distribution of any other index is unknown. Where both graphs have it in common it is cut: replaced by integers of its own, as
-what holds for any of these holds for it. Else nothing is claimed.
+The distribution of any other index is unknown. Where both graphs share the index it is cut: replaced by independent integers, as a
+result that holds for any integers holds for the index. Else nothing is claimed.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.proof.errors import OutsideFragmentError
 
 MOST_THRESHOLDS = 2048
-"""of one leaf; with more of them no number of points would do"""
+"""Most thresholds of one leaf; with more of them no number of points would do."""
 
 MOST_OFFSETS = 256
 
 MOST_DEGREE = 64
 
 NARROW = 2
-"""bytes of integers that wrap in practice"""
+"""Largest width, in bytes, of integers that wrap in practice."""
 
 _SHIFTS = frozenset({"mul", "idiv"})
 
@@ -55,7 +55,7 @@ Name = Literal["known", "plain", "ring", "bits", "test"]
 
 @dataclass(frozen=True)
 class Number:
-    """Elements of a known node, or a number, times the sign, plus elements of the `added` known nodes."""
+    """A number, or elements of a known node, times the sign, plus elements of the `added` known nodes."""
 
     value: Node | int
     added: tuple[Node, ...] = ()
@@ -64,9 +64,9 @@ class Number:
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of a node. leaves: given integers it is made of; added: known nodes whose elements may have been added to them; sign:
-    −1 where they were negated; numbers: other values of elements, where it is plain; degree: as a polynomial of its leaves (of
-    their bits, where it is bits); ones: the bits that may be set, −1 where that is not known."""
+    """Kind of a node. leaves: given integers from which it is computed. added: known nodes whose elements may have been added to
+    them. sign: −1 where they were negated. numbers: other values of elements, where it is plain. degree: as a polynomial in its
+    leaves (in their bits, for bits). ones: mask of the bits that may be set, −1 where that is not known."""
 
     name: Name
     leaves: frozenset[Node] = frozenset()
@@ -87,10 +87,10 @@ KNOWN, TEST = Kind("known"), Kind("test")
 
 @dataclass
 class LeafUse:
-    """Uses of one given integer: compared with these numbers (less the nodes added to it), or used as an index of such an axis, in
-    one of the graphs or in all of them (common); compared: leaves that it is compared with; arithmetic: bits of choice for what is
-    computed of it, 0 for nothing; wraps: modulo 2^8 or 2^16; ends: summands before it counts as a number, so that the values matter
-    at which that wraps."""
+    """Uses of one given integer; `nodes added` and `sign` are those applied to it before. thresholds: (number compared with it,
+    nodes added, sign). axes: (look-up that it indexes, nodes added, sign), in one graph; common_axes: in all graphs. ends: (nodes
+    added, sign) where it becomes a number, so that the values at which the sum wraps matter. compared: leaves compared with it.
+    arithmetic: bits of choice of results computed from it, 0 for none. wraps: some are modulo 2^8 or 2^16."""
 
     thresholds: list[tuple[Number, tuple[Node, ...], int]] = field(default_factory=list)
     axes: list[tuple[Node, tuple[Node, ...], int]] = field(default_factory=list)
@@ -103,8 +103,8 @@ class LeafUse:
 
 @dataclass(frozen=True)
 class Domain:
-    """Values from which a leaf is drawn at one choice of sizes. tested: thresholds, sorted; indexed: places that an index may have;
-    bits: of choice of an element; shares: of values at thresholds and at places."""
+    """Values from which a leaf is drawn at one choice of sizes. tested: thresholds, sorted. indexed: positions that an index may
+    have. bits: bits of choice of an element. shares: fractions of the values drawn from tested and from indexed."""
 
     tested: Array
     indexed: Array
@@ -115,9 +115,9 @@ class Domain:
 class IntegerInputs:
     """The kinds of all nodes of some graphs. shared: nodes that all of the graphs have.
 
-    atoms: nodes that are random functions of their operands; views: those whose operands (where True) are seen so; hanging:
-    on leaves; cut: those replaced by integers of their own; leaves: given integers and booleans, cut ones too; problem: an op of
-    which nothing is known (`domains` raises it: where all values can be tried, it does not matter).
+    atoms: nodes that are random functions of their operands. views: nodes whose operands (where True) are read through a random
+    function. hanging: nodes that depend on leaves. cut: nodes replaced by independent integers. leaves: uses of given integers and
+    booleans, and of cut nodes. problem: error for an unsupported op, raised by `domains` (not where all values can be tried).
     """
 
     def __init__(self, order: Sequence[Node], shared: set[Node]) -> None:
@@ -164,7 +164,7 @@ class IntegerInputs:
             self._counts(kind)
             self._must_not_wrap(kind)
             if kind.name in ("ring", "bits") and node.inputs[0].dtype.itemsize > NARROW:
-                self.views[node] = (True,)                  # that it wraps is rare: it is a number of its own
+                self.views[node] = (True,)                  # wrapping is rare: a random function of itself
 
     def _counts(self, kind: Kind, wraps_in: DType | None = None) -> None:
         for leaf in kind.leaves:
@@ -173,7 +173,7 @@ class IntegerInputs:
             self.leaves[leaf].wraps |= wraps_in is not None and wraps_in.itemsize <= NARROW
 
     def _must_not_wrap(self, kind: Kind) -> None:
-        """Record that the values are to be drawn at which an added number leads out of the dtype."""
+        """Record that values at which an added number overflows the dtype have to be drawn."""
         if kind.added or kind.sign < 0:
             for leaf in kind.leaves:
                 self.leaves[leaf].ends.append((kind.added, kind.sign))
@@ -231,7 +231,7 @@ class IntegerInputs:
         return self._atom(node, operands)
 
     def _shifts(self, node: Node) -> bool:
-        """Return whether a node is x // 2^k, or x · 2^k of which only bits are made."""
+        """Return whether a node is x // 2^k, or x · 2^k that only bit ops and shifts use."""
         by = _constant(node.inputs[1])
         if by is None or by < 2 or by & (by - 1):
             return False
@@ -243,7 +243,7 @@ class IntegerInputs:
         return Kind("plain", numbers=frozenset({Number(node)}))
 
     def _joined(self, node: Node, operands: Sequence[Kind], chosen: Sequence[int], more: frozenset[Number] = frozenset()) -> Kind:
-        """Return the kind of one of several operands, or of more numbers."""
+        """Return the kind of a node that selects among the operands `chosen` and the numbers `more`."""
         among = [self._numbers_of(node.inputs[k]) if operands[k].name == "known" else operands[k] for k in chosen]
         if all(o.name == "plain" for o in among):
             plain = [o for o in among if o.leaves]
@@ -255,7 +255,8 @@ class IntegerInputs:
         return self._together(node, "ring" if any(o.name == "ring" for o in among) else "bits", operands, chosen)
 
     def _together(self, node: Node, name: Name, operands: Sequence[Kind], which: Sequence[int]) -> Kind:
-        """Return the kind made of these operands: sums, or bits; operands of the other kind are seen through a random function."""
+        """Return the kind `name` (ring or bits) of a node computed from the operands `which`; operands of the other of these two
+        kinds are read through a random function."""
         def seen(o: Kind) -> bool:
             return o.name == "bits" if name == "ring" else o.name == "ring" or bool(o.added) or o.sign < 0
 
@@ -265,7 +266,7 @@ class IntegerInputs:
         degrees = [1 if views[k] else operands[k].degree for k in which if operands[k].leaves]
         multiplies = node.op.name in ("mul", "and") and not (name == "bits" and node.op.name == "mul")
         ones = self._ones(node, operands) if name == "bits" else -1
-        if ones == 0:                                       # the same bits of nothing: a rotation put together by or
+        if ones == 0:                                       # no bits in common, as in the or of a rotation
             return Kind("bits", ones=0)
         kind = Kind(name, frozenset().union(*(operands[k].leaves for k in which)),
                     degree=min(MOST_DEGREE, sum(degrees) if multiplies else max(degrees, default=1)), ones=ones)
@@ -340,7 +341,7 @@ class IntegerInputs:
         return self._atom(node, operands)
 
     def _compared(self, node: Node, operands: Sequence[Kind], of: Sequence[Node]) -> bool:
-        """Record the thresholds of a comparison of plain integers; return False for others. of: the two nodes of these kinds."""
+        """Record thresholds and return True for a comparison of the nodes `of`, if of plain integers; else return False."""
         if any(o.name not in ("known", "plain") for o in operands):
             return False
         one, other = (self._numbers_of(n) if o.name == "known" else o for n, o in zip(of, operands, strict=True))
@@ -355,7 +356,7 @@ class IntegerInputs:
         return True
 
     def mixed(self, roots: Sequence[Node]) -> bool:
-        """Return whether what is to be the same is bits in one graph and a sum in another."""
+        """Return whether an output, with a root in each graph, is bits in one graph and a sum in another."""
         names = {self.kinds[r].name for r in roots if r in self.kinds}
         return {"bits", "ring"} <= names
 
@@ -432,7 +433,7 @@ class IntegerInputs:
 
 
 def draw(dtype: DType, shape: tuple[int, ...], points: int, domain: Domain, seed: list[int]) -> Array:
-    """Return integers for every point, [*shape, points]: at a threshold or between two, a place of an axis, or any."""
+    """Return random integers, [*shape, points]: at a threshold or between two, a position of an axis, or any value of the dtype."""
     rng = np.random.default_rng(seed)
     full = (*shape, points)
     if dtype.kind == "bool":
@@ -456,7 +457,7 @@ def draw(dtype: DType, shape: tuple[int, ...], points: int, domain: Domain, seed
 
 
 def _constant(node: Node) -> int | None:
-    """Return the one integer that all elements are, None where there is none."""
+    """Return the integer that all elements of a constant equal; None for any other node."""
     while node.op.facts.rearranges:
         node = node.inputs[0]
     value = node.attrs["value"] if node.op is leaves.CONSTANT else None
@@ -464,7 +465,7 @@ def _constant(node: Node) -> int | None:
 
 
 def _groups(compared: Mapping[Node, set[Node]]) -> list[set[Node]]:
-    """Return the leaves that are compared with each other, directly or not."""
+    """Return the leaves in groups that are compared with each other, directly or through other leaves."""
     groups: list[set[Node]] = []
     seen: set[Node] = set()
     for leaf in compared:

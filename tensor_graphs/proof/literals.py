@@ -1,8 +1,8 @@
-"""literals: the real number for which a float in a program stands in exact arithmetic.
+"""literals: the real number that a float constant of a program denotes in exact arithmetic.
 
-0.1 stands for 1/10, 0.3333333333333333 for 1/3, 0.6931471805599453 for ln 2, 0.3535533905932738 for 1/√8: the number that a person
-wrote, or computed, before it was rounded to 53 bits. A float is one of these only where it is that number, correctly rounded, so
-that no two floats stand for the same number. Any other stands for itself, also what was rounded twice and differs (1/√2 as
+0.1 denotes 1/10, 0.3333333333333333 denotes 1/3, 0.6931471805599453 ln 2, and 0.3535533905932738 1/√8: the number that a person
+wrote, or computed, before it was rounded to 53 bits. A float denotes such a number only if it is that number correctly rounded, so
+no two floats denote the same number. Any other float denotes its exact value, also one that was rounded twice and differs (1/√2 as
 1.0 / 1.4142135623730951).
 """
 
@@ -21,14 +21,14 @@ _SHORT_DIGITS = 15
 _ULPS = 3.0 * 2.0**-53
 _LARGEST_DENOMINATOR = 4096
 _LARGEST_ROOT = 1 << 20
-_DIGITS = 200                                            # bits of what floats are held against
+_DIGITS = 200                                            # bits of the fractions that floats are compared with
 _LN2 = Fraction("0.693147180559945309417232121458176568075500134360255254120680009")
 _PI = Fraction("3.141592653589793238462643383279502884197169399375105820974944592")
 
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """factor · (ln 2)^ln2 · (√π)^root_pi · √root: factor and root are rational, root > 0."""
+    """The number factor · (ln 2)^ln2 · (√π)^root_pi · √root, where factor and root are rational and root > 0."""
 
     factor: Fraction
     ln2: int = 0
@@ -55,7 +55,7 @@ _NAMED: tuple[tuple[float, int, int, Fraction], ...] = (
 
 
 def _short(x: float, bits: int) -> Fraction | None:
-    """Return the number of at most `bits` bits next to x, if it is within a few units in the last place."""
+    """Return the number of at most `bits` bits nearest to x, if it is within a few units in the last place of x; else None."""
     mantissa, exponent = math.frexp(x)
     near = round(math.ldexp(mantissa, bits))
     if abs(math.ldexp(near, -bits) - mantissa) > _ULPS * abs(mantissa):
@@ -64,7 +64,7 @@ def _short(x: float, bits: int) -> Fraction | None:
 
 
 def _root(x: float) -> ClosedForm | None:
-    """Return √d or 1/√d, next to x, for a whole d that is no square; None where there is none."""
+    """Return √d or 1/√d, for an integer d that is no square, within a few units in the last place of x; None if there is none."""
     if not 1e-6 < x < 1e6:
         return None
     for square, upside_down in ((x * x, False), (1.0 / (x * x), True)):
@@ -76,15 +76,15 @@ def _root(x: float) -> ClosedForm | None:
 
 @lru_cache(maxsize=4096)
 def read(value: float) -> ClosedForm:
-    """Return the number for which a finite float stands."""
+    """Return the real number that a finite float denotes, as the module docstring defines it."""
     form = near(value)
     return form if form.rounded() == value else ClosedForm(Fraction(value))
 
 
 @lru_cache(maxsize=4096)
 def near(value: float) -> ClosedForm:
-    """Return the number of such a form next to a finite float, within a few units in the last place; else the float itself: what a
-    sum of known numbers may be, before it is verified by other means."""
+    """Return the closed form within a few units in the last place of a finite float, else the float's exact value. It is a guess at
+    a sum of known numbers that was rounded; callers verify it by other means."""
     exact = Fraction(value)
     if value == 0 or _bits(exact) <= _SHORT_BITS:
         return ClosedForm(exact)
@@ -118,7 +118,7 @@ def _bits(exact: Fraction) -> int:
 
 @lru_cache(maxsize=4096)
 def primes(n: int) -> tuple[int, ...]:
-    """Return the primes of a whole number > 0. Raises OutsideFragmentError where finding them would take long."""
+    """Return the distinct prime factors of an integer > 0. Raises OutsideFragmentError where finding them would take long."""
     return tuple(dict.fromkeys(_factors(n)))
 
 
@@ -137,7 +137,7 @@ def _factors(n: int) -> list[int]:
 
 @lru_cache(maxsize=4096)
 def root_of(x: ClosedForm) -> ClosedForm:
-    """Return √x ≥ 0 with square factors in front of the root. Raises OutsideFragmentError for what has no such form."""
+    """Return √x ≥ 0 with square factors in front of the root. Raises OutsideFragmentError for a number without such a form."""
     if x.root != 1 or x.ln2 % 2 or x.root_pi % 2:
         raise OutsideFragmentError("the root of a known number that is no fraction")
     if x.factor == 0:

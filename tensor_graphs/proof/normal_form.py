@@ -1,7 +1,7 @@
-"""normal_form: a graph in atomic ops alone, in the short forms that are the same functions of real numbers.
+"""normal_form: a graph rewritten to atomic ops alone, by short forms that are the same functions of real numbers.
 
-A composite is replaced by its definition, but where the definition branches or rounds on purpose (exp, tanh, softmax, …) by the
-shortest expression that has its value for finite operands without overflow. Nothing here is fit for computing in floats.
+A composite is replaced by its definition, or, where that branches or rounds on purpose (exp, tanh, softmax, …), by the shortest
+expression with the same value for finite operands without overflow. The result is unfit for computing in floats.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tensor_graphs.proof.errors import OutsideFragmentError
 Form = Callable[[Node, Mapping[str, Any]], Node]
 
 KEPT = frozenset({"erf", "dot"})
-"""Composites that algebras evaluate themselves: erf, a function of which only oddness is known, and the product of
-matrices of floats, whose definition would need the memory of all its terms."""
+"""Composites that are kept because algebras evaluate them directly: erf, of which only oddness is used, and the matrix product of
+floats, whose definition would hold all its terms in memory."""
 
 
 def _exp(x: Node) -> Node:
@@ -59,11 +59,11 @@ FORMS: dict[str, Form] = {
     "softmax": _softmax, "log_softmax": _log_softmax,
     "logsumexp": lambda x, attrs: _logsumexp(x, attrs["axis"], attrs["keepdims"]), "erfc": _erfc,
 }
-"""Library composites of one operand -> their value over the reals; the operand comes in the dtype computed in."""
+"""For each library composite of one operand, a function that builds its value over the reals from a wide operand."""
 
 
 def _whole_power_of_two(x: Node) -> bool:
-    """Return whether all elements are ±1, ±2, ±4, …; a product with ½ may lose bits near the least number."""
+    """Return whether all elements are ±1, ±2, ±4, …; not ±½, as a product with ½ may lose bits near the smallest number."""
     while x.op.facts.rearranges:
         x = x.inputs[0]
     value = x.attrs["value"] if x.op is leaves.CONSTANT else 0.0
@@ -71,8 +71,8 @@ def _whole_power_of_two(x: Node) -> bool:
 
 
 def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
-    """Return outputs whose atomic ops on floats of less than 32 bits are the same ops in f32, rounded by a cast, which counts
-    there. A literal of f32 that becomes f64 is the number that f32 holds."""
+    """Return outputs in which each atomic op on floats below 32 bits runs in f32, followed by a narrowing cast that makes its
+    rounding explicit. A literal of f32 that is cast to f64 becomes the number that f32 holds."""
     def as_f32(node: Node, new: tuple[Node, ...]) -> Node | None:
         value = node.attrs["value"] if node.op is leaves.CONSTANT else None
         return leaves.constant(float(np.float32(value)), f32) if isinstance(value, float) else None
@@ -95,7 +95,7 @@ def rounding_aloud(outputs: Sequence[Node]) -> list[Node]:
 
 
 def literals_as_held(outputs: Sequence[Node]) -> list[Node]:
-    """Return outputs with literals of less than 32 bits as the numbers that their dtypes hold: 0.10009765625 for 0.1 in bf16."""
+    """Return outputs with each float literal below 32 bits as the number that its dtype holds: 0.10009765625 for 0.1 in bf16."""
     def replace(node: Node, new: tuple[Node, ...]) -> Node | None:
         value = node.attrs["value"] if node.op is leaves.CONSTANT and node.dtype.kind == "float" else None
         if not isinstance(value, float) or node.dtype.itemsize >= 4:
@@ -106,7 +106,7 @@ def literals_as_held(outputs: Sequence[Node]) -> list[Node]:
 
 
 def in_atoms(outputs: Sequence[Node]) -> list[Node]:
-    """Return outputs over leaves, atomic ops and the KEPT composites. Raises OutsideFragmentError for an opaque one, and
+    """Return outputs over leaves, atomic ops and the KEPT composites. Raises OutsideFragmentError for an opaque composite, and
     TooManyNodesError as `expand_all` does."""
     inside = WrittenOut(lambda inner: _in_atoms(inner, inside))
     return _in_atoms(outputs, inside)

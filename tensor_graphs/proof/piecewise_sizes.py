@@ -1,13 +1,13 @@
-"""piecewise_sizes: the sizes at which every min, max and // inside of an expression of dims shows each of its sides.
+"""piecewise_sizes: the sizes at which every min, max and // inside an expression of dims takes each of its branches.
 
-    max(n - m, 150) - 150           is 0 wherever n and m differ by less than 150, and no size near 150 shows that it is more
-    (n * m) // 3001                 moves on where n * m is a multiple of 3001, far from 3001 in either dim
+    max(n - m, 150) - 150           is 0 wherever n - m is at most 150; sizes near 150 show no other value
+    (n * m) // 3001                 steps where n * m is a multiple of 3001, far from 3001 in either dim
 
-A call splits the box of its dims into regions; within one an expression is a polynomial (of the dims, and of quotients). So sizes
-are compared in each region of the box: for min and max every operand as the smallest (largest) by as little as possible, by more,
-and ties; for a // b the residues 0, 1 and b − 1 (or the nearest that occur), each over two blocks; and regions of several calls at
-once. Missing sizes are looked for in the box: at all of its sizes where they are few, else in a fixed sample. A region that the
-dims' ranges allow and the sample lacks is reported.
+A call splits the box of its dims into regions; within one region an expression is a polynomial (of the dims, and of quotients). So
+sizes are compared in each region of the box. For min and max: every operand as the smallest (largest) by as little as possible, by
+more, and ties. For a // b: the residues 0, 1 and b − 1 (or the nearest that occur), each over two blocks. Also: the regions of
+several calls combined. Missing sizes are searched in the box: among all of its sizes where they are few, else in a fixed sample. A
+region that the dims' ranges allow and the sample lacks is reported.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from tensor_graphs.meaning.algebra import Array
 from tensor_graphs.proof.sizes import numbers_in
 
 _BOX = 1 << 20
-"""Sizes times calls that are all looked at; a larger box is sampled."""
+"""Most sizes times calls of a box that is searched entirely; a larger box is sampled."""
 
 _SAMPLE = 1 << 16
 _HIGHEST = (1 << 20, 1 << 15, 1 << 10, 1 << 7)
-"""No dim is looked at beyond the first; beyond the next ones where expressions of it would not fit 64 bits."""
+"""Limits of the sizes searched: the first at which the values of all expressions fit 64 bits is used."""
 
 _FEW_REGIONS = 16
 _MOST_TOGETHER = 64
 _MOST_ADDED = 80
 _MOST_WITNESSES = 4
-"""Sizes in one region: its polynomial's degree + 1, but no more."""
+"""Most sizes compared in one region; fewer where its polynomial's degree + 1 is less."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Result of the search. added: further sizes to be compared; met: numbers in the calls, by dim; missing: the reason for which
-    sizes that would be needed are not known, or nothing."""
+    """Result of the search. added: further sizes to be compared. met: numbers in the calls, by dim. missing: why some needed sizes
+    are not known, or ""."""
 
     added: tuple[dict[str, int], ...]
     met: Mapping[str, set[int]]
@@ -64,7 +64,7 @@ def expressions(order: Sequence[Node]) -> list[d.Expr]:
 
 
 def calls(exprs: Iterable[Dim]) -> list[Call]:
-    """Return the calls in expressions, those in their operands first, each once."""
+    """Return the calls (min, max, //) in expressions, each once, after those in its operands."""
     atoms: dict[Call, None] = {}
 
     def look(x: Dim) -> None:
@@ -81,7 +81,7 @@ def calls(exprs: Iterable[Dim]) -> list[Call]:
 
 
 def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]]) -> Sides:
-    """Return the sizes that the calls in these nodes need besides those tested; symbols: lowest and highest size by name."""
+    """Return the sizes that the calls in these nodes need beyond those tested. symbols: lowest and highest size by name."""
     exprs = expressions(order)
     every = calls(exprs)
     if not every or not symbols:
@@ -112,8 +112,8 @@ def _names(call: Call) -> tuple[str, ...]:
 
 @dataclass
 class _Table:
-    """Sizes, an array by dim. whole: the table has all sizes; compared: rows that are compared, of the first `known` of those that
-    are; valid: shapes have no size below 0; cost: elements of all nodes."""
+    """Candidate sizes: rows, with an array for each dim. whole: the rows are all sizes in range. compared: rows that are compared.
+    known: number of compared sizes taken over. valid: rows with no axis below 0. cost: elements of all nodes, by row."""
 
     columns: dict[str, Array]
     whole: bool
@@ -143,7 +143,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Region:
-    """Rows of a table, of which `count` with different keys have to be compared."""
+    """Rows of a table (a mask), of which `count` with different keys have to be compared."""
 
     rows: Array
     keys: Array
@@ -174,7 +174,7 @@ def _own_regions(call: Call, table: _Table, witnesses: int) -> Iterator[_Region]
 
 
 def _ends(residue: Array, to_go: Array, valid: Array) -> Iterator[Array]:
-    """Yield where a residue is 0, 1, b − 1, or the nearest to it that occurs."""
+    """Yield masks of the rows whose residue is 0, 1 and b − 1, or the nearest residue that occurs."""
     lowest = residue[valid].min(initial=np.iinfo(np.int64).max)
     yield residue == lowest
     above = valid & (residue > lowest)
@@ -184,7 +184,8 @@ def _ends(residue: Array, to_go: Array, valid: Array) -> Iterator[Array]:
 
 
 def _classes(call: Call, table: _Table) -> tuple[Array, Array]:
-    """Return two small numbers for each row: the operand taken, or whether a block starts or ends; and whether it is the first."""
+    """Return two classes of each row. min, max: the operand taken, and 0. //: 1 at the start of a block, 2 at its end, else 0; and
+    whether it is beyond the first block."""
     if call.fn == "floordiv":
         a, b = (table.values(x) for x in call.args)
         quotient = a // b
@@ -198,7 +199,7 @@ def _classes(call: Call, table: _Table) -> tuple[Array, Array]:
 
 
 def _lacking(call: Call, table: _Table) -> str:
-    """Return what a sample does not show, though the dims' ranges allow it."""
+    """Return a message about a region of a call that the dims' ranges allow but the sample lacks, or ""."""
     if call.fn == "floordiv":
         a, b = call.args
         quotient, divisor = table.call(call), table.values(b)
@@ -221,7 +222,7 @@ def _lacking(call: Call, table: _Table) -> str:
 
 
 class _SideSearch:
-    """Sizes compared so far, and those added for the calls."""
+    """The search for sizes: those compared so far, and those added because of the calls."""
 
     def __init__(self, every: Sequence[Call], exprs: Sequence[d.Expr], order: Sequence[Node], tested: Sequence[Mapping[str, int]],
                  symbols: Mapping[str, tuple[int, int]], met: Mapping[str, set[int]]) -> None:
@@ -237,7 +238,7 @@ class _SideSearch:
         self.tables: dict[tuple[str, ...], _Table] = {}
 
     def fits(self, highest: int) -> bool:
-        """Return whether expressions of dims up to a size can be computed in 64 bits."""
+        """Return whether all expressions can be computed in 64 bits for dims up to `highest`."""
         def most(x: Dim) -> float:
             if not isinstance(x, d.Expr):
                 return float(abs(x))
@@ -248,7 +249,7 @@ class _SideSearch:
         return all(most(x) * highest < 2.0**62 for x in [*self.exprs, *self.sizes, *(y for c in self.calls for y in c.args)])
 
     def table(self, names: tuple[str, ...]) -> _Table:
-        """Return sizes of some dims, the others as first compared, with all that is compared so far at the end."""
+        """Return a table of sizes of the named dims, others as first tested; its last rows are all sizes compared so far."""
         if names not in self.tables:
             ranges = {name: (self.symbols[name][0], max(self.symbols[name][0], min(self.symbols[name][1], self.highest)))
                       for name in names}
@@ -280,7 +281,7 @@ class _SideSearch:
         return table
 
     def sample(self, ranges: Mapping[str, tuple[int, int]]) -> dict[str, Array]:
-        """Return corners, sizes near numbers of the program, small and any ones, the same at every run."""
+        """Return a fixed sample by dim: corners of the box, sizes near numbers of the program, small ones and random ones."""
         rng = np.random.default_rng(len(ranges))
         columns = {}
         corners = np.asarray(list(itertools.islice(itertools.product((0, 1), repeat=len(ranges)), 256)))
@@ -296,7 +297,7 @@ class _SideSearch:
         return columns
 
     def show(self, table: _Table, region: _Region) -> None:
-        """Add the sizes that a region lacks: the cheapest first, then any that do not cost much more."""
+        """Add sizes that a region lacks: the cheapest first, then random ones that do not cost much more."""
         rows = np.flatnonzero(region.rows)
         seen = {int(region.keys[r]) for r in table.compared if region.rows[r]}
         rng = np.random.default_rng(rows.size)
@@ -324,7 +325,7 @@ class _SideSearch:
         return True
 
     def together(self) -> None:
-        """Add sizes for regions of all calls at once; of each two of them, where those are too many."""
+        """Add sizes for combined regions of all calls, or of each pair of calls where these are too many."""
         table = self.table(tuple(sorted({name for call in self.calls for name in _names(call)})))
         classes = [_classes(call, table) for call in self.calls]
         index = np.arange(table.valid.size)

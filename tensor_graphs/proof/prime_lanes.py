@@ -1,8 +1,8 @@
-"""prime_lanes: the residues needed of each node, and the ops that become random functions, before anything is computed.
+"""prime_lanes: the lanes in which each node's residues are needed, and the ops that become random functions, found in advance.
 
-2^x takes residues of lane i to lane i + 1, log2 from i + 1 to i, so results are known in fewer lanes than their operand; where
-none is left (a third nested 2^x), the op is a random function of its operand, known in all. From the outputs back, each node is
-then needed in one lane or two, and only those are computed.
+2^x takes residues of lane i to lane i + 1, log2 from i + 1 to i, so results are known in fewer lanes than their operands. Where no
+lane is left (a third nested 2^x), the op becomes a random function of its operand, known in all lanes. Going back from the outputs,
+each node is needed in one lane or two, and only those are computed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FUNCTIONS = frozenset({"sin", "floor", "erf"})
 
 
 def common(lanes: frozenset[int]) -> int:
-    """Return the lane in which a value known in several is looked at."""
+    """Return the lane in which a value known in several lanes is compared: MAIN, or else the highest."""
     return MAIN if MAIN in lanes else max(lanes)
 
 
@@ -54,7 +54,7 @@ def known_lanes(order: Sequence[Node], bits: bool) -> tuple[dict[Node, frozenset
 
 
 def is_rounding(node: Node, bits: bool) -> bool:
-    """Return whether a cast rounds, and rounding counts."""
+    """Return whether a node is a narrowing cast between floats whose rounding counts (bits)."""
     if not bits or node.op.name != "cast" or node.dtype.kind != "float" or node.inputs[0].dtype.kind != "float":
         return False
     old, new = node.inputs[0].dtype, node.dtype
@@ -62,8 +62,8 @@ def is_rounding(node: Node, bits: bool) -> bool:
 
 
 def plan(outputs: Sequence[Sequence[Node]], bits: bool = False) -> tuple[Lanes, tuple[int, ...]]:
-    """Return (the lanes of all graphs, for each output the lane in which it is compared). outputs: a list of roots for each graph,
-    in the same order. Raises OutsideFragmentError."""
+    """Return (the lanes of all nodes, for each output the lane in which it is compared). outputs: the roots of each graph, in
+    matching order. Raises OutsideFragmentError where operands or outputs have no lane in common."""
     order = walk([root for roots in outputs for root in roots])
     lanes_of, random = known_lanes(order, bits)
     needed: dict[Node, set[int]] = {node: set() for node in order}

@@ -1,12 +1,12 @@
-"""ranges: the sizes at which integers first leave the range of their dtype, so that they are compared wrapped, too.
+"""ranges: the sizes at which integers first overflow their dtype, so that graphs are compared with wrapped values, too.
 
     cast(iota(h, u8), f32)          counts 0, 1, … 255, 0, 1, …: the same as in i32 up to h = 256
 
-Integers are followed as intervals, first over all sizes at once; nearly always that rules everything out. Nodes that depend on no
-leaf are then looked at exactly, at the sizes that were compared: which results were not the ideal ones, and on which side of the
-range. Where a side was never seen, the smallest size that shows it is looked for on lines through the box of sizes, one dim or all
-dims growing. Nodes that depend on given integers (a sum of booleans in u8) are followed by intervals alone. In bits mode a cast of
-a known number to a float that does not hold it exactly leaves the range as well, and a size in a float below 32 bits.
+Integers are first bounded by intervals over all sizes, which nearly always rules out every overflow. Then nodes that depend on no
+leaf are evaluated exactly, at the sizes compared, to see which of them overflow and on which side of the range. For a side never
+seen, the smallest size that shows it is searched on lines through the box of sizes, with one dim or all dims growing. Nodes that
+depend on given integers (a sum of booleans in u8) are bounded by intervals alone. In bits mode, a cast of a known number to a float
+that does not hold it exactly counts as an overflow as well, and so does a size in a float below 32 bits.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ Size = Callable[[Dim], tuple[int, int]]
 
 _ALL: Interval = (-math.inf, math.inf)
 _MOST_ELEMENTS = 1 << 20
-"""of all nodes without leaves below, in one exact look."""
+"""Most elements, of all nodes that depend on no leaf, in one exact evaluation."""
 
 _MOST_LOOKS = 256
 _MOST_LOOKED_AT = 1 << 24
-"""elements in all looks."""
+"""Most elements in all exact evaluations."""
 
 _MOST_ADDED = 24
 _BEYOND = (0, 1, 4)
-"""How far beyond the first size that shows it: at the very border, −(−128) is −128 in i8 and in i32."""
+"""Steps beyond the first size of overflow at which to compare: at the border, −x of x = 128 is −128 in i32 and, wrapped, in i8."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Result of the search. added: further sizes to be compared; missing: why others that would be needed are not known, or
-    nothing; nodes: those that leave their ranges at sizes that were added."""
+    """Result of the search. added: further sizes to be compared. missing: why other needed sizes are not known, or "". nodes: those
+    that overflow at the added sizes."""
 
     added: tuple[dict[str, int], ...]
     missing: str = ""
@@ -58,9 +58,9 @@ class Ranges:
 
 def find(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]],
          shared: set[Node], bits: bool = False) -> Ranges:
-    """Return the sizes that integers in these nodes need besides those tested; symbols: lowest and highest size by name.
+    """Return the sizes beyond those tested at which integers in these nodes overflow. symbols: lowest and highest size by name.
 
-    shared: nodes of all graphs that are compared; a constant among them that its dtype does not hold leaves none a meaning.
+    shared: nodes of all graphs compared. A shared constant that its dtype does not hold is ignored, as no graph has a meaning then.
     """
     if not symbols:
         return Ranges(())
@@ -101,7 +101,7 @@ class _RangeSearch:
         self.left = _MOST_LOOKED_AT
 
     def possible(self, size: Size) -> dict[Side, None]:
-        """Return the sides on which nodes may leave their ranges, as far as intervals tell."""
+        """Return the sides on which nodes may leave their ranges, according to intervals."""
         extents: dict[Node, Interval] = {}
         sides: dict[Side, None] = {}
         for node in self.order:
@@ -124,7 +124,7 @@ class _RangeSearch:
             return False
 
     def seen(self, binding: Mapping[str, int]) -> set[Side]:
-        """Return the sides on which nodes leave their ranges at these sizes: exact where no leaf is below, else by intervals."""
+        """Return the sides on which nodes leave their ranges at these sizes: exactly where no leaf is below, else by intervals."""
         try:
             loose = {s for s in self.possible(_at(binding)) if s[0] not in self.exact_nodes}
         except d.DimError:
@@ -132,7 +132,7 @@ class _RangeSearch:
         return loose | (self.look(binding) or set())
 
     def look(self, binding: Mapping[str, int]) -> set[Side] | None:
-        """Return the sides on which nodes without leaves below leave their ranges; None where that is too much to compute."""
+        """Return the sides on which nodes that depend on no leaf leave their ranges; None where this costs too much to compute."""
         key = tuple(binding[name] for name in self.symbols)
         if key not in self.looks:
             self.looks[key] = self._look(binding)
@@ -152,7 +152,8 @@ class _RangeSearch:
             return None
 
     def lines(self) -> Iterator[Callable[[int], dict[str, int]]]:
-        """Yield sizes by one number from 0 on: one dim grows, the others as first compared or smallest; then all grow together."""
+        """Yield functions from a number t ≥ 0 to sizes: one dim grows with t, the others stay as first compared or smallest; in the
+        last one all dims grow."""
         lowest = {name: low for name, (low, _) in self.symbols.items()}
         for name in self.symbols:
             for base in ([self.first, lowest] if len(self.symbols) > 1 else [lowest]):
@@ -161,7 +162,7 @@ class _RangeSearch:
             yield lambda t: {name: min(low + t, high) for name, (low, high) in self.symbols.items()}
 
     def smallest(self, side: Side) -> list[dict[str, int]] | str:
-        """Return small sizes at which a node leaves its range; none where it never does; or why they are not known."""
+        """Return small sizes at which a node leaves its range, [] where it never does, or a message where they are unknown."""
         longest = max(high - low for low, high in self.symbols.values())
         borders: list[list[dict[str, int]]] = []
 
@@ -189,7 +190,7 @@ class _RangeSearch:
         return []
 
     def shown_from(self, side: Side, line: Callable[[int], dict[str, int]], start: int, longest: int) -> int | None:
-        """Return the first place of a line from `start` on where the node leaves its range, −1 for nowhere, None for not known."""
+        """Return the first t ≥ start on a line at which the node leaves its range, −1 for none, None for unknown."""
         last, step = start - 1, 0
         while True:
             place = min(start + step, longest)
@@ -204,7 +205,7 @@ class _RangeSearch:
 
 
 def _least(holds: Callable[[int], bool], most: int) -> int:
-    """Return the least number up to `most`, at which it holds, from which on it holds."""
+    """Return the least number t such that `holds` is True from t to `most`, where it is known to be True."""
     return bisect_left(range(most), True, key=holds)
 
 
@@ -220,7 +221,7 @@ def _at(binding: Mapping[str, int]) -> Size:
 
 
 def _bounded(node: Node, bits: bool) -> bool:
-    """Return whether results of a node can be other than ideal because its dtype does not hold them."""
+    """Return whether the results of a node can differ from the exact ones because its dtype does not hold these."""
     if node.dtype.kind == "bool" or node.op in leaves.NAMED_LEAVES:
         return False
     if node.op is leaves.CONSTANT and node.dtype.kind == "float":
@@ -252,7 +253,7 @@ def _count(shape: Sequence[Dim], size: Size) -> Interval:
 
 
 def _extent(node: Node, xs: list[Interval], size: Size) -> Interval:
-    """Return the interval of the results of a node, if its dtype held every number; given integers have their dtype's range."""
+    """Return the interval of a node's results, as if its dtype held every number; given integers have their dtype's range."""
     name, dtype, attrs = node.op.name, node.types[0].dtype, node.attrs
     if node.op in leaves.NAMED_LEAVES or name in ("bitcast", "less", "not_equal") or dtype.kind == "bool":
         return _ALL if dtype.kind == "float" else _range(dtype)
@@ -313,7 +314,7 @@ _WHOLE = frozenset({"add", "mul", "sum", "max", "reduce_max", "where", "cast", "
 
 
 def held(order: Sequence[Node], binding: Mapping[str, int]) -> frozenset[Node]:
-    """Return the casts to floats that round nothing at these sizes: of whole numbers, all of which the float holds."""
+    """Return the casts to floats that are exact at these sizes: casts of whole numbers, all of which the float dtype holds."""
     size, whole, casts = _at(binding), dict[Node, Interval](), set[Node]()
     for node in order:
         dtype = node.types[0].dtype
@@ -343,7 +344,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def rounds(dtype: DType) -> bool:
-    """Return whether every op on such floats is rounded in bits mode; f32 and f64 are real numbers there, too."""
+    """Return whether every op on floats of this dtype is rounded in bits mode; f32 and f64 are real numbers even then."""
     return dtype.kind == "float" and dtype.itemsize < 4
 
 
@@ -351,7 +352,7 @@ def rounds(dtype: DType) -> bool:
 
 
 class _Watching(Real):
-    """Real, recording where an integer's dtype did not hold the ideal result (in float64, which is near enough)."""
+    """The algebra Real, which records nodes whose dtype did not hold the ideal result (in float64, which is near enough)."""
 
     def __init__(self, bits: bool) -> None:
         self.bits = bits

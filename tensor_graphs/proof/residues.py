@@ -1,6 +1,6 @@
-"""residues: arithmetic modulo the primes of a chain, on whole arrays: powers, inverses, roots, exp2 and its inverse.
+"""residues: arithmetic on arrays modulo the primes of a chain: powers, inverses, roots, exp2 and its inverse.
 
-A chain is three primes q, p = 2q + 1, r = 2p + 1, each ≡ 7 modulo 8, so that 2 is a square, and modulo p (r) generates the squares,
+A chain is three primes q, p = 2q + 1, r = 2p + 1, each ≡ 7 modulo 8, so that 2 is a square. Modulo p (r), 2 generates the squares,
 a group of q (of p) elements. Hence exp2 is a homomorphism from residues modulo q to residues modulo p, and from those modulo p to
 those modulo r, and the discrete logarithm is its inverse. All primes are below 2^31, so products fit 64 bits. Arrays are uint64
 with values in [0, prime).
@@ -34,13 +34,13 @@ _FIRST = (
     497474039, 498908759, 499070879, 501214559, 506771159, 508593119, 509133239, 509518799, 510892199, 518580719,
     520253999, 524148239, 528372599, 531581399, 532417199, 535071599)
 CHAINS: tuple[tuple[int, int, int], ...] = tuple((q, 2 * q + 1, 4 * q + 3) for q in _FIRST)
-"""(q, p, r) with q between 2^28 and 2^29; 2, 3, 5 and 7 are squares modulo each. A test holds them to all this."""
+"""(q, p, r) with q between 2^28 and 2^29; 2, 3, 5 and 7 are squares modulo each prime. A test checks all of these properties."""
 
 WITH_LOGARITHMS = 3
-"""Chains that are used where logarithms are needed: a table for each prime takes a tenth of a second."""
+"""Number of chains that are used where logarithms are needed: a table for each prime takes a tenth of a second."""
 
 MAIN = 1
-"""The lane (place in the chain) in which values are compared and hashed when they are known in several."""
+"""The lane (index into a chain) in which values that are known in several lanes are compared and hashed."""
 
 _LOW_BITS = 15
 _BABY_BITS = 21                             # a tenth of a second and 32 MB for each prime, and then 200 to 400 steps
@@ -50,7 +50,7 @@ _GRID = 1 << 14                             # elements of one step over few loga
 
 
 def chain(k: int, logarithms: bool = False) -> tuple[int, int, int]:
-    """Return the k-th chain; their order repeats."""
+    """Return chain number k, counted cyclically. logarithms: only the first WITH_LOGARITHMS chains are used."""
     return CHAINS[k % (WITH_LOGARITHMS if logarithms else len(CHAINS))]
 
 
@@ -69,18 +69,18 @@ def power(x: Array, exponent: int, m: int) -> Array:
 
 
 def inverse(x: Array, m: int) -> Array:
-    """Return 1/x modulo m; of 0: 0."""
+    """Return 1/x modulo m, and 0 for x = 0."""
     return power(x, m - 2, m)
 
 
 def root(x: Array, m: int) -> tuple[Array, Array]:
-    """Return (s, ok): s the root of x that is itself a square, where x is a square (ok)."""
+    """Return (s, ok). ok: x is a square. s: where ok, the square root of x that is itself a square."""
     s = power(x, (m + 1) // 4, m)
     return s, np.asarray(s * s % np.uint64(m) == x)
 
 
 def matmul(a: Array, b: Array, m: int) -> Array:
-    """Return a[…, i, k] · b[…, k, j] modulo m, by products of halves in float64: exact for k ≤ 2^20."""
+    """Return a[…, i, k] · b[…, k, j] modulo m, computed from 16-bit halves in float64: exact for k ≤ 2^20."""
     (a1, a0), (b1, b0) = (((x >> np.uint64(16)).astype(np.float64), (x & np.uint64(0xFFFF)).astype(np.float64)) for x in (a, b))
 
     def product(x: Array, y: Array) -> Array:
@@ -120,7 +120,7 @@ def exp2(x: Array, m: int) -> Array:
 
 @lru_cache(maxsize=6)
 def _baby_steps(m: int) -> tuple[Array, Array, Array]:
-    """Return (values of 2^i for i < _BABY in order, their i, a table by low bits of which values occur)."""
+    """Return (the values 2^i for i < _BABY, sorted; the exponent i of each; a table of the low bits that occur in values)."""
     values = _powers(2, _BABY, m)
     packed = np.sort((values << np.uint64(_BABY_BITS)) | np.arange(_BABY, dtype=np.uint64))
     occurs = np.zeros(1 << _FILTER_BITS, dtype=np.bool_)
@@ -133,7 +133,7 @@ _MOST_KNOWN = 1 << 18
 
 
 def log2(x: Array, m: int) -> tuple[Array, Array]:
-    """Return (a, ok): 2^a = x modulo m with a modulo (m − 1)/2, where x is a square other than 0 (ok)."""
+    """Return (a, ok). ok: x is a square other than 0. a: where ok, the number modulo (m − 1)/2 with 2^a = x modulo m."""
     values, back = np.unique(x.reshape(-1), return_inverse=True)
     table = _known_logarithms.setdefault(m, {})
     if len(table) > _MOST_KNOWN:
@@ -151,7 +151,7 @@ def log2(x: Array, m: int) -> tuple[Array, Array]:
 
 
 def _giant_steps(y: Array, m: int) -> Array:
-    """Return the logarithms of squares y [count]: y · (2^-baby)^j for as many j at a time as fill _GRID elements."""
+    """Return the logarithms of squares y [count], by steps y · (2^-baby)^j for as many j at a time as fill _GRID elements."""
     order, (values, indices, occurs) = (m - 1) // 2, _baby_steps(m)
     giant = _powers(pow(pow(2, _BABY, m), m - 2, m), order // _BABY + 1, m)
     out = np.zeros(y.shape, dtype=np.uint64)
@@ -196,7 +196,7 @@ def rank(x: Array, key: Array, m: int) -> Array:
 
 
 def oracle(x: Array, key: Array, m: int, to: int, odd: bool = False) -> Array:
-    """Return a keyed random function of residues modulo m, modulo `to`; odd: f(−x) = −f(x)."""
+    """Return f(x) modulo `to`, where f is a keyed random function of residues modulo m. odd: f(−x) = −f(x)."""
     if not odd:
         return np.asarray(mix(x, key) % np.uint64(to))
     other = np.where(x == 0, x, np.uint64(m) - x)

@@ -1,15 +1,15 @@
-"""selections: the number of random choices on which an element depends, so that enough points are drawn to see every combination.
+"""selections: the number of random choices on which an element depends, which tells how many points show every combination.
 
-A choice is the order of two or more numbers in max, less and the like, a given boolean or integer, and the sign of a root
-that others determine: √(x²) is x or −x. (Roots whose operands are independent up to squares are not choices: with s² = a for such
-an a, what is not 0 for s is not 0 for −s. Operands are independent when no product of them is a square at all points: linear
-algebra over bits.) Functions that differ under one combination of s fair choices agree at a point with probability 1 − 2^−s. Of
-products all choices of the factors count; of a sum those of the harder term (a polynomial of degree s in fair bits that is not 0 is
-not 0 with probability ≥ 2^−s); behind 1/x, √x, 2^x, comparisons, and where an integer becomes a number of another kind, all of the
-operand's.
+A choice is the order of two or more numbers in max, less and similar ops, a given boolean or integer, or the sign of a root that
+other roots determine: √(x²) is x or −x. (Roots whose operands are independent up to squares are no choices: with s² = a for such an
+a, a formula that is not 0 for s is not 0 for −s. Operands are independent when no product of them is a square at all points, which
+linear algebra over bits decides.) Functions that differ under one combination of s fair choices agree at a point with probability 1
+− 2^−s. For a product all choices of the factors count. For a sum those of the harder term count (a nonzero polynomial of degree s
+in fair bits is nonzero with probability ≥ 2^−s). For 1/x, √x, 2^x, comparisons, and an integer that is converted to a number of
+another kind, all choices of the operand count.
 
-One more algebra for the rows of the op table: an element's value is two sets of choices, as bits of Python ints: all that it can
-depend on, and those of its hardest term.
+This is another algebra for the op table: an element's value is two sets of choices, as bits of Python ints: all choices on which it
+may depend, and those of its hardest term.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.proof.errors import OutsideFragmentError
 
 MOST_ELEMENTS = 300_000
-"""of all nodes that depend on a choice; more would take seconds"""
+"""Most elements of all nodes that depend on a choice; more would take seconds."""
 
 MOST_ORDERS = 24
 
 MOST_TIED = 3
-"""Values in a random order with ties, of which there are enough levels for every pattern of ties (finite_field.py)."""
+"""Most values in one random order with ties: the order has enough levels for every pattern of ties (finite_field.py)."""
 
 LINEAR = frozenset({"add", "sum", "xor", "cast"})
-"""Ops of integers of whose operands the harder term counts: where two integers differ, so do their sums with others."""
+"""Ops of integers for which the choices of the harder operand count: where two integers differ, so do their sums with others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Choices of each element: object arrays of the node's shape, of ints whose set bits are choices."""
+    """Choices of each element, all and those of its hardest term: object arrays of ints whose set bits are choices."""
 
     every: Array
     hardest: Array
@@ -54,7 +54,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class ComparedOperands:
-    """Operands of an ordering op as the field saw them, stacked; axes: of a reduction; prime: 0 where they are integers."""
+    """Operands of an ordering op at all points, stacked. axes: of a reduction. prime: of residues, 0 for integers."""
 
     values: Array
     axes: tuple[int, ...] = ()
@@ -63,21 +63,21 @@ class ComparedOperands:
 
 @dataclass(frozen=True)
 class _Order:
-    """One choice among different operands: their residues at all points, and the prime."""
+    """One choice by order among different operands: their residues at all points, and the prime."""
 
     operands: tuple[bytes, ...]
     prime: int
 
 
 def _choices(numbers: Sequence[int], shape: Sequence[int]) -> Choices:
-    """Return the same choices for `every` and `hardest`."""
+    """Return Choices of this shape in which both `every` and `hardest` are `numbers`."""
     array = np.empty(len(numbers), dtype=object)
     array[:] = numbers
     return Choices(array.reshape(shape), array.reshape(shape))
 
 
 def _unsigned(value: bytes, prime: int) -> bytes | None:
-    """Return the same bytes for a value and its opposite, None for 0."""
+    """Return bytes that are equal for a value and its negation, None for 0."""
     array = np.frombuffer(value, dtype=np.uint64)
     if not array.any():
         return None
@@ -88,9 +88,9 @@ def _unsigned(value: bytes, prime: int) -> bytes | None:
 
 
 class Selections:
-    """The algebra, one for all graphs to be compared. A value is None where nothing is chosen. compared: ordering ops' operands as
-    the field saw them; indices: the integers of gather and scatter; roots: operands of roots, and where they are squares; ties: the
-    order had ties."""
+    """The algebra, one object for all graphs compared. A value is None where nothing is chosen. compared: operands of ordering ops
+    in the field. indices: the integers of gather and scatter. roots: operands of roots, and where they are squares. ties: the order
+    had ties."""
 
     def __init__(self, compared: Mapping[Node, ComparedOperands], indices: Mapping[Node, Array],
                  roots: Mapping[Node, tuple[Array, Array]], ties: bool = False) -> None:
@@ -116,7 +116,7 @@ class Selections:
         return 1 << number
 
     def weight(self, choices: int) -> float:
-        """Return the weight of choices, in bits."""
+        """Return the total weight of a set of choices, in bits."""
         weight = self._weighed.get(choices)
         if weight is None:
             left, weight, orders = choices, 0.0, []
@@ -136,8 +136,8 @@ class Selections:
         return weight
 
     def _ground(self, operand: bytes, prime: int) -> tuple[frozenset[bytes], bool]:
-        """Return the values among which an operand was chosen by other orders, and whether it is one of them at every point (as a
-        maximum is); the operand itself where it was not chosen."""
+        """Return (the values from which other orders chose an operand, whether it equals one of them at every point, as a maximum
+        does); the operand itself where no order chose it."""
         inner = self._inner.get(operand, 0)
         cached = self._grounds.get(operand)
         if cached is None or cached[0] != inner:
@@ -152,7 +152,7 @@ class Selections:
             inner ^= low
             order = self.orders.get(low.bit_length() - 1)
             if order is not None:
-                for value in order.operands:                 # what is chosen among by what it chooses counts as a value of its own
+                for value in order.operands:                 # in a cycle of choices a value is its own ground
                     grounds |= {value} if value in self._tracing else self._ground(value, prime)[0]
         self._tracing.pop()
         if not grounds:
@@ -164,7 +164,7 @@ class Selections:
         return frozenset(grounds), bool(one_of.all())
 
     def _groups(self, orders: list[int]) -> list[list[int]]:
-        """Return the orders in groups that have a value in common, up to its sign, or choose among each other's values."""
+        """Return the orders in groups: those that share a value, up to its sign, or choose among values of each other."""
         of: dict[bytes, int] = {}
         parent = list(range(len(orders)))
 
@@ -188,9 +188,10 @@ class Selections:
     def _together(self, group: list[int]) -> float:
         """Return −log2 of the least probability of an outcome of all these orders.
 
-        A random order of m values up to their signs has each pattern of signs with probability 2^-m, and within one each outcome of
-        maxima of sets, of which any two are disjoint or one in the other, with at least Π 1/(elements of the set); of t any
-        sets with at least m^-t (Knuth, vol. 3, 5.1.4, exercise 20: m!/Π(sizes of the sets below each) orders).
+        A random order of m values up to their signs has each pattern of signs with probability 2^-m. Within one pattern, take the
+        outcomes of maxima of sets. If any two of the sets are disjoint or one is in the other, each outcome has at least Π
+        1/(elements of a set); for any t sets it has at least m^-t (Knuth, vol. 3, 5.1.4, exercise 20: m!/Π(sizes of the sets below
+        each) orders).
         """
         sets, signed, values, simple = [], False, set(), 0.0
         for number in group:
@@ -218,7 +219,7 @@ class Selections:
         return (m if signed else 0.0) + (simple if nested else len(sets) * math.log2(m))
 
     def given(self, n: At, name: str, bits: float) -> Choices:
-        """Return the choices of given integers or booleans, each of this many bits (integer_inputs.py)."""
+        """Return the choices of given integers or booleans: one for each element, with a weight of `bits` (integer_inputs.py)."""
         size = int(math.prod(n.shape))
         self._count(size)
         return _choices([self.choice((name, i), bits) for i in range(size)], n.shape)
@@ -249,9 +250,9 @@ class Selections:
         return Choices(self._union(x.every, y.every), hardest(x.hardest, y.hardest))
 
     def _product(self, x: Choices | None, y: Choices | None) -> Choices | None:
-        """Return the choices of a product. A factor that is a sum has other terms than its hardest: where it depends on a choice of
-        the other factor, or on an order, which may depend on others, a product of two terms may be harder than that of these two,
-        and all count."""
+        """Return the choices of a product. A factor that is a sum has terms besides its hardest one. Where the factors share a
+        choice, or one depends on an order, which may depend on others, a product of other terms may be harder, and all choices
+        count."""
         if x is None or y is None:
             return y if x is None else x
         every = self._union(x.every, y.every)
@@ -266,13 +267,13 @@ class Selections:
         return None if x is None else Choices(x.every, x.every)
 
     def _event(self, n: At, *operands: Choices | None) -> Choices | None:
-        """Return the node's own choices: one for each set of different operands, the same for the same operands elsewhere."""
+        """Return the choices that an ordering node adds: one for each set of different operands, equal in all nodes."""
         compared = self.compared.get(n.node)
         if compared is None:
             return None
         values, axes, shape = compared.values, compared.axes, n.shape
         if axes:
-            width = math.prod(values.shape[1:][a] for a in axes)    # numpy finds none where there is no row
+            width = math.prod(values.shape[1:][a] for a in axes)    # reshape cannot infer it without rows
             moved = np.moveaxis(values[0], axes, range(-len(axes) - 1, -1))
             values = np.moveaxis(moved.reshape(*shape, width, values.shape[-1]), -2, 0)
         count, size = values.shape[0], math.prod(shape)
@@ -300,7 +301,7 @@ class Selections:
         return Choices(events, events)
 
     def atom(self, n: At, *operands: Choices | None) -> Choices | None:
-        """Return the choices of a keyed random function of integers: all of its operands, and one for each set of operands."""
+        """Return the choices of a keyed random function: all those of its operands, and one for each set of operands."""
         joined: Choices | None = None
         for operand in operands:
             joined = self._join(joined, operand, self._union)
@@ -331,7 +332,7 @@ class Selections:
         return self._all(self._join(x, _choices(signs, n.shape), self._union) if any(signs) else x)
 
     def _sign(self, operand: bytes, square: Array) -> int:
-        """Return the choice of a root's sign: one where the operand is, up to squares, a product of operands seen before."""
+        """Return the choice of a root's sign, if the operand is, up to squares, a product of operands seen before; else 0."""
         choice = self._seen.get(operand)
         if choice is None:
             left = int.from_bytes(np.packbits(~square).tobytes(), "big")
@@ -343,7 +344,7 @@ class Selections:
         return choice
 
     def cast(self, n: At, x: Choices | None) -> Choices | None:
-        """Return all choices where a computed integer becomes a number of another kind: its wrapped value is no polynomial then."""
+        """Return all choices where an integer becomes a wider one or another kind (no polynomial then), else x unchanged."""
         old, new = n.input_types[0].dtype, n.dtype
         narrower = new.kind in ("int", "uint") and new.itemsize <= old.itemsize
         return x if old.kind not in ("int", "uint") or narrower else self._all(x)
@@ -367,8 +368,8 @@ class Selections:
         return self._ordered_among(self._join(x, y, self._larger_of), self._event(n, x, y))
 
     def _ordered_among(self, among: Choices | None, event: Choices | None) -> Choices | None:
-        """Return the choices of one of several operands. In a random order, which is another one for other values, those of the
-        hardest; where their true order is known, all, as which one it is may depend on all of them."""
+        """Return the choices of an op that selects one of several operands. With an event (a random order, drawn again for other
+        values) those of the hardest operand count; without one (a known order) all, as the selection may depend on all."""
         return self._all(among) if event is None else self._product(event, among)
 
     def less(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
@@ -380,7 +381,7 @@ class Selections:
         return self._product(condition, self._join(x, y, self._larger_of))
 
     def dot(self, n: At, x: Choices | None, y: Choices | None) -> Choices | None:
-        """Return every choice of the row and of the column; the hardest term is taken to depend on all of them when both do."""
+        """Return every choice of the row and of the column; where both have any, all count for the hardest term."""
         if x is None and y is None:
             return None
         reduced: list[Choices | None] = []
@@ -472,7 +473,7 @@ class Selections:
         return self._join(looked_up, index.each(lambda a: np.broadcast_to(a.reshape(shape), n.shape)), self._union)
 
     def scatter(self, n: At, base: Choices | None, index: Choices | None, updates: Choices | None) -> Choices | None:
-        """Return the choices of places to any of which any of the updates may come. Where they are added, each term of a place
+        """Return the choices of the elements of a scatter, to each of which any update may go. In mode add, each term of an element
         depends on one index."""
         together, hardest = 0, 0
         axis = n.attrs["axis"]

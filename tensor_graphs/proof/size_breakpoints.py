@@ -1,10 +1,10 @@
-"""size_breakpoints: the sizes at which the order of the places along an axis changes to which values are moved or compared.
+"""size_breakpoints: the sizes at which positions along an axis, where values are moved or compared, change their order.
 
-A graph moves values along axes (pad, slice, gather at known places) and compares places with places and sizes. The result depends
-on the order of these *cuts*: whether a shift by m leaves anything of n elements, which of two sizes is the larger. Every difference
-of two cuts is an expression of sizes; where its sign is not the same for all sizes, each sign that it takes on (below 0, 0, above),
-with those of the other differences, has to be among the sizes that are compared. The distances by which a value may have been
-moved, from the left end and from the right one, are followed of all axes together: more cuts than there are, and none too few.
+A graph moves values along axes (pad, slice, gather at known positions) and compares positions with positions and sizes. The result
+depends on the order of these *cuts*: whether a shift by m leaves any of n elements, or which of two sizes is larger. The difference
+of two cuts is an expression of sizes. Where its sign is not the same for all sizes, each sign that it takes (below 0, 0, above),
+together with those of the other differences, has to occur among the sizes compared. The distances by which a value may have been
+moved, from the left end and from the right, are followed for all axes together: this finds too many cuts, but misses none.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tensor_graphs.language.node import Node, walk
 from tensor_graphs.proof.fragment import LinearForm
 
 MOST_DISTANCES = 32
-"""by which one node may have been moved"""
+"""Most distances by which one node may have been moved."""
 
 MOST_DIFFERENCES = 600
 
 MOST_SIZES = 24
-"""that are added for them"""
+"""Most sizes that are added for the differences."""
 
 MOST_MIXED = 2
-"""differences of open sign of several sizes: all signs of two occur near the ends of the sizes' ranges, of more maybe not"""
+"""Most differences of several sizes with varying sign: near the ends of the sizes' ranges two show all signs, more may not."""
 
 MOST_TRIED = 4000
 
 _NEAR = 2
-"""sizes so near to an end of a range are tried, for differences of sizes with factors and numbers of at most this"""
+"""How far from the ends of a range sizes are tried, for differences of sizes whose factors and numbers are at most this."""
 
 Distances = frozenset[Dim]
 
@@ -43,7 +43,7 @@ STILL: Distances = frozenset({0})
 
 @dataclass
 class Places:
-    """added: sizes that have to be compared; missing: why they are not enough, or nothing."""
+    """Result of the search. added: sizes that have to be compared. missing: why these are not enough, or ""."""
 
     added: tuple[dict[str, int], ...] = ()
     missing: str = ""
@@ -51,7 +51,7 @@ class Places:
 
 @dataclass
 class _Cuts:
-    """The cuts so far. differences: expressions of sizes whose signs matter; distances: all those of the graphs."""
+    """Cuts found so far. differences: expressions of sizes whose signs matter. distances: all distances in the graphs."""
 
     differences: dict[Dim, None] = field(default_factory=dict)
     distances: set[Dim] = field(default_factory=set)
@@ -69,8 +69,8 @@ def find(order: Sequence[Node], positions: Mapping[Node, LinearForm], first: Map
          symbols: Mapping[str, tuple[int, int]]) -> Places:
     """Return the sizes at which graphs in atomic ops have to be compared because of their cuts.
 
-    positions: of indices and comparisons that sizes alone determine (`Findings.positions`); first: generic sizes; symbols: lowest
-    and highest by name.
+    positions: linear forms of indices and comparisons that sizes alone determine (`Findings.positions`). first: generic sizes.
+    symbols: lowest and highest size by name.
     """
     if not any(high > low for low, high in symbols.values()):
         return Places()
@@ -144,7 +144,7 @@ def _moved(node: Node, left: Mapping[Node, Distances], right: Mapping[Node, Dist
 
 
 def _added(form: LinearForm, symbols: Mapping[str, tuple[int, int]]) -> list[Dim]:
-    """Return the summands of a form besides its indices: its literal, and all of it, with both signs, as it does not say which."""
+    """Return the values of a form without its indices, up to signs: sizes + literal, sizes − literal, and their negations."""
     sizes: Dim = 0
     for name, factor in form.sizes:
         sizes = sizes + factor * d.dim(name, *symbols[name])
@@ -152,7 +152,7 @@ def _added(form: LinearForm, symbols: Mapping[str, tuple[int, int]]) -> list[Dim
 
 
 def _sizes_for(differences: Sequence[Expr], first: Mapping[str, int], symbols: Mapping[str, tuple[int, int]]) -> Places:
-    """Return sizes at which the differences take on every sign that they do, each with every one of the others."""
+    """Return sizes at which the differences take every sign that they can, and those of several sizes every combination."""
     alone: dict[str, set[int]] = {}
     mixed: list[Expr] = []
     for difference in differences:
@@ -186,7 +186,7 @@ def _sizes_for(differences: Sequence[Expr], first: Mapping[str, int], symbols: M
 
 def _patterns(mixed: Sequence[Expr], first: Mapping[str, int],
               symbols: Mapping[str, tuple[int, int]]) -> list[dict[str, int]] | None:
-    """Return one choice of sizes for every combination of signs; None where there may be others."""
+    """Return one choice of sizes for every combination of signs of the differences; None where combinations may be missing."""
     names = sorted({name for difference in mixed for name in difference.symbols})
     numbers = [k for difference in mixed for _, k in difference.terms]
     if max(map(abs, numbers)) > _NEAR:

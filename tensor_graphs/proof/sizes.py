@@ -1,10 +1,10 @@
-"""sizes: the sizes of its dims at which a graph has to be compared, so that agreement there means agreement everywhere.
+"""sizes: the sizes of a graph's dims at which it has to be compared, so that agreement at these means agreement at all sizes.
 
-Slices and constants that come from a dim are expressions of it, so a graph does the same thing at every size, but where a number
-of the program meets the dim: a window, a block, a cache of fixed length. Hence: two generic sizes (at least 3, different from each
-other and from every number in the graphs), the two smallest, the sizes around each number that meets a dim (w − 1, w, w + 1,
+Slices and constants that come from a dim are expressions of it. So a graph does the same at every size, except where a number of
+the program meets the dim: a window, a block, a cache of fixed length. Hence the sizes are: two generic ones (at least 3, different
+from each other and from every number in the graphs), the two smallest, those around each number that meets a dim (w − 1, w, w + 1,
 2w + 1), and the residues 0, 1, b − 1 over two blocks of each divisor b. piecewise_sizes.py adds sizes for min, max and // of dims,
-ranges.py for integers that their dtype does not hold.
+ranges.py for integers that overflow their dtype.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tensor_graphs.meaning.interpreter import evaluate
 
 _GENERIC = (4, 3, 5, 6, 7, 9, 8, 10, 11, 13, 12, 14, 15, 16, 17, 18, 19, 23)
 _LARGER = (13, 11, 17, 12)
-"""By place among the dims."""
+"""A larger size for each dim, by the position of its name among the sorted names."""
 
 _MOST_GENERIC = 16
 _FEW = 8
-"""A dim of no more sizes than this is tried at all of them."""
+"""A dim with at most this many sizes is tried at all of them."""
 
 _LARGEST_PROBE = 1 << 19
 _PROBED = frozenset({"less", "not_equal", "max", "floor", "idiv"})
@@ -36,22 +36,22 @@ _PROBED = frozenset({"less", "not_equal", "max", "floor", "idiv"})
 
 @dataclass(frozen=True)
 class Sizes:
-    """bindings: sizes by name of dim, the generic ones first; met: the numbers that meet a dim, by its name;
-    further: one more choice beyond what small roots and thresholds reach, where it is not too much."""
+    """The sizes to compare at. bindings: sizes by dim name, generic ones first. met: the numbers that meet a dim, by dim name.
+    further: one more binding, beyond what small roots and thresholds reach, compared where that is not too costly."""
 
     bindings: tuple[dict[str, int], ...]
     met: Mapping[str, tuple[int, ...]]
     further: dict[str, int]
 
     def with_more(self, bindings: Iterable[dict[str, int]], met: Mapping[str, Iterable[int]]) -> Sizes:
-        """Return the same with more sizes to be compared, and more numbers that meet dims."""
+        """Return these sizes with further bindings to be compared, and further numbers that meet dims."""
         names = sorted({*self.met, *(name for name, numbers in met.items() if numbers)})
         return Sizes((*self.bindings, *bindings),
                      {name: tuple(sorted({*self.met.get(name, ()), *met.get(name, ())})) for name in names}, self.further)
 
 
 def _numbers(value: Any) -> Iterable[int]:
-    """Yield the ints anywhere inside of an attribute, those inside of expressions of dims too."""
+    """Yield the ints anywhere inside an attribute, also those inside expressions of dims."""
     if isinstance(value, tuple):
         for v in value:
             yield from _numbers(v)
@@ -73,7 +73,7 @@ def numbers_in(x: Dim) -> Iterator[int]:
 
 
 def closed(order: Sequence[Node]) -> list[Node]:
-    """Return the nodes that depend on no leaf, of an order in which operands come first."""
+    """Return the nodes that depend on no input, parameter or state. order: nodes, operands first."""
     hang: set[Node] = set()
     for node in order:
         if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
@@ -89,14 +89,14 @@ def _symbols(*values: Any) -> set[str]:
 
 
 def _behind(node: Node) -> Node:
-    """Return the node that is expanded, reshaped or cast."""
+    """Return the node below all expands, reshapes and casts."""
     while node.op.facts.rearranges or node.op.name == "cast":
         node = node.inputs[0]
     return node
 
 
 def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
-    """Return (numbers by dim that they are compared with, divisors by dim)."""
+    """Return (the numbers with which each dim is compared, the divisors of each dim), both by dim name."""
     met: dict[str, set[int]] = {}
     blocks: dict[str, set[int]] = {}
 
@@ -116,7 +116,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     for a in atom.args:
                         divisors(a)
 
-    hangs = set(order) - set(closed(order))                 # on leaves: drawn at their thresholds (integer_inputs.py), not sizes
+    hangs = set(order) - set(closed(order))                 # on leaves: these are drawn at thresholds (integer_inputs.py)
     for node in order:
         shape, name = node.types[0].shape, node.op.name
         for s in shape:
@@ -139,7 +139,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     meet(names, [k for x in pair for k in numbers_in(x)])
         elif node.op.group == "index":
             size = node.inputs[0].shape[node.attrs["axis"]]
-            if node.inputs[1] not in hangs:                 # what is given is drawn at every place (integer_inputs.py)
+            if node.inputs[1] not in hangs:                 # given indices are drawn at all positions (integer_inputs.py)
                 meet(_symbols(node.inputs[1].shape, size), numbers_in(size))
         elif name in ("less", "not_equal", "max", "add", "mul", "idiv", "and", "xor") and node.inputs[0].dtype.kind != "bool" and (
                 node not in hangs):
@@ -156,7 +156,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
 
 
 def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Sizes:
-    """Return the sizes at which graphs over these atomic nodes have to be compared; symbols: lowest and highest by name."""
+    """Return the sizes at which graphs over these atomic nodes have to be compared. symbols: lowest and highest size by dim."""
     if not symbols:
         return Sizes(({},), {}, {})
     order = walk(roots)
@@ -219,11 +219,9 @@ def choose(roots: Sequence[Node], symbols: Mapping[str, tuple[int, int]]) -> Siz
 
 
 def unseen(order: Sequence[Node], tested: Sequence[Mapping[str, int]], symbols: Mapping[str, tuple[int, int]]) -> Node | None:
-    """Return a node that the sizes alone determine, the same number everywhere at the sizes tested, but not at large ones.
-
-    Such as i // 40 < 30: a threshold that no number of the program shows. Large is the highest size, or the largest one with at
-    most _LARGEST_PROBE elements.
-    """
+    """Return a node that depends on sizes alone and is one number at all tested sizes but not at large ones, or None. Example: i //
+    40 < 30, a threshold that is no number of the program. Large: the highest size, or the largest with at most _LARGEST_PROBE
+    elements."""
     probed = [node for node in closed(order) if node.op.name in _PROBED]
     if not probed or not symbols:
         return None
@@ -258,7 +256,7 @@ def _changes(nodes: Sequence[Node], tested: Sequence[Mapping[str, int]], large: 
 
 
 def _few(x: Any) -> set[Any]:
-    """Return up to two different values of an array; none of None."""
+    """Return the least and the largest value of an array, as a set; the empty set for None or an empty array."""
     return set() if x is None or x.size == 0 else {x.min().item(), x.max().item()}
 
 

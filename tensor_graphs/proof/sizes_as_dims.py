@@ -1,8 +1,8 @@
-"""sizes_as_dims: graphs with dims in place of their sizes, where these are too large to compute with.
+"""sizes_as_dims: graphs with dims (symbolic sizes) in place of fixed sizes that are too large to compute with.
 
-A proof over dims holds at every size in their ranges. Each equal size becomes one dim from 1 to itself, wherever the number occurs;
-which numbers are sizes is an estimate that needs no trust: outputs count only where they become the given ones, node for node, when
-the sizes are put in again. A float that stands for 1/size (literals.py) becomes the reciprocal of the dim.
+A proof over dims holds at every size in their ranges. Each distinct size becomes one dim from 1 to that size, wherever the number
+occurs. Which numbers are sizes is a guess that needs no trust: a graph over dims counts only if it becomes the given graph again,
+node for node, when the sizes are put back. A float that denotes 1/size (literals.py) becomes the reciprocal of the dim.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from tensor_graphs.proof import literals
 log = logging.getLogger(__name__)
 
 LEAST = (16, 64, 256, 1024)
-"""Sizes up to this stay as they are: first few, then more, as a number of a program (half of 64 channels) may be none of a dim."""
+"""Thresholds, tried in order: sizes up to the threshold stay numbers. Higher ones keep more numbers, as a number of the program
+(half of 64 channels) may not be an expression of a dim."""
 
 _MOST_FACTORS = 3
-"""sizes of which a number is taken to be the product"""
+"""Most sizes that are divided out of a number, to write it as a product of dims."""
 
 
 def with_dims(outputs: Sequence[Node], bits: bool = False) -> Iterator[list[Node]]:
-    """Yield outputs (over leaves and atomic ops) with dims in place of their large sizes, in each way that equals them at those.
+    """Yield the outputs (over leaves and atomic ops) with dims for large sizes, in each way that is exact at those sizes.
 
-    bits: roundings count, so that numbers stay as they are, and only shapes change.
+    bits: roundings count, so numbers are left unchanged and only shapes get dims.
     """
     order = walk(outputs)
     sizes = _sizes(order)
@@ -53,7 +54,7 @@ def with_dims(outputs: Sequence[Node], bits: bool = False) -> Iterator[list[Node
 
 
 def has_large_sizes(outputs: Sequence[Node]) -> bool:
-    """Return whether there are sizes that may become dims."""
+    """Return whether a leaf has a size large enough to become a dim."""
     return any(s > LEAST[0] for s in _sizes(walk(outputs)))
 
 
@@ -62,8 +63,8 @@ def _sizes(order: Sequence[Node]) -> set[int]:
 
 
 def _made(outputs: Sequence[Node], as_dims: _AsDims, numbers: bool) -> list[Node] | None:
-    """Return the outputs over these dims; None where the ops do not take them, or where it would be another graph. numbers: in
-    constants too."""
+    """Return the outputs over these dims; None where an op rejects them, or where putting the sizes back gives another graph.
+    numbers: constants get dims too."""
     def replace(node: Node, inputs: tuple[Node, ...]) -> Node:
         if node.op is not leaves.CONSTANT:
             return apply(node.op, inputs, {name: as_dims.of(value) for name, value in node.attrs.items()})
@@ -83,7 +84,7 @@ def _made(outputs: Sequence[Node], as_dims: _AsDims, numbers: bool) -> list[Node
 
 
 def _plain(outputs: Sequence[Node]) -> list[Node]:
-    """Return outputs with numbers as their dtypes hold them: a dim that became a size is whole, also in a float constant."""
+    """Return outputs with ints in constants converted to the constants' dtypes: a size put back is an int even in a float."""
     def replace(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         if node.op is leaves.CONSTANT and isinstance(node.attrs["value"], int):
             return leaves.constant(node.attrs["value"], node.dtype)
@@ -93,14 +94,14 @@ def _plain(outputs: Sequence[Node]) -> list[Node]:
 
 
 class _AsDims:
-    """Numbers as dims. large: the dim of each size."""
+    """Conversion of numbers to dims. large: the dim for each size."""
 
     def __init__(self, large: Mapping[int, Dim]) -> None:
         self.large = large
         self._known: dict[int, Dim] = {}
 
     def of(self, value: Any) -> Any:
-        """Return an attribute with dims in place of sizes and of products of sizes."""
+        """Return an attribute value with dims in place of sizes and of products of sizes."""
         if isinstance(value, bool):
             return value
         if isinstance(value, (int, d.Expr)):
@@ -113,7 +114,7 @@ class _AsDims:
         return self._known[n]
 
     def _product(self, n: int, most: int) -> Dim:
-        """Return a number as a product of sizes and of a rest that is no size; itself where it is none."""
+        """Return n as a product of dims and a remaining factor that is no size; n itself where no size divides it."""
         if n in self.large:
             return self.large[n]
         for size in sorted(self.large, reverse=True) if most else ():
@@ -122,7 +123,7 @@ class _AsDims:
         return n
 
     def reciprocal(self, node: Node, inputs: tuple[Node, ...]) -> Node | None:
-        """Return the reciprocal of a dim in place of a float that stands for 1/size."""
+        """Return the reciprocal of a dim for a constant node whose float denotes 1/size; None for any other node."""
         value = node.attrs.get("value") if node.op is leaves.CONSTANT else None
         if not isinstance(value, float) or not math.isfinite(value) or not 0 < value < 1:
             return None

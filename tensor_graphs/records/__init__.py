@@ -7,7 +7,7 @@ Read first: rows.py, schema.py (the tables), database.py (writing), measurements
 work_queue.py, upkeep.py (check, trust, vacuum, stats), sound.py (impossible rows), migrating.py (a new or older file).
 Words: trace = one measurement; verdict = summary of all traces of one implementation on one workload in one environment.
 
-SQLAlchemy is imported by the first `open_database`, so naming rows costs nothing at start.
+SQLAlchemy is imported by the first `open_database`, so importing the row classes costs nothing at start.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 
 
 def open_database(target: str | Path | None = None, **options: Any) -> Database:
-    """Open (and create or migrate when needed) the benchmark database: see `records.database.open_database`."""
+    """Open the benchmark database, creating or migrating it when needed: see `records.database.open_database`."""
     from tensor_graphs.records.database import open_database as open_it  # here, as SQLAlchemy takes 0.2 s to import
 
     return open_it(target, **options)

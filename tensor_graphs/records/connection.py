@@ -1,9 +1,9 @@
-"""connection: from a path or URL to a configured engine, and errors that a person can act on.
+"""connection: from a path or URL to a configured engine, with errors that name a fix.
 
-SQLite is the default: WAL, so that readers never wait; foreign keys enforced; writers take the lock with BEGIN IMMEDIATE and wait
-for it. synchronous=NORMAL: a killed process loses nothing it has committed and no half row is ever seen; a power cut may lose the
-last transactions, whole. As a finished measurement leaves the queue in the transaction that stores its trace, whatever is lost that
-way is still in the queue, so one fsync per commit (FULL) buys nothing.
+SQLite is the default, in WAL mode, so that readers never wait; foreign keys are enforced; writers take the lock with BEGIN
+IMMEDIATE and wait for it. With synchronous=NORMAL, a killed process loses nothing that it has committed, and no half row is ever
+seen; a power cut may lose the last transactions, each entirely. A finished measurement leaves the queue in the transaction that
+stores its trace. So a measurement lost this way is still in the queue, and one fsync per commit (FULL) would gain nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tensor_graphs.regular_file import blocking
 
 
 def parse_target(target: str | Path | None) -> sa.URL:
-    """Return the URL for an argument of `open_database`. Raises UnsupportedDatabase for a scheme that is not one of ours."""
+    """Return the URL for an argument of `open_database`. Raises UnsupportedDatabase for an unsupported URL scheme."""
     if target is None:
         target = default_target()
     text = str(target)
@@ -61,8 +61,8 @@ _POSTGRES = "postgresql://USER@HOST/NAME"
 
 
 def without_password(url: str) -> str:
-    """Return a URL as it is shown, whether it can be parsed or not: up to the last @, what follows the user's name may be the
-    password.
+    """Return a URL with its passwords hidden, whether it can be parsed or not: everything between the user's name and the last @
+    may be the password.
 
     >>> without_password("postgresql://fleet:se/cr@et@host:abc/m?sslpassword=x&user=y")
     'postgresql://fleet:***@host:abc/m?sslpassword=***&user=y'
@@ -71,9 +71,9 @@ def without_password(url: str) -> str:
 
 
 def prepare_file(path: Path, *, create: bool = True, make_folder: bool = True) -> None:
-    """Make the parent folder and refuse a path that can hold no database, before SQLite says only "unable to open".
+    """Create the parent folder and refuse a path that can hold no database, before SQLite reports only "unable to open".
 
-    create=False: nothing is made, and a file that is not there is refused. make_folder=False: so is one whose folder is not there.
+    create=False: nothing is created, and a missing file is refused. make_folder=False: a file in a missing folder is refused.
     """
     if path.is_dir():
         raise DatabasePathError(
@@ -121,8 +121,8 @@ def no_database(location: str) -> NoDatabase:
 
 
 def _cannot_be_written(file: Path) -> bool:
-    """Return whether SQLite could not even read the file in the usual way, since it makes files next to it, and nobody else writes
-    it."""
+    """Return whether SQLite has to open the file as immutable: it or its folder, where SQLite creates files, cannot be written, and
+    no other process is writing it."""
     alone = not Path(f"{file}-wal").exists()
     return alone and file.is_file() and not (os.access(file, os.W_OK) and os.access(file.parent, os.W_OK))
 
@@ -165,7 +165,7 @@ def connect(url: sa.URL, busy_seconds: float) -> Engine:
 
 
 def stored_revision(connection: Connection, location: str) -> str | None:
-    """Return the schema's revision; None for an empty database. Raises CorruptDatabase for one of another program."""
+    """Return the schema revision; None for an empty database. Raises CorruptDatabase for a database of another program."""
     tables = set(sa.inspect(connection).get_table_names())
     if "alembic_version" not in tables:
         if tables:

@@ -1,4 +1,4 @@
-"""database: every write to the benchmark database, each one transaction.
+"""database: all writing to the benchmark database; each write is one transaction.
 
 Opening, locking and durability are in connection.py, reading in measurements.py and queries.py, workers' claims in work_queue.py,
 and maintenance in upkeep.py.
@@ -55,10 +55,9 @@ def open_database(
     """Open the benchmark database; create it, or migrate it to this version's schema, when needed.
 
     target: a path, ":memory:", a URL (sqlite:///…, postgresql+psycopg://…), or None for `default_target()` (TENSOR_GRAPHS_DB, else
-    the user's data folder). create=False: for reading only, so that a mistyped path makes no empty database. make_folder=False: for
-    a path that a person typed, whose folder has to exist.
-    Safe when several processes do it at once. Raises DatabasePathError, UnsupportedDatabase, CorruptDatabase, SchemaMismatch,
-    DatabaseReadOnly, DatabaseBusy.
+    the user's data folder). create=False: open an existing database only, so that a mistyped path creates none. make_folder=False:
+    the folder has to exist, for a path that a person typed. Safe when several processes call it simultaneously. Raises
+    DatabasePathError, UnsupportedDatabase, CorruptDatabase, SchemaMismatch, DatabaseReadOnly, DatabaseBusy.
     """
     url = parse_target(target)
     if url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:"):
@@ -81,7 +80,7 @@ _open: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
 BESIDE = ("-wal", "-shm", "-journal")
-"""suffixes of the files that SQLite keeps next to a database"""
+"""Suffixes of the files that SQLite keeps next to a database."""
 
 
 def _same_file(one: Path, other: Path) -> bool:
@@ -92,7 +91,7 @@ def _same_file(one: Path, other: Path) -> bool:
 
 
 class Database:
-    """An open benchmark database. Threads may share it; a forked child gets fresh connections by itself."""
+    """An open benchmark database. Threads may share it; a forked child process gets fresh connections by itself."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -106,12 +105,12 @@ class Database:
 
     @property
     def location(self) -> str:
-        """File, or URL with its password hidden."""
+        """Path of the file, or URL with its password hidden."""
         url = self.engine.url
         return (url.database or ":memory:") if self.is_sqlite else without_password(url.render_as_string())
 
     def is_in(self, file: Path) -> bool:
-        """Return whether `file`, by any path or link, is this database's file, or one that SQLite has next to it."""
+        """Return whether `file`, by any path or link, is this database's file, or one that SQLite keeps next to it."""
         if not self.is_sqlite:
             return False
         with self.reading() as connection:  # SQLite knows best which file it has opened
@@ -128,11 +127,11 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        """Give every connection back. The object may be used again and reconnects."""
+        """Close all connections. The object may be used again and then reconnects."""
         self.engine.dispose()
 
     def _forked(self) -> None:
-        """Reset in a forked child: SQLite connections must be neither used nor closed, so they are stored and never touched."""
+        """Replace the connections in a forked child. The old ones are kept, as they must be neither used nor closed."""
         self._abandoned.append(self.engine.pool)
         self.write_lock = threading.RLock()  # a thread that does not exist in the child may have held the old one
         self.engine.dispose(close=False)
@@ -141,12 +140,12 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Context manager: a connection in a read transaction: one consistent view of the database."""
+        """Context manager: yield a connection in a read transaction, which has one consistent view of the database."""
         with self._transaction(write=False) as connection:
             yield connection
 
     def writing(self) -> contextlib.AbstractContextManager[Connection]:
-        """Return a context manager: a connection in a write transaction, which is stored whole, or on any error not at all."""
+        """Return a context manager with a connection in a write transaction: all of it is stored, or on any error nothing."""
         return self._transaction(write=True)
 
     @contextlib.contextmanager
@@ -168,7 +167,7 @@ class Database:
                 raise explained from error
 
     def _meaning(self, error: BaseException) -> Exception | None:
-        """Return the error to raise for an error inside of a transaction; None where it is clear by itself."""
+        """Return the error to raise in place of one inside a transaction; None where that one is clear by itself."""
         if isinstance(error, (exc.DBAPIError, sqlite3.Error)):
             from tensor_graphs.records.driver_errors import explain  # a door: of transactions that fail
 
@@ -187,7 +186,7 @@ class Database:
                                "  fix: `tg db check` looks for more, and with --remove takes such rows out")
 
     def _wrong_value(self) -> str | None:
-        """Describe the first value that its column cannot hold, if there is one: asked when a value read made no sense."""
+        """Return a text about the first value that its column cannot hold, None without one. Called after a failed read."""
         from tensor_graphs.records.unstorable_values import wrong_values  # the same door
 
         with contextlib.suppress(exc.SQLAlchemyError, sqlite3.Error), self.engine.connect() as connection:
@@ -201,19 +200,19 @@ class Database:
     # -- schema ------------------------------------------------------------------------------------------------------
 
     def revision(self) -> str | None:
-        """Return the schema revision stored in the database, or None for one that has no tables of ours."""
+        """Return the schema revision stored in the database, or None for a database without tables of this package."""
         with self.reading() as connection:
             return stored_revision(connection, self.location)
 
     # -- what a trace refers to --------------------------------------------------------------------------------------
 
     def ensure_graph(self, graph: GraphRecord) -> int:
-        """Return the row id of a canonical graph, stored if it was not. The first text stored under a structural key stays."""
+        """Store a canonical graph unless its structural key is stored (then its text stays unchanged); return its row id."""
         with self.writing() as connection:
             return self._graph(connection, graph)
 
     def ensure_definition(self, definition: DefinitionRecord) -> int:
-        """Bind a name to a canonical graph. Raises MissingRecord when that graph was never stored."""
+        """Bind a name to a canonical graph; return the row id. Raises MissingRecord when that graph was never stored."""
         with self.writing() as connection:
             graph_id = self._graph_id(connection, definition.graph_key, f"definition {definition.name!r}")
             model = schema.DefinitionRow
@@ -223,20 +222,20 @@ class Database:
                                        verbatim=definition.verbatim, created=_now())
 
     def ensure_implementation(self, implementation: ImplementationRecord) -> int:
-        """Return the row id of an implementation, stored with its sources if it was not.
+        """Store an implementation with its sources unless it is stored; return its row id.
 
-        Raises MissingRecord for an unknown graph, InvalidRecord when the source hash is known under another name.
+        Raises MissingRecord for an unknown graph, InvalidRecord when the source hash is stored under another name.
         """
         with self.writing() as connection:
             return self._implementation(connection, implementation)
 
     def ensure_environment(self, environment: Environment) -> int:
-        """Return the row id of an environment, stored if it was not."""
+        """Store an environment unless it is stored; return its row id."""
         with self.writing() as connection:
             return self._environment(connection, environment)
 
     def ensure_workload(self, workload: WorkloadRecord) -> int:
-        """Return the row id of a workload, stored if it was not. Raises MissingRecord when its graph was never stored."""
+        """Store a workload unless it is stored; return its row id. Raises MissingRecord when its graph was never stored."""
         with self.writing() as connection:
             return self._workload(connection, workload)
 
@@ -244,8 +243,8 @@ class Database:
         self, key: str, places: Sequence[Any], graphs: Iterable[GraphRecord], recipes: Iterable[ImplementationRecord]
     ) -> None:
         """Store the result of a search for recipes (`schema.RecipeSearch`), with the graphs and recipes that it names: all of it,
-        or on any error nothing. It replaces the earlier result of this key. These recipes need no trust: where one was imported,
-        its sources are replaced."""
+        or on any error nothing. It replaces the earlier result of this key. These recipes need no trust: sources of an imported one
+        are replaced."""
         search, source = schema.RecipeSearch, schema.ImplementationSource
         with self.writing() as connection:
             for graph in graphs:
@@ -262,18 +261,17 @@ class Database:
     # -- traces ------------------------------------------------------------------------------------------------------
 
     def add_trace(self, trace: TraceRecord) -> int:
-        """Store one trace, and what it refers to; returns its row id. Raises MissingRecord when its graph was never
-        stored."""
+        """Store one trace, and what it refers to; return its row id. Raises MissingRecord when its graph was never stored."""
         return self.add_traces([trace])[0]
 
     def add_traces(self, traces: Iterable[TraceRecord]) -> tuple[int, ...]:
-        """Store many traces in one transaction: all of them, or on any error none."""
+        """Store many traces in one transaction, all of them, or on any error none; return their row ids."""
         ready = list(traces)  # before the lock is taken: the iterable may be slow, or use the database itself
         with self.writing() as connection:
             return self.add_traces_in(connection, ready)
 
     def add_constants(self, environment: Environment, constants: Iterable[DeviceConstant]) -> None:
-        """Store measured properties of devices (bandwidth, flop/s, latency); the newest of a name counts."""
+        """Store measured properties of devices (bandwidth, flop/s, latency); of each name the newest counts."""
         with self.writing() as connection:
             row = self._environment(connection, environment)
             values = [{"environment_id": row, "device": constant.device, "name": constant.name, "value": constant.value,
@@ -286,8 +284,8 @@ class Database:
     # -- the profile queue -------------------------------------------------------------------------------------------
 
     def enqueue(self, *requests: ProfileRequest) -> int:
-        """Request measurements; return how many were new. Asking again raises the priority, and revives a request that was
-        abandoned; it changes nothing else."""
+        """Request measurements; return how many were new. A repeated request only raises the priority, and revives a request that
+        was abandoned."""
         queue = schema.ProfileQueue
         new = 0
         with self.writing() as connection:
@@ -317,7 +315,7 @@ class Database:
         return dialect.insert(model)
 
     def _get_or_insert(self, connection: Connection, model: Any, match: Any, **values: Any) -> int:
-        """Return the row's id. Select first: nearly always the row is there. ON CONFLICT covers the race that PostgreSQL allows."""
+        """Return the row's id, inserting it if it is missing. ON CONFLICT covers the race that PostgreSQL allows."""
         select = sa.select(model.id).where(match)
         row = connection.execute(select).scalar()
         if row is None:
@@ -386,8 +384,8 @@ class Database:
             connection.execute(self._insert(schema.ImplementationSource).values(**values).on_conflict_do_nothing())
 
     def _vouch(self, connection: Connection, implementation: int, sources: Sequence[SourceRecord]) -> bool:
-        """Trust the code that a caller hands in as trusted: imported sources that differ are replaced. Return False where a source
-        still waits for trust."""
+        """Trust an implementation if the caller passes trusted sources, which replace imported ones that differ. Return False where
+        a source still waits for trust."""
         if not connection.execute(sa.select(untrusted(implementation))).scalar():
             return True
         if not sources or not all(source.trusted for source in sources):
@@ -423,7 +421,7 @@ class Database:
         return row_id
 
     def _recall(self, connection: Connection, workloads: Iterable[WorkloadRecord]) -> None:
-        """Look up many workloads in a few statements, which else take one each."""
+        """Look up the ids of many workloads in a few statements, instead of one each."""
         model = schema.Workload
         unknown = list({workload.key for workload in workloads if ("workload", workload.key) not in self._ids})
         for keys in in_batches(unknown):
@@ -431,7 +429,7 @@ class Database:
             self._ids.update({("workload", key): row for key, row in connection.execute(select)})
 
     def add_traces_in(self, connection: Connection, traces: Sequence[TraceRecord]) -> tuple[int, ...]:
-        """Add traces inside of a write transaction, as `add_traces`."""
+        """Add traces inside a write transaction, as `add_traces` does; return their row ids."""
         table = schema.BenchmarkTrace
         _require_dated(connection, *(trace.timestamp for trace in traces if trace.timestamp is not None))
         self._recall(connection, (trace.workload for trace in traces))
@@ -467,25 +465,25 @@ def untrusted(implementation_id: Any) -> Any:
 
 
 def environment_key(environment: Environment | str) -> str:
-    """Return the key of an environment given as itself or as its key."""
+    """Return the key of an environment, which is given as an Environment or as its key."""
     return environment if isinstance(environment, str) else environment.key()
 
 
 def text_hash(text: str) -> str:
-    """Return the identity of a source's text, as in `content_sha256`."""
+    """Return the hash of a source's text, as in the column `content_sha256`."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()  # half a pair in a damaged file is a text too
 
 
 def in_batches(items: Collection[Any]) -> Iterator[list[Any]]:
-    """Yield as many at a time as one statement takes."""
+    """Yield the items in lists of as many as one statement takes."""
     left = iter(items)
     while batch := list(islice(left, LOOKED_UP)):
         yield batch
 
 
 def latest_timestamp(connection: Connection | None = None) -> datetime:
-    """Return the latest date of a measurement: now, and a day for clocks that are wrong. As the newest row counts, one from the
-    future would count for ever. connection: to a server, whose clock is asked then."""
+    """Return the latest valid date of a measurement: now plus a day, for wrong clocks. As the newest row counts, one dated in the
+    future would count for ever. connection: if to a server, its clock is read."""
     now = _now()
     if connection is not None and connection.dialect.name != "sqlite":
         now = connection.execute(sa.select(sa.func.now())).scalar_one()
@@ -493,7 +491,7 @@ def latest_timestamp(connection: Connection | None = None) -> datetime:
 
 
 def _require_dated(connection: Connection, *timestamps: datetime) -> None:
-    """Raise InvalidRecord where the clock of this machine is ahead of the server's."""
+    """Raise InvalidRecord for a timestamp later than `latest_timestamp`: this machine's clock is ahead of the server's."""
     latest = latest_timestamp(connection)
     if (ahead := max(timestamps, default=latest)) > latest:
         raise InvalidRecord(f"a measurement is dated {ahead.isoformat(timespec='seconds')}, and the latest that can be here is "

@@ -1,4 +1,4 @@
-"""driver_errors: errors of a database's driver, explained to people."""
+"""driver_errors: this package's errors, with a fix, for the errors of a database driver."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _SERVER: tuple[tuple[tuple[str, ...], type[DatabaseError], str, str], ...] = (
 
 
 def explain(location: str, cause: BaseException | None, error: Exception) -> DatabaseError:
-    """Return the error that explains a driver's error."""
+    """Return this package's error for a driver's error, with the cause and a fix. location: of the database."""
     if isinstance(cause, sqlite3.Error):
         name, meanings = getattr(cause, "sqlite_errorname", None) or "", _MEANING
     else:

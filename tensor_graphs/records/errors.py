@@ -1,5 +1,4 @@
-"""errors: what can go wrong between a measurement and the file it is kept in; each message names the file and the
-fix."""
+"""errors: errors between a measurement and the database file that stores it; each message names the file and the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from tensor_graphs.errors import TensorGraphsError
 
 
 class DatabaseError(TensorGraphsError):
-    """The benchmark database could not do what was asked."""
+    """The benchmark database could not do what was requested; the base of the other classes."""
 
 
 class DatabasePathError(DatabaseError):
@@ -15,7 +14,7 @@ class DatabasePathError(DatabaseError):
 
 
 class NoDatabase(DatabasePathError):
-    """There is no database where one was to be asked."""
+    """No database exists at the location from which rows were to be read."""
 
 
 class UnsupportedDatabase(DatabaseError):
@@ -31,11 +30,11 @@ class SchemaMismatch(DatabaseError):
 
 
 class DatabaseReadOnly(DatabaseError):
-    """The database can be read and not written."""
+    """The database can be read but not written."""
 
 
 class DatabaseFull(DatabaseError):
-    """There is no room left for the row."""
+    """The disk has no room left for a row."""
 
 
 class DatabaseBusy(DatabaseError):
@@ -47,7 +46,7 @@ class InvalidRecord(DatabaseError):
 
 
 class ExportError(DatabaseError):
-    """A file cannot be exported to, or it is not a whole export."""
+    """An export file cannot be written, or a file to import is no complete export."""
 
 
 class MissingRecord(DatabaseError):

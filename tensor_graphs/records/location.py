@@ -1,4 +1,4 @@
-"""location: where the benchmark database is, without opening it."""
+"""location: the location of the benchmark database, found without opening it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 VARIABLE = "TENSOR_GRAPHS_DB"
-"""names the database, by path or URL, where no argument does: of the command line and of the Python API alike"""
+"""Environment variable that names the database, by path or URL, where no argument does; the command line and Python read it."""
 
 
 def default_path() -> Path:
@@ -17,12 +17,11 @@ def default_path() -> Path:
 
 
 def default_target() -> str | Path:
-    """Return the default target of `open_database()`: TENSOR_GRAPHS_DB, else `default_path()`. The variable is read at every call.
-    """
+    """Return the default target of `open_database()`: TENSOR_GRAPHS_DB, read at every call, or else `default_path()`."""
     return os.environ.get(VARIABLE, default_path())
 
 
 def file_of(target: str | Path | None) -> Path | None:
-    """Return the file of a database that is named by a path, or is the default one (None); None where it is named by a URL."""
+    """Return the file of a database given by a path, or by None for the default one; None for a database given by a URL."""
     text = str(default_target() if target is None else target)
     return None if "://" in text or text == ":memory:" else Path(text).expanduser()

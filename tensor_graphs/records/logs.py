@@ -1,4 +1,4 @@
-"""logs: what a run printed, as a row keeps it, and the one line of it that says why something failed."""
+"""logs: the printed output of a run, as a row stores it, and the one line of it that explains a failure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import re
 import zlib
 
 LOG_BYTES = 256 * 1024
-"""of a longer log the first and the last half are kept"""
+"""Longest log that is stored entirely; of a longer one the first and the last half of this are stored."""
 
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File ".*", line \d+')
 
 
 def compress_log(text: str) -> bytes | None:
-    """Compress with zlib over UTF-8; None for an empty log. Of more than LOG_BYTES only both ends are stored, with a line between.
-    """
+    """Return a log compressed with zlib over UTF-8, None for an empty log. A log longer than LOG_BYTES is cut in the middle."""
     if not text:
         return None
     data = text.encode("utf-8", "replace")
@@ -25,13 +24,13 @@ def compress_log(text: str) -> bytes | None:
 
 
 def decompress_log(data: bytes | None) -> str:
-    """Return the text of a log from `compress_log` (cut characters replaced)."""
+    """Return the text of a log compressed by `compress_log` (with replacements for characters that were cut)."""
     return "" if data is None else zlib.decompress(data).decode("utf-8", "replace")
 
 
 def reason_of(log: str) -> str:
-    """Return the one line of a log that explains a failure: its first; of one that begins with a Python traceback, or in the midst
-    of one (a log may have lost its beginning), what was raised at last.
+    """Return the one line of a log that explains a failure: its first line, or, if it begins with or inside a Python traceback (a
+    log may have lost its beginning), the exception raised last.
 
     >>> reason_of("Traceback (most recent call last):\\n  File \\"k.py\\", line 1\\nValueError: no room\\n  fix: less\\n")
     'ValueError: no room'

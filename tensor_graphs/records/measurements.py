@@ -1,15 +1,14 @@
-"""measurements: times, verdicts and constants of an environment, as the compiler reads them before it chooses.
+"""measurements: times, verdicts and constants of an environment, read by the compiler before it chooses kernels.
 
 An implementation is eligible on a workload in an environment (`KnownTime.usable`) if
-- a PASSED trace with a time and an error is there;
-- the worst error ever judged there is `<= tolerance` (so NaN and "never judged" fail). An INCORRECT_NUMERICAL trace counts with its
-error if that error explains the verdict (it is above the tolerance it was judged at, so a looser one may still be met), else as
-infinite;
-- no trace there refutes it (wrong shape, wrong dtype, mutated input): such code must change, and its source hash too;
-- its newest trace there is neither a crash, a time-out, nor an implausible time;
+- it has a PASSED trace with a time and an error;
+- the worst error ever judged is `<= tolerance` (so NaN and "never judged" fail). An INCORRECT_NUMERICAL trace counts with its
+error if that is above the tolerance of the verdict (a looser tolerance may still be met), else as infinite;
+- no trace refutes it (wrong shape, wrong dtype, mutated input): such code must change, and its source hash too;
+- its newest trace is neither a crash, a time-out, nor an implausible time;
 - none of its sources is untrusted.
-The time is that of the PASSED traces of the requested kind, as `counting` combines them. Naming the current verifier leaves out the
-rows of outdated ones. Queries of people are in queries.py.
+Its time is chosen by `counting` from the PASSED traces of the requested kind. With the current verifier as an argument, rows of
+outdated verifiers are left out. Queries for people are in queries.py.
 """
 
 from __future__ import annotations
@@ -43,20 +42,20 @@ _NUMBERS = frozenset((float, int, type(None)))
 COMPARED = ("PASSED", "INCORRECT_NUMERICAL")  # the candidate ran to its end and its output was compared
 
 AGREE = 1.25
-"""rows of one kernel agree with the lowest of them up to this factor; what is above was disturbed"""
+"""Factor up to which times of one kernel agree with the lowest of them; a longer time counts as disturbed."""
 
 NEARBY = 64
-"""rows: a profile stores no more in the time within which it matters"""
+"""Number of neighbouring rows read: a profile stores no more within the time that matters (`in_busy_times`)."""
 
 
 class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, and thousands are made at start
     """Summary of all traces of one implementation on one workload in one environment.
 
-    status: of the newest trace of any kind. passed: a PASSED trace with an error is there. refuted: see this module's text.
-    worst_relative_error: the largest judged error; None if nothing was ever compared.
-    median_ms: of the PASSED trace of the requested kind that counts (`counting`; None: never timed that way). trace_id: that trace,
-    or the newest one; `evidence` gives all of it: spread, speed-up, age.
-    times, agreeing: PASSED traces of that kind, and those of them that agree. failures: traces since the last that passed.
+    status: of the newest trace of any kind. passed: there is a PASSED trace with an error. refuted: see the module docstring.
+    worst_relative_error: the largest judged error; None if nothing was ever compared. median_ms: of the PASSED trace of the
+    requested kind that counts (`counting`), None without such traces. trace_id: that trace, or the newest one; `evidence` returns
+    all of it: spread, speed-up, age. times, agreeing: number of PASSED traces of that kind, and of those that agree with the
+    lowest. failures: number of traces since the last that passed.
     """
 
     source_hash: str
@@ -73,19 +72,19 @@ class KnownTime(NamedTuple):  # a dataclass takes five times as long to make, an
 
     @property
     def only_timed(self) -> bool:
-        """True where nothing was compared: it ran in its place in a graph, which gives its time and not whether it is right."""
+        """True where nothing was compared: it ran as part of a graph, which gives a time but no verdict."""
         return self.status == "PASSED" and self.worst_relative_error is None and not (self.passed or self.refuted)
 
     def usable(self, tolerance: float) -> bool:
-        """Return whether this may be chosen at `tolerance`, by the rule of `best_implementation`; False for NaN on either side."""
+        """Return whether this may be chosen at `tolerance`, by the rule of the module docstring; False for NaN on either side."""
         error = self.worst_relative_error
         judged = error is not None and error <= tolerance
         return judged and self.median_ms is not None and self.passed and not self.refuted and self.status in COMPARED
 
 
 class Counting(NamedTuple):
-    """The time that counts of several times of a kernel on one workload in one environment. agreeing: times that agree with the
-    lowest."""
+    """The one of several times of a kernel, on one workload in one environment, that counts. agreeing: number of times that agree
+    with the lowest."""
 
     median_ms: float
     trace_id: int
@@ -94,13 +93,13 @@ class Counting(NamedTuple):
 
 
 def counting(times: Sequence[tuple[float, int]]) -> Counting:
-    """Return, of at least one (median [ms], trace id), the oldest first, the middle one of those that agree with the lowest (of two
-    the lower; of equal ones the newest).
+    """Return the median one of the times that agree with the lowest (of two the lower; of equal ones the newest). times: at least
+    one (median [ms], trace id), the oldest first.
 
-    Whatever happens on a machine slows a kernel down and never speeds it up, so a row from a quiet moment replaces slower ones, in
-    any order and however many. Not the lowest itself, which would reward luck. Times that are too good are not looked for here: the
-    judge does before it stores one (it measures twice what is ten times below the best known, and refuses what the device cannot
-    do). The view `leaderboard` has the same rule in SQL.
+    Disturbances slow a kernel down and never speed it up, so a time from a quiet moment replaces slower ones, in any order and
+    however many. The lowest itself would reward luck. Times that are too good are rejected by the judge before it stores them (it
+    measures again what is ten times below the best on file, and refuses what the device cannot do). The view `leaderboard` has the
+    same rule in SQL.
 
     >>> counting([(8.7, 1), (0.31, 2), (0.3, 3), (0.32, 4)])
     Counting(median_ms=0.31, trace_id=2, lowest=0.3, agreeing=3)
@@ -116,10 +115,9 @@ def counting(times: Sequence[tuple[float, int]]) -> Counting:
 def latest_traces(
     database: Database, environment: Environment | str, kind: TraceKind = "cold", *, verifier: str | None = None
 ) -> dict[tuple[str, str], KnownTime]:
-    """Return everything measured in one environment, one row per (source hash, workload key).
+    """Return everything measured in one environment, one summary per (source hash, workload key).
 
-    Implementations that failed are included, with `usable() == False`, so that they are not asked for again. Untrusted ones are
-    not.
+    Implementations that failed are included, with `usable() == False`, so that nobody requests them again. Untrusted ones are not.
     """
     with database.reading() as connection:
         times = list(_known(connection, (measured_in(environment),), kind, verifier))
@@ -129,7 +127,7 @@ def latest_traces(
 def times_at(
     database: Database, workload_key: str, kind: TraceKind, *, verifier: str | None = None
 ) -> tuple[tuple[str, KnownTime], ...]:
-    """Return (environment key, summary) of every implementation that was measured on a workload, anywhere."""
+    """Return (environment key, summary) of every implementation measured on a workload, in any environment."""
     at = BenchmarkTrace.workload_id == sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
     with database.reading() as connection:
         times = list(_known(connection, (at,), kind, verifier))
@@ -148,7 +146,7 @@ def workloads(database: Database, keys: Iterable[str]) -> dict[str, tuple[str, d
 
 
 def why_failed(database: Database, environment: Environment | str, source_hash: str, workload_key: str) -> str:
-    """Return the line of the log that explains why an implementation last did not pass on a workload here; "" where none."""
+    """Return the line of the log that explains the last failure of an implementation on a workload in this environment, or ""."""
     trace = BenchmarkTrace
     at = sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
     # the index's own words, not a parameter, so that SQLite knows that the index of failures applies
@@ -172,13 +170,13 @@ def constants(database: Database, environment: Environment | str, device: str = 
 
 
 def trace_conditions(database: Database, *trace_ids: int) -> dict[int, dict[str, Any]]:
-    """Return the conditions stored with these traces (docs/profiling.md has the keys), by trace id; ids that do not exist are left
-    out."""
+    """Return the conditions stored with these traces (docs/profiling.md lists their keys), by trace id, without ids that do not
+    exist."""
     return {trace_id: dict(conditions) for trace_id, (_, conditions) in circumstances(database, *trace_ids).items()}
 
 
 def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[datetime, Mapping[str, Any]]]:
-    """Return when these traces were measured, and their conditions, by trace id; ids that do not exist are left out."""
+    """Return (time of measurement, conditions) of these traces, by trace id, without ids that do not exist."""
     result: dict[int, tuple[datetime, Mapping[str, Any]]] = {}
     with database.reading() as connection:
         for start in range(0, len(trace_ids), 500):
@@ -189,10 +187,10 @@ def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[dateti
 
 
 def in_busy_times(database: Database, *trace_ids: int, seconds: float) -> frozenset[int]:
-    """Return those of these times that were stored within `seconds` of a disturbed row of the same machine, as were all rows of the
-    same implementation, workload, environment and kind that agree with them.
+    """Return those of these times that are in doubt: stored within `seconds` of a disturbed row of the same machine, as were all
+    rows of the same implementation, workload, environment and kind that agree with them.
 
-    Reads the NEARBY rows before and after each, whose ids are about in the order of time.
+    Reads the NEARBY rows before and after each; ids are about in the order of time.
     """
     trace, other = BenchmarkTrace, aliased(BenchmarkTrace)
     when = sa.select(trace.id, trace.timestamp, EnvironmentRow.hardware_name).join(EnvironmentRow)
@@ -221,7 +219,7 @@ def in_busy_times(database: Database, *trace_ids: int, seconds: float) -> frozen
 
 
 def _ranges(ids: Iterable[int], wide: int) -> list[tuple[int, int]]:
-    """Return ranges from `wide` before each to `wide` after it; overlapping ones are merged.
+    """Return the ranges from `wide` below to `wide` above each id, overlapping ones merged.
 
     >>> _ranges([20, 3, 5], 2)
     [(1, 7), (18, 22)]
@@ -263,7 +261,7 @@ _JudgedRow = tuple[int, int, int, int, str, float | None, float | None]
 
 @lru_cache(maxsize=8)  # building it takes as long as fetching a hundred rows
 def _judged(kind: str | None) -> Any:
-    """Query environment, workload, implementation, trace, status, error, and the median (None if it is of another kind)."""
+    """Return the query for environment, workload, implementation, trace, status, error, and median (None if of another kind)."""
     trace = BenchmarkTrace
     median = trace.median_ms if kind is None else sa.case((trace.kind == kind, trace.median_ms))
     error = sa.case((_MISJUDGED, sa.literal(math.inf)), else_=trace.max_relative_error)
@@ -278,8 +276,8 @@ _UNTRUSTED = {"sqlite": "trusted IS 0", "postgresql": "trusted IS false"}  # as 
 
 def _known(connection: Connection, conditions: tuple[Any, ...], kind: str | None, verifier: str | None, *,
            trusted_only: bool = True) -> Iterator[tuple[int, KnownTime]]:
-    """Yield (environment row, summary) of every implementation on every workload in every environment that meets the conditions,
-    which name columns of `benchmark_traces` alone."""
+    """Yield (environment row, summary) for every implementation, workload and environment that meet the conditions, which may use
+    columns of `benchmark_traces` alone."""
     select = _judged(kind).where(*conditions)
     if verifier is not None:
         select = select.where(BenchmarkTrace.verifier == verifier)
@@ -353,13 +351,13 @@ def verdicts(connection: Connection, conditions: tuple[Any, ...], kind: str | No
 
 
 def _plain(result: Any) -> list[Any]:
-    """Return the driver's own tuples, of columns that need no conversion: an SQLAlchemy row each would take 4 ms per 1000."""
+    """Return the driver's tuples, for columns that need no conversion: SQLAlchemy rows would take 4 ms more per 1000."""
     return list(result.cursor.fetchall())
 
 
 def _listed(connection: Connection, query: str, ids: Iterable[int]) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of `query IN (these row ids)`. The numbers are written out: a parameter each takes longer, and their number is
-    limited."""
+    """Yield the rows of `query IN (these row ids)`. The ids are written into the query, as parameters take longer and are limited
+    in number."""
     ordered = sorted(ids)
     for start in range(0, len(ordered), _LISTED):
         numbers = ",".join(map(str, ordered[start : start + _LISTED]))

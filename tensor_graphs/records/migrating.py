@@ -1,4 +1,4 @@
-"""migrating: the schema of a database that is new, or of an older version of this package, becomes today's."""
+"""migrating: bring a database that is new, or of an older version of this package, to the current schema."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADVISORY_LOCK = 0x7467_7265_6373  # PostgreSQL: one migration at a time; the num
 def migrate(engine: Engine, writing: Callable[[], AbstractContextManager[Connection]], location: str) -> None:
     """Write the newest schema into an empty database, or run the migrations of an older one. writing: begins a write transaction.
 
-    Safe when several processes do it at once. Raises SchemaMismatch, CorruptDatabase, and what `writing` raises.
+    Safe when several processes call it simultaneously. Raises SchemaMismatch, CorruptDatabase, and whatever `writing` raises.
     """
     is_sqlite = engine.dialect.name == "sqlite"
     if is_sqlite:
@@ -51,9 +51,9 @@ def migrate(engine: Engine, writing: Callable[[], AbstractContextManager[Connect
 
 
 def enter_wal(connection: sqlite3.Connection) -> None:
-    """Switch the file to write-ahead logging, if it is not. It stays so; called only for a file known to be ours.
+    """Switch the file to write-ahead logging for good, unless it uses that already. Call it only for a file of this package.
 
-    SQLite does not wait for the lock here, so two processes that create one file must retry.
+    SQLite does not wait for the lock for this switch, so two processes that create one file must retry.
     """
     if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
         return
@@ -71,8 +71,8 @@ def enter_wal(connection: sqlite3.Connection) -> None:
 def create_schema(connection: Connection) -> None:
     """Write the newest schema into an empty database, on a connection that holds the write lock.
 
-    From the models, and without Alembic: its import and the migrations take as long as all else that a first use does. A test
-    holds what the migrations make to the same.
+    It is created from the models, without Alembic, whose import and migrations take as long as the rest of a first use. A test
+    compares it with the result of the migrations.
     """
     schema.Base.metadata.create_all(connection, checkfirst=False)
     create_views(connection)

@@ -1,14 +1,14 @@
-"""portable: the whole database as one file that can be carried elsewhere, and merging such a file into another database.
+"""portable: export the entire database to one file that can be carried elsewhere, and merge such a file into another database.
 
 Two forms. `.jsonl.gz` (or `.jsonl`): text; one header line with the schema's version and the row counts, one line `[table, row]`
-per row, parents first, and an end line, without which the file counts as cut. `.sqlite`: a database file, copied in one go.
+per row, parents first, and an end line, without which the file counts as cut. `.sqlite`: a copy of the database file.
 
-A merge goes by natural keys, so that a second import of a file adds nothing: structural keys, signatures, workload and environment
-keys; a trace is known when a trace with the same content is there. Row ids in a file only tie its own rows together. Everything
-happens in one transaction. Texts, sources and trust that are already here win.
+A merge compares natural keys (structural keys, signatures, workload and environment keys), so that a second import of a file adds
+nothing; a trace is known when a trace with equal content is stored. Row ids in a file only connect its rows with each other. The
+merge is one transaction. Texts, sources and trust that are already stored win over those of the file.
 
-Three values belong to one place, and are set again in the other: whether a source is trusted (a new one is not, unless the same
-text is installed here), where it came from (the file, if the row names none), and who holds a request. All else is copied
+Three values belong to one database and are set again by an import: whether a source is trusted (a new one is not, unless the same
+text is installed on this machine), its origin (the file, if the row names none), and who holds a request. All else is copied
 unchanged.
 """
 
@@ -45,17 +45,17 @@ from tensor_graphs.regular_file import open_regular
 
 FORMAT = "tensor_graphs benchmark database"
 VERSION = 1
-"""of the lines in a text export; the schema's own version is stored next to it"""
+"""Version of the line format of a text export; the schema's version is stored next to it."""
 
 HEADER = b'{"format":' + json.dumps(FORMAT).encode()
-"""how the first line of an export begins"""
+"""Beginning of the first line of a text export."""
 
 TEXT_SUFFIXES = (".jsonl.gz", ".jsonl")
 FILE_SUFFIXES = (".sqlite", ".db")
 MOST_LINE = 1 << 28
-"""bytes of a line of text: a damaged archive may unpack to one that no memory holds"""
+"""Most bytes of one line of text, as a damaged archive may unpack to a line larger than memory."""
 CHUNK = 500
-"""rows looked up and stored together"""
+"""Number of rows looked up and stored together."""
 IMPORT_LOCK = 0x7467_696D_706F  # PostgreSQL: one import at a time; the number only has to be ours
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -72,20 +72,20 @@ KEYS: dict[str, tuple[str, ...]] = {
     "imported_files": ("dataset", "path"),
     "imported_lines": ("file_id", "number"),
 }
-"""table: columns that two equal rows have in common"""
+"""For each table the columns in which two rows are equal if they are the same row."""
 
 OnStep = Callable[[int, int], None]
-"""callback with how many rows are done, of how many"""
+"""Callback with (number of rows done, number of all rows)."""
 
 Installed = Callable[[str], ImplementationRecord | None]
-"""returns the implementation of a name as it is installed here, or None"""
+"""Function that returns the implementation of this name that is installed on this machine, or None."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """Result of an export. rows: per table."""
+    """Result of an export. rows: number of rows by table."""
 
     file: str
     schema: str
@@ -102,9 +102,9 @@ class ExportReport:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """Result of an import: rows per table that are new, and rows that were here already. untrusted: signature and name of each new
-    implementation whose sources wait for `trust`. installed: of each that is installed here, so needs none. left_out: of each row
-    that was left out, which and why."""
+    """Result of an import. new, known: number of rows by table that were added, and that were stored already. untrusted: signature
+    and name of each new implementation whose sources wait for `trust`; installed: of each that needs no trust, as it is installed
+    on this machine. left_out: for each row left out, a text with the reason."""
 
     file: str
     schema: str
@@ -145,7 +145,7 @@ class ImportReport:
 def export_file(
     database: Database, file: Path, on_step: OnStep = lambda done, total: None, *, replace: bool = False
 ) -> ExportReport:
-    """Write every table to a file, in the form that its suffix names. The file appears when it is whole, or not at all.
+    """Write every table to a file, in the form that its suffix names. The file appears when it is complete, or not at all.
 
     replace: an existing file may be replaced, but never the database itself. Raises ExportError for an existing file, another
     suffix, or a path that cannot be written.
@@ -171,7 +171,7 @@ def export_file(
 
 
 def _check_target(database: Database, file: Path, replace: bool) -> None:
-    """Raise ExportError where something would be lost."""
+    """Raise ExportError where writing the file would destroy something, or its folder is missing."""
     if not file.parent.is_dir():
         raise ExportError(f"{file} cannot be written: there is no folder {file.parent}\n"
                           "  fix: make it first, or name a file in a folder that is there")
@@ -213,7 +213,7 @@ def _write_text(database: Database, file: Path, name: str, on_step: OnStep) -> d
 
 
 def _write_copy(database: Database, file: Path, named: Path, on_step: OnStep) -> dict[str, int]:
-    """named: what the file will be called, for errors."""
+    """Write a database file and return its row counts. named: the final name of the file, for errors."""
     if not database.is_sqlite:
         with open_database(file) as copy, database.reading() as connection:
             counts = _counts(connection)
@@ -248,7 +248,7 @@ def _line(value: Any) -> bytes:
 
 
 def _text(value: Any) -> Any:
-    """Convert a column's value to JSON: times in ISO 8601, bytes in base64, infinities as words."""
+    """Convert a column's value to JSON: times to ISO 8601, bytes to base64, infinities to strings."""
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -267,13 +267,13 @@ def _now() -> str:
 
 def import_file(database: Database, file: Path, on_step: OnStep = lambda done, total: None, *,
                 installed: Installed = lambda name: None, reads: Reads = any_graph, sound_only: bool = False) -> ImportReport:
-    """Merge an export (either form, told apart by content) into a database: all of it, or on any error nothing.
+    """Merge an export (either form, detected by content) into a database: all of it, or on any error nothing.
 
-    installed: see `Installed`; what is installed here needs no trust. reads: see `sound.Reads`. sound_only: leave out impossible
-    rows, and those that refer to them, instead of refusing the file.
+    installed: see `Installed`; code that is installed on this machine needs no trust. reads: see `sound.Reads`. sound_only: leave
+    out impossible rows, and rows that refer to them, instead of refusing the file.
 
-    Raises ExportError for a file that is no whole export, or has such a row, SchemaMismatch for one of a newer tensor_graphs,
-    InvalidRecord when it contradicts what is stored here.
+    Raises ExportError for a file that is no complete export or has an impossible row, SchemaMismatch for one of a newer
+    tensor_graphs, InvalidRecord when it contradicts a stored row.
     """
     rule = _Rule(installed, reads, sound_only)
     try:
@@ -323,10 +323,9 @@ def _merge(database: Database, file: Path, revision: str, rows: Iterable[tuple[s
 
 
 def _vouch(database: Database, merge: _Merge, installed: Installed) -> list[int]:
-    """Put what is installed here in the place of imported sources of the same signature; return those implementations.
-
-    This runs after the merge and not in it: to ask what is installed may compile a backend, and meanwhile nobody else could write.
-    """
+    """Replace imported sources by those of the implementation of the same signature installed on this machine, if any; return the
+    ids of these. This runs after the merge's transaction: finding what is installed may compile a backend, and would block other
+    writers."""
     own_records = {row: installed(name) for row, (_, name) in merge.untrusted.items()}
     with database.writing() as connection:
         return [row for row, own in own_records.items() if own is not None and own.signature == merge.untrusted[row][0]
@@ -358,7 +357,7 @@ def _import_copy(database: Database, file: Path, on_step: OnStep, rule: _Rule) -
 
 
 class _TextReader:
-    """Rows of a text export, checked line by line. The constructor reads the header."""
+    """Reader of the rows of a text export, checked line by line. The constructor reads the header."""
 
     def __init__(self, file: Path, lines: IO[bytes]) -> None:
         self._file, self._number, self._lines = file, 0, lines
@@ -433,7 +432,7 @@ class _TextReader:
 
 
 def _reader(kind: sa.types.TypeEngine[Any]) -> Callable[[Any], Any]:
-    """Return the inverse of `_text` for a type; it raises TypeError or ValueError for anything else."""
+    """Return the inverse of `_text` for a column type; it raises TypeError or ValueError for a value of another type."""
     if isinstance(kind, schema.UtcDateTime):
         return lambda value: datetime.fromisoformat(value).astimezone(UTC)
     if isinstance(kind, sa.LargeBinary):
@@ -461,7 +460,7 @@ _READERS = {table.name: {c.name: (bool(c.nullable), _reader(c.type)) for c in ta
 
 @dataclass
 class _Merge:
-    """Rows on their way into a database. rule: of an import; without one, it is a copy of a database, unchanged."""
+    """A merge of rows into a database. rule: options of an import; None for an unchanged copy of a database."""
 
     database: Database
     connection: Connection
@@ -515,14 +514,14 @@ class _Merge:
                 self.untrusted[row["implementation_id"]] = self._names[row["implementation_id"]]
 
     def _insert(self, table: sa.Table, rows: list[Row]) -> Sequence[int]:
-        """Insert rows and return their ids; for a row that another process has just stored, the id of that one."""
+        """Insert rows and return their ids; for a row that another process has just stored, return the id of that row."""
         if self.database.is_sqlite or not any(isinstance(c, sa.UniqueConstraint) for c in table.constraints):
             return self.database._insert_many(self.connection, table, rows)
         self.connection.execute(self.database._insert(table).on_conflict_do_nothing(), rows)
         return [row for row in self._rows_here(table, rows) if row is not None]
 
     def _is_sound(self, table: sa.Table, row: Row) -> bool:
-        """Return False if the row is left out. Raises ExportError where that was not asked for."""
+        """Return whether a row is sound; False if it is left out (sound_only). Raises ExportError for it otherwise."""
         if self._sound is None or self.rule is None:
             return True
         why = self._sound.why_not(table.name, row)
@@ -540,7 +539,7 @@ class _Merge:
         return False
 
     def _adapt(self, table: sa.Table, row: Row) -> bool:
-        """Set a row's ids, trust and origin to this database's; False: it is left out, as its parent is known already."""
+        """Set a row's ids, trust and origin to this database's. Return False to leave it out, as its parent is stored already."""
         for name, parent in parents(table):
             old = row[name]
             if old is not None:
@@ -565,7 +564,7 @@ class _Merge:
         return True
 
     def _rows_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
-        """Return the id here of each row, or None; by natural key."""
+        """Return for each row the id of the stored row with the same natural key, or None."""
         names = KEYS[table.name]
         also = [table.c.name] if table.name == "implementations" else []
         keys = [tuple(row[name] for name in names) for row in rows]
@@ -584,7 +583,7 @@ class _Merge:
         return [by_key[key][0] if key in by_key else None for key in keys]
 
     def _traces_here(self, table: sa.Table, rows: list[Row]) -> list[int | None]:
-        """Return the same by all of the content. Two equal traces in a file are two traces: each row here stands for one."""
+        """Return for each trace the id of a stored one with equal content, or None; each stored trace is matched once."""
         names = KEYS[table.name]
         keys = [tuple(row[name] for name in names) for row in rows]
         if not keys or not self._last_trace:

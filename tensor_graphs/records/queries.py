@@ -1,6 +1,6 @@
-"""queries: questions about the measurements; every answer is evidence rows, never a bare choice.
+"""queries: questions of people about the measurements; every answer is rows of evidence, never a bare choice.
 
-What makes an implementation eligible is in measurements.py, with the compiler's own queries.
+The rule by which an implementation is eligible is in measurements.py, with the queries of the compiler.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from tensor_graphs.records.schema import (
 
 @dataclass(frozen=True)
 class FullTrace:
-    """One trace with everything it refers to; times in ms. max_relative_error is this trace's own; worst_relative_error is over all
-    judged traces of the same implementation on the same workload in the same environment (None in a history). description: what a
-    path runs, what a kernel assumes; computed_by: the backends of its environment, like "c+numpy"."""
+    """One trace with everything it refers to; times in ms. max_relative_error is the error of this trace; worst_relative_error is
+    the largest of all judged traces of the same implementation on the same workload in the same environment (None in a history).
+    description: what a path runs, or a kernel assumes. computed_by: the backends of its environment, like "c+numpy"."""
 
     trace_id: int
     graph_key: str
@@ -91,8 +91,8 @@ class FullTrace:
 
 @dataclass(frozen=True)
 class Failure:
-    """A trace that did not pass. reason: the line of its log that explains it (`reason_of`). newest: nothing was measured later of
-    the same implementation on the same workload in the same environment."""
+    """A trace that did not pass. reason: the line of its log that explains it (`reason_of`). newest: no later trace exists of the
+    same implementation on the same workload in the same environment."""
 
     trace: FullTrace
     reason: str
@@ -101,8 +101,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Verification:
-    """All that is known about one implementation's correctness on one workload in one environment. statuses: traces per status;
-    newest: the newest trace's status, None if there is no trace at all."""
+    """Everything on file about the correctness of one implementation on one workload in one environment. statuses: number of traces
+    by status. newest: status of the newest trace, None without traces."""
 
     statuses: Mapping[str, int]
     newest: str | None
@@ -110,7 +110,7 @@ class Verification:
     refuted: bool
 
     def within(self, tolerance: float) -> bool:
-        """Return whether it has passed, and the worst error ever seen is at most `tolerance`."""
+        """Return whether it has passed, and its worst error on file is at most `tolerance`."""
         error = self.worst_relative_error
         passed = self.statuses.get("PASSED", 0) > 0 and self.newest in COMPARED and not self.refuted
         return passed and error is not None and error <= tolerance
@@ -118,8 +118,8 @@ class Verification:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A recipe on file. graph_key, recipe_key: of the part, and of the equivalent graph, whose JSON is given. sources: by path.
-    trusted: all of them are, and none was changed since it was stored."""
+    """A recipe (a graph that means the same) on file. graph_key: of the part that it computes. recipe_key, recipe_json: of the
+    equivalent graph. sources: by path. trusted: all sources are trusted and unchanged since they were stored."""
 
     name: str
     graph_key: str
@@ -132,7 +132,7 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Measured share of the requests for one canonical graph in one environment (pairs of implementation and workload)."""
+    """Measured share of the requests for one canonical graph in one environment; counts are pairs (implementation, workload)."""
 
     graph_key: str
     graph_name: str
@@ -142,14 +142,14 @@ class Coverage:
 
     @property
     def fraction(self) -> float:
-        """Measured pairs over known pairs; 1 when nothing is waiting."""
+        """Measured pairs over measured and waiting pairs; 1 when none is waiting."""
         pairs = self.measured + self.waiting
         return self.measured / pairs if pairs else 1.0
 
 
 def best_implementation(database: Database, graph_key: str, workload: WorkloadRecord | str, environment: Environment | str,
                         tolerance: float, *, kind: TraceKind = "cold", verifier: str | None = None) -> tuple[FullTrace, ...]:
-    """Return every eligible implementation of a canonical graph on one workload, here, the fastest first.
+    """Return every eligible implementation of a canonical graph on one workload in this environment, the fastest first.
 
     Empty when nothing measured in this environment is within `tolerance`; the caller then estimates, reports that, and enqueues.
     """
@@ -162,7 +162,7 @@ def best_implementation(database: Database, graph_key: str, workload: WorkloadRe
 def fastest(
     database: Database, environment: Environment | str, tolerance: float, *, kind: TraceKind = "cold"
 ) -> tuple[FullTrace, ...]:
-    """Return the fastest eligible implementation per canonical graph and workload, here: one row each."""
+    """Return the fastest eligible implementation in an environment for each canonical graph and workload, one row each."""
     with database.reading() as connection:
         rows = _eligible(connection, (measured_in(environment),), tolerance, kind, None)
     first: dict[str, FullTrace] = {}
@@ -174,8 +174,8 @@ def fastest(
 def best_per_machine(
     database: Database, tolerance: float, *, graph_key: str | None = None, kind: TraceKind = "cold"
 ) -> tuple[FullTrace, ...]:
-    """Return the fastest eligible implementation per canonical graph, workload and machine, of any backend, by graph name and
-    workload: what was measured on one machine may be compared, though each backend is an environment of its own. graph_key: of this
+    """Return the fastest eligible implementation per canonical graph, workload and machine, of any backend, sorted by graph name
+    and workload. Times from one machine are compared, though each backend has an environment of its own. graph_key: rows of this
     graph only."""
     rows: Iterable[FullTrace]
     if graph_key is None:
@@ -186,7 +186,7 @@ def best_per_machine(
 
 
 def fastest_per_machine(database: Database, rows: Iterable[FullTrace]) -> tuple[FullTrace, ...]:
-    """Return the fastest of some rows of each kind per workload and machine, by graph name and key."""
+    """Return the fastest of the rows for each workload, machine and kind, sorted by graph name and key."""
     machines = {key: environment.machine for key, environment in environments(database)}
     best: dict[tuple[str, str, str], FullTrace] = {}
     for row in rows:
@@ -200,10 +200,10 @@ def fastest_per_machine(database: Database, rows: Iterable[FullTrace]) -> tuple[
 def leaderboard(database: Database, graph_key: str, *, environment: Environment | str | None = None, tolerance: float = math.inf,
                 hardware_name: str | None = None, backend: str | None = None, kind: TraceKind = "cold",
                 verifier: str | None = None) -> tuple[FullTrace, ...]:
-    """Return the eligible implementations of a graph, here or (environment None) anywhere: by workload, then fastest first. Each
-    row names where it was measured.
+    """Return the eligible implementations of a graph in an environment (None: in all), sorted by workload, then by time. Each row
+    names the environment where it was measured.
 
-    hardware_name: only environments whose hardware contains this text, case ignored ("rtx 4090"). backend: only this backend's.
+    hardware_name: only environments whose hardware contains this text, case ignored ("rtx 4090"). backend: only this backend.
     """
     trace, row = BenchmarkTrace, EnvironmentRow
     places = sa.select(row.id)  # named even when it is all of them: ix_benchmark_traces_here begins with the environment
@@ -221,11 +221,11 @@ def leaderboard(database: Database, graph_key: str, *, environment: Environment 
 
 def ways(database: Database, graph_key: str, *, axes: Mapping[str, int] | None = None, environment: Environment | str | None = None,
          tolerance: float = math.inf, verifier: str | None = None) -> tuple[FullTrace, ...]:
-    """Return every way to compute a graph that may be chosen at its error: by workload, first whole runs of paths (kind in_graph:
-    one kernel, or the definition in steps, as `description` has it), then kernels timed alone (kind cold); the fastest first in
-    each. Times of the two kinds are not compared: a whole run includes what calls cost.
+    """Return the alternatives (kernels, definition) for computing a graph that are eligible at `tolerance`, sorted by workload:
+    first runs of entire paths (kind in_graph: one kernel, or the definition in steps, as `description` has it), then kernels timed
+    alone (kind cold), each by time. Times of the two kinds are not compared, as the time of a path includes the cost of calls.
 
-    axes: of this workload only, by canonical names ({"d0": 4096}).
+    axes: this workload only, by canonical names ({"d0": 4096}).
     """
     runs, alone = (leaderboard(database, graph_key, environment=environment, tolerance=tolerance, kind=kind, verifier=verifier)
                    for kind in ("in_graph", "cold"))
@@ -237,9 +237,9 @@ def ways(database: Database, graph_key: str, *, axes: Mapping[str, int] | None =
 
 def history(database: Database, kernel: str, *, environment: Environment | str | None = None, since: datetime | None = None,
             limit: int = 1000) -> tuple[FullTrace, ...]:
-    """Return every trace of a kernel (failures too), the newest first: all its workloads, here or in all environments.
+    """Return every trace of a kernel (failures too), the newest first, on all its workloads, in one environment or (None) in all.
 
-    kernel: its name, and then over all the identities that its code has had, or one source hash. since: no older ones.
+    kernel: its name, for all identities that its code has had, or one source hash. since: no older traces.
     """
     trace = BenchmarkTrace
     with database.reading() as connection:
@@ -259,8 +259,8 @@ def history(database: Database, kernel: str, *, environment: Environment | str |
 
 
 def standings(database: Database, *trace_ids: int, verifier: str | None = None) -> dict[int, str]:
-    """Return for each trace that is a time: "counts", "agrees", or why it does not count, among all of the same code, workload,
-    environment, kind and verifier. verifier: the current one; rows of others do not count. "" for what is no time."""
+    """Return for each of these traces with a time: "counts", "agrees", or why it does not count among times of the same code,
+    workload, environment, kind and verifier; "" for one without a time. verifier: the current one; rows of others do not count."""
     trace, code = BenchmarkTrace, Implementation.source_hash
     result: dict[int, str] = dict.fromkeys(trace_ids, "")
     groups: dict[tuple[Any, ...], list[tuple[float, int]]] = {}
@@ -294,7 +294,7 @@ def failures(database: Database, *, environment: Environment | str | None = None
              workload: WorkloadRecord | str | None = None, limit: int = 100) -> tuple[Failure, ...]:
     """Return the traces that did not pass, the newest first, each with the line of its log that explains it.
 
-    kernel: only this name's or source hash's. workload: only on this one.
+    kernel: only this name or source hash. workload: only this workload.
     """
     trace = BenchmarkTrace
     later = aliased(BenchmarkTrace)
@@ -322,7 +322,7 @@ def failures(database: Database, *, environment: Environment | str | None = None
 
 
 def evidence(database: Database, *trace_ids: int) -> tuple[FullTrace, ...]:
-    """Return the evidence rows of these traces, in the order given. Raises MissingRecord."""
+    """Return the rows of these traces with all they refer to, in the order given. Raises MissingRecord for an unknown id."""
     trace = BenchmarkTrace
     groups = sa.select(trace.workload_id, trace.environment_id).where(trace.id.in_(trace_ids))
     same = sa.tuple_(trace.workload_id, trace.environment_id).in_(groups)
@@ -341,7 +341,7 @@ def trace_count(database: Database) -> int:
 
 
 def all_traces(database: Database) -> Iterator[tuple[FullTrace, tuple[float, ...]]]:
-    """Every trace with its time samples [ms], the oldest first."""
+    """Yield every trace with its time samples [ms], the oldest first."""
     trace = BenchmarkTrace
     last = 0
     while True:
@@ -357,7 +357,7 @@ def all_traces(database: Database) -> Iterator[tuple[FullTrace, tuple[float, ...
 
 def verified(database: Database, source_hash: str, workload: WorkloadRecord | str, environment: Environment | str, *,
              verifier: str | None = None) -> Verification:
-    """Has this implementation been compared with the oracle on this workload here, how often, and with what outcome?"""
+    """Return how often and with what outcome this implementation was compared with the oracle on this workload and environment."""
     trace = BenchmarkTrace
     at = sa.select(Workload.id).where(Workload.key == _workload_key(workload)).scalar_subquery()
     of = implementations_where(Implementation.source_hash == source_hash)
@@ -375,7 +375,7 @@ def verified(database: Database, source_hash: str, workload: WorkloadRecord | st
 
 
 def coverage(database: Database, environment: Environment | str) -> tuple[Coverage, ...]:
-    """Return per canonical graph, the least covered first: pairs measured, pairs passed, pairs still waiting in the queue."""
+    """Return the coverage of each canonical graph, the least covered first: pairs measured, passed, and waiting in the queue."""
     here = environment_row(environment)
 
     def pairs(table: Any, *conditions: Any) -> Any:
@@ -404,7 +404,7 @@ def coverage(database: Database, environment: Environment | str) -> tuple[Covera
 
 
 def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
-    """Return every environment that was ever measured, as (key, environment), by hardware name."""
+    """Return (key, environment) of every environment on file, sorted by hardware name."""
     row = EnvironmentRow
     select = sa.select(row.key, row.hardware_name, row.memory_bytes, row.platform, row.backend, row.libs, row.hardware)
     with database.reading() as connection:
@@ -414,8 +414,8 @@ def environments(database: Database) -> tuple[tuple[str, Environment], ...]:
 
 
 def graphs_like(database: Database, what: str | None = None) -> tuple[tuple[str, str], ...]:
-    """Return (structural key, name) of the canonical graphs of this name, or else those whose key begins with it (None: of all), by
-    name and key."""
+    """Return (structural key, name) of the canonical graphs of this name, or, if there are none, of those whose key begins with
+    `what` (None: of all), sorted by name and key."""
     row = GraphRow
     select = sa.select(row.structural_key, row.human_name).order_by(row.human_name, row.structural_key)
     with database.reading() as connection:
@@ -426,7 +426,7 @@ def graphs_like(database: Database, what: str | None = None) -> tuple[tuple[str,
 
 
 def kernels_like(database: Database, what: str) -> tuple[str, ...]:
-    """Return the signatures of the implementations of this name, source hash or signature."""
+    """Return the signatures of the implementations whose name, source hash or signature is `what`."""
     row = Implementation
     select = sa.select(row.signature).where(sa.or_(row.name == what, row.source_hash == what, row.signature == what))
     with database.reading() as connection:
@@ -442,8 +442,8 @@ def kernel_names(database: Database) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SearchedRow:
-    """A schedule that a search has timed. source: of its kernel; graph: JSON of the canonical graph; score: ratio of its time to
-    that of the rules' schedule, in pairs; baseline_ms: of that."""
+    """A schedule that a search has timed. source: of its kernel. graph: JSON of the canonical graph. baseline_ms: time of the
+    schedule that the rules make. score: ratio of this schedule's time to that one, measured in pairs."""
 
     source: str
     graph_key: str
@@ -455,8 +455,8 @@ class SearchedRow:
 
 
 def searched(database: Database, environment: Environment | str) -> tuple[SearchedRow, ...]:
-    """Return the schedules timed by searches in an environment, by workload and in the order of the search; of sources that are
-    trusted."""
+    """Return the schedules of trusted sources timed by searches in an environment, sorted by workload, then in the order of the
+    search."""
     trace, code, file = BenchmarkTrace, Implementation, ImplementationSource
     select = (sa.select(file.content, GraphRow.structural_key, GraphRow.json, Workload.key, Workload.axes_json, trace.conditions,
                         trace.baseline_ms)
@@ -472,7 +472,7 @@ def searched(database: Database, environment: Environment | str) -> tuple[Search
 
 
 def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
-    """Return (signature, name) of the implementations that wait for trust, by name: nothing chooses or runs them."""
+    """Return (signature, name) of the implementations that wait for trust and are never chosen or run, sorted by name."""
     row = Implementation
     select = sa.select(row.signature, row.name).where(untrusted(row.id)).order_by(row.name, row.id)
     with database.reading() as connection:
@@ -480,7 +480,7 @@ def waiting_for_trust(database: Database) -> tuple[tuple[str, str], ...]:
 
 
 def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
-    """Return (the .tg text, the JSON) of a canonical graph. Raises MissingRecord."""
+    """Return (text in the .tg language, JSON) of a canonical graph. Raises MissingRecord."""
     select = sa.select(GraphRow.text, GraphRow.json).where(GraphRow.structural_key == structural_key)
     with database.reading() as connection:
         graph = connection.execute(select).one_or_none()
@@ -490,7 +490,7 @@ def graph_text(database: Database, structural_key: str) -> tuple[str, str]:
 
 
 def workload_inputs(database: Database, workload_key: str) -> tuple[Mapping[str, Any], ...]:
-    """Return where the values of a workload's inputs come from; empty where all are random. Raises MissingRecord."""
+    """Return the descriptors of a workload's input values; empty where all are random. Raises MissingRecord."""
     with database.reading() as connection:
         workload = connection.execute(sa.select(Workload.input_descriptors).where(Workload.key == workload_key)).one_or_none()
     if workload is None:
@@ -499,7 +499,7 @@ def workload_inputs(database: Database, workload_key: str) -> tuple[Mapping[str,
 
 
 def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
-    """Return the sources of one implementation, verbatim, with their trust; empty when none were stored."""
+    """Return the sources of one implementation, verbatim, with their trust; empty when none are stored."""
     source = ImplementationSource
     select = (sa.select(source.path, source.content, source.trusted, source.language, source.origin)
               .join(Implementation, Implementation.id == source.implementation_id)
@@ -510,13 +510,13 @@ def sources(database: Database, signature: str) -> tuple[SourceRecord, ...]:
 
 
 def recipe_search(database: Database, key: str) -> list[Any] | None:
-    """Return the result of a search for recipes, as `Database.add_recipes` stored it; None where there was none."""
+    """Return the result of a search for recipes, as `Database.add_recipes` stored it; None if there is none for this key."""
     with database.reading() as connection:
         return connection.execute(sa.select(RecipeSearch.found).where(RecipeSearch.key == key)).scalar()
 
 
 def recipes(database: Database, signatures: Iterable[str]) -> dict[str, RecipeRow]:
-    """Return the recipes of these signatures; what is no recipe is left out."""
+    """Return the recipes with these signatures, by signature; signatures of anything else are left out."""
     row, source, target = Implementation, ImplementationSource, aliased(GraphRow)
     columns = (row.name, GraphRow.structural_key, target.structural_key, target.json, row.numeric_class)
     select = sa.select(row.id, row.signature, *columns).join(GraphRow, GraphRow.id == row.canonical_graph_id)
@@ -539,7 +539,7 @@ def recipes(database: Database, signatures: Iterable[str]) -> dict[str, RecipeRo
 
 
 def samples(database: Database, trace_id: int) -> tuple[float, ...]:
-    """Return all time samples of one trace [ms], in the order they were taken. Raises MissingRecord."""
+    """Return all time samples of one trace [ms], in the order of measurement. Raises MissingRecord."""
     return tuple(_of_trace(database, trace_id, BenchmarkTrace.samples_ms))
 
 
@@ -615,7 +615,7 @@ def _present(database: Database, rows: Mapping[int, FullTrace], ids: Iterable[in
 
 
 def _rows(connection: Connection, trace_ids: Sequence[int], times: Mapping[Group, KnownTime]) -> dict[int, FullTrace]:
-    """Return traces by their ids, with the worst error where the verdict is known. Ids that do not exist are left out."""
+    """Return traces by id, with the worst error where `times` has a verdict. Ids that do not exist are left out."""
     rows: dict[int, FullTrace] = {}
     for start in range(0, len(trace_ids), 500):
         select = _EVIDENCE.where(BenchmarkTrace.id.in_(trace_ids[start : start + 500]))

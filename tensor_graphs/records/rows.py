@@ -1,6 +1,6 @@
 """rows: the plain frozen records that other rooms write to and read from the database; no SQL, no ORM.
 
-Keys are computed here from the record's own content, so that a caller can look up a dict of traces without the database.
+Keys are computed from a record's content alone, so that a caller can look up a dict of traces without the database.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ REFUTING: tuple[Status, ...] = ("INCORRECT_SHAPE", "INCORRECT_DTYPE", "MUTATED_I
 
 
 def digest(value: Any) -> str:
-    """Return the sha256 (64 hexadecimal digits) of a JSON-able value, whatever the order of dict keys."""
+    """Return the sha256 (64 hexadecimal digits) of a JSON-able value; the order of dict keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mapping[str, Any]] = ()) -> str:
-    """Return the key of a workload: what is computed (structural key), at which sizes, on which inputs."""
+    """Return the key of a workload: a hash of the computed graph (its structural key), the sizes and the inputs."""
     if not inputs:
         return _key_of_sizes(graph_key, tuple(sorted(axes.items())), tuple(map(type, axes.values())))
     return digest([graph_key, dict(axes), [dict(descriptor) for descriptor in inputs]])
@@ -50,8 +50,8 @@ def workload_key(graph_key: str, axes: Mapping[str, int], inputs: Sequence[Mappi
 
 @lru_cache(maxsize=65536)
 def _key_of_sizes(graph_key: str, axes: tuple[tuple[str, int], ...], types: tuple[type, ...]) -> str:
-    """Return `workload_key` on random inputs: a compile asks for each some ten times. types: 1 and 1.0 are equal, their texts are
-    not."""
+    """Return `workload_key` for random inputs; cached, as a compile needs each some ten times. types: part of the cache key, as 1
+    and 1.0 are equal but have different JSON."""
     return digest([graph_key, dict(axes), []])
 
 
@@ -62,7 +62,7 @@ def _one_of(what: str, value: str, allowed: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """One canonical graph: its structural key, its `.tg` text and its JSON (both verbatim), and a name for people."""
+    """One canonical graph: its structural key, its `.tg` text and its JSON (both verbatim), and a readable name."""
 
     structural_key: str
     text: str
@@ -76,7 +76,7 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class DefinitionRecord:
-    """A name, and names for the axes, bound to a canonical graph. `verbatim` holds an imported definition's own text."""
+    """A name, with names for the axes, bound to a canonical graph. verbatim: the text of an imported definition."""
 
     name: str
     graph_key: str
@@ -88,7 +88,7 @@ class DefinitionRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """One source file of an implementation, verbatim. Imported code is `trusted=False`: stored, never run, until trusted."""
+    """One source file of an implementation, verbatim. Imported code is `trusted=False`: stored, but not run until trusted."""
 
     path: str
     content: str
@@ -101,15 +101,15 @@ class SourceRecord:
 class ImplementationRecord:
     """A kernel, or a recipe (another graph that means the same).
 
-    source_hash: the identity of the code: hash of its name, of the text of all that it is made of, build flags, toolchain
-    and code generator version. It must tell two kernels of one backend apart; storing another
-    name under a known hash is refused, as otherwise one kernel would be eligible through the other's traces. A recipe's
-    is its target's structural key.
-    graph_key: structural key of what it computes; None for a kernel that serves many graphs (the workload names the
-    graph).
+    source_hash: identity of the code: a hash of its name, of the text of everything it is built from, build flags, toolchain
+    and code generator version. It must tell two kernels of one backend apart; storing another name under a stored hash is
+    refused, as otherwise one kernel would be eligible through the other's traces. For a recipe it is the structural key of
+    its target.
+    graph_key: structural key of the graph that it computes; None for a kernel that serves many graphs (the workload names
+    the graph).
     recipe_key: structural key of the recipe's target; required for GRAPH_RECIPE, forbidden for KERNEL.
     requirements: what the hardware and software must offer, e.g. {"cuda_min": "12.4", "arch": ["sm_90"]}.
-    description: for people; no part of the identity.
+    description: a text for people; no part of the identity.
     """
 
     type: ImplementationType
@@ -141,11 +141,11 @@ class ImplementationRecord:
 
 
 FIXED = "fixed"
-"""the axis of a workload whose signature has none"""
+"""Name of the single axis of a workload whose signature has no axis."""
 
 
 def at_sizes(axes: Mapping[str, int]) -> str:
-    """Format a workload's sizes for people: ` at d0=16`, "" where it has only one, ` at all sizes` of a verdict."""
+    """Return a workload's sizes as text: ` at d0=16`, "" where it has only the axis FIXED, ` at all sizes` without axes."""
     if tuple(axes) == (FIXED,):
         return ""
     return f" at {', '.join(f'{n}={size}' for n, size in axes.items()) or 'all sizes'}"
@@ -177,11 +177,11 @@ class TraceRecord:
     """One measurement, good or bad.
 
     kind: cold (weights beyond the last-level cache), hot (cached), in_graph (inside the deployed list), verify (judged,
-    not timed), search (of a schedule, compared with the seed only: it says nothing about what may be chosen).
+    not timed), search (a schedule, compared with the seed only: it makes nothing eligible).
     samples_ms: every time sample [ms]; median_ms and spread = (p75 - p25) / median follow from them unless given (an
     import may have only the median). baseline, baseline_ms: name and median [ms] of the plain path of the same run;
     speedup_factor = baseline_ms / median_ms.
-    Errors: the measure of meaning/error_measure.py, against the float64 oracle. tolerance: what the verdict was judged at. A NaN
+    Errors: as meaning/error_measure.py measures them, against the float64 oracle. tolerance: that of the verdict. A NaN
     error is stored as +inf (SQLite would turn NaN into NULL, "not measured"); a mismatch of non-finite positions must come with
     an error above its tolerance.
     timestamp: aware; None means now, UTC. conditions: clocks, cache state, thread count, load, ... as JSON.
@@ -251,7 +251,7 @@ def relative_spread(samples: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class ProfileRequest:
-    """Request to measure this implementation on this workload in this environment; larger priority goes first."""
+    """Request to measure an implementation on a workload in an environment; requests of larger priority go first."""
 
     implementation: ImplementationRecord
     workload: WorkloadRecord
@@ -262,8 +262,8 @@ class ProfileRequest:
 
 @dataclass(frozen=True)
 class QueueItem:
-    """A request that one worker holds until `lease_until` (UTC). attempts: claims so far, this one included, without those that
-    were released undone."""
+    """A request that one worker holds until `lease_until` (UTC). attempts: number of claims so far, with this one and without those
+    that were released undone."""
 
     id: int
     implementation: ImplementationRecord

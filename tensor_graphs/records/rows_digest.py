@@ -1,6 +1,6 @@
-"""rows_digest: a digest of the measurements in a database. Equal digests, equal rows: decisions based on them still hold.
+"""rows_digest: a digest of the measurements in a database: if it is unchanged, decisions based on these rows still hold.
 
-`of_file` opens an SQLite file by itself: SQLAlchemy takes longer to import than reading it.
+`of_file` opens an SQLite file without SQLAlchemy, whose import takes longer than reading the file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ASKED = (
     "SELECT implementation_id, id FROM implementation_sources WHERE trusted IS {false} ORDER BY implementation_id, id",
     "SELECT environment_id, device, name, value, timestamp, id FROM device_constants ORDER BY id",
 )
-"""the basis of costs and verdicts; not the rows that a compile adds by itself (a workload, a request for a measurement)"""
+"""Queries for the rows on which costs and verdicts are based; not those that a compile adds itself (workloads, requests)."""
 
 
 def _digest(rows_of: Callable[[str], Iterable[Any]], false: str) -> str:
@@ -41,7 +41,7 @@ def generation(database: Database) -> str:
 
 
 def of_file(path: Path) -> str | None:
-    """Return the digest of the SQLite database in a file; None where there is none, or it cannot be read."""
+    """Return the digest of the SQLite database in a file; None where there is no such file, or it cannot be read."""
     if not path.is_file():
         return None
     try:

@@ -1,8 +1,8 @@
 """schema: the tables of the benchmark database as SQLAlchemy models; docs/database.md explains them to people.
 
-New databases are made from the models (and views.py), and so is the first migration. Once a release has its tables, a change here
-is: edit the model, write the tables of the release into that migration, add the change as migrations/versions/vNNNN_*.py, and set
-REVISION to its number; a test compares both.
+New databases are created from the models (and views.py), and so is the first migration. After a release, a change takes these
+steps: edit the model, write the tables of the release into that migration, add the change as migrations/versions/vNNNN_*.py, and
+set REVISION to its number. A test compares both results.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ UNRELEASED = ("0001", "0002", "0003", "0004")  # of trees before the first relea
 KEY = String(64)  # sha256, hexadecimal
 
 # The kinds of imported line that have a row of their own, and which column names it; the other kinds: a blank line, and
-# a record kept whole, because no table takes what it says.
+# a record stored as text, because no table has columns for it.
 LINE_ROWS = {"definition": "definition_id", "solution": "implementation_id", "workload": "workload_id", "trace": "trace_id"}
 LINE_KINDS = (*LINE_ROWS, "blank", "whole")
 # SQLite numbers rows by itself only for a column declared exactly INTEGER.
@@ -48,11 +48,11 @@ ROW = BigInteger().with_variant(Integer(), "sqlite")
 
 
 class DamagedValue(Exception):
-    """A value in the file that its column cannot hold: another program wrote it. `Database` raises CorruptDatabase for it."""
+    """A stored value that its column cannot hold, as another program wrote it. `Database` raises CorruptDatabase for it."""
 
 
 class _Checked(TypeDecorator[Any]):
-    """A type whose stored values may be unreadable, as SQLite lets anything into a column."""
+    """A column type that raises DamagedValue for stored values it cannot read, as SQLite lets anything into a column."""
 
     impl: Any = DateTime
     cache_ok = True
@@ -93,7 +93,7 @@ class JsonList(JsonObject):
 
 
 class UtcDateTime(_Checked):
-    """An aware datetime, stored as UTC without zone (as text in SQLite, which sorts by time), returned aware."""
+    """An aware datetime. It is stored in UTC without a zone (in SQLite as text that sorts by time) and returned aware."""
 
     impl = DateTime
     cache_ok = True
@@ -122,7 +122,7 @@ class Base(DeclarativeBase):
 
 
 class GraphRow(Base):
-    """A graph with names stripped: what is computed."""
+    """A canonical graph: a graph without names."""
 
     __tablename__ = "canonical_graphs"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -134,7 +134,7 @@ class GraphRow(Base):
 
 
 class DefinitionRow(Base):
-    """A name, and names for axes, bound to a canonical graph; an imported one also says its signature and reference."""
+    """A name, with names for axes, bound to a canonical graph; for imported definitions also signature and reference."""
 
     __tablename__ = "definitions"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -154,7 +154,7 @@ class DefinitionRow(Base):
 
 
 class Implementation(Base):
-    """A kernel, or a recipe: code or another graph that computes a canonical graph (or, for a kernel, many)."""
+    """A kernel (code) or a recipe (another graph), which computes a canonical graph; a kernel may compute many."""
 
     __tablename__ = "implementations"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -177,7 +177,7 @@ class Implementation(Base):
 
 
 class ImplementationSource(Base):
-    """One source file of an implementation, verbatim; nothing untrusted is ever chosen or claimed for profiling."""
+    """One source file of an implementation, verbatim; code with an untrusted file is never chosen or claimed for profiling."""
 
     __tablename__ = "implementation_sources"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -197,10 +197,10 @@ class ImplementationSource(Base):
 
 
 class RecipeSearch(Base):
-    """Result of a search for recipes in one graph: where parts are, and their recipes.
+    """Result of a search for recipes (graphs that mean the same) in one graph: its parts, and their recipes.
 
-    key: of the graph and of the code that searches. found: per part the numbers of its operands, outputs and nodes in the graph,
-    and the signatures of its implementations of the type GRAPH_RECIPE. A reader compares all of it with the graph and those rows.
+    key: of the graph and of the code that searches. found: for each part the numbers of its operands, outputs and nodes in the
+    graph, and the signatures of its implementations of type GRAPH_RECIPE. A reader compares all of it with the graph and those.
     """
 
     __tablename__ = "recipe_searches"
@@ -211,7 +211,7 @@ class RecipeSearch(Base):
 
 
 class EnvironmentRow(Base):
-    """Hardware plus the software of one backend."""
+    """An environment: the hardware, and the software of one backend."""
 
     __tablename__ = "environments"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -239,7 +239,7 @@ class Workload(Base):
 
 
 class BenchmarkTrace(Base):
-    """One measurement. Rows are only ever added: losers and failures are evidence too."""
+    """One measurement. Rows are only ever added, as slow and failed kernels are evidence too."""
 
     __tablename__ = "benchmark_traces"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -284,7 +284,7 @@ class BenchmarkTrace(Base):
 
 
 class ImportedFile(Base):
-    """One file of an imported data set, as it was read last; its lines say what is in it, in order."""
+    """One file of an imported data set, as of its last import; its ImportedLine rows have its content, in order."""
 
     __tablename__ = "imported_files"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -299,8 +299,8 @@ class ImportedFile(Base):
 class ImportedLine(Base):
     """One record of an imported file, and the row that holds its content; several lines may share a row.
 
-    rest: what that row has no column for (unknown keys, which keys were absent, how a value was spelled), as JSON.
-    verbatim: the text itself, line ending included; an export uses it as long as it says the same as the columns.
+    rest: whatever that row has no column for (unknown keys, which keys were absent, how a value was spelled), as JSON. verbatim:
+    the text itself, line ending included; an export uses it as long as it agrees with the columns.
     """
 
     __tablename__ = "imported_lines"
@@ -323,7 +323,7 @@ class ImportedLine(Base):
 
 
 class ProfileQueue(Base):
-    """Requests that are not yet measured. A claim is a lease: it expires by itself when its worker dies."""
+    """Requests that are not measured yet. A claim is a lease, which expires by itself if its worker dies."""
 
     __tablename__ = "profile_queue"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)
@@ -345,7 +345,7 @@ class ProfileQueue(Base):
 
 
 class DeviceConstantRow(Base):
-    """One measured property of a device in one environment; the newest row of a name counts."""
+    """One measured property of a device in one environment; of several rows of a name the newest counts."""
 
     __tablename__ = "device_constants"
     id: Mapped[int] = mapped_column(ROW, primary_key=True)

@@ -1,6 +1,6 @@
 """sound: finds rows that contradict themselves. Imports and `tg db check` apply the same rules.
 
-In: the rows of a database or of an export, tables in the order of `schema`, as dicts.  Out: why a row cannot be, in words.
+In: the rows of a database or of an export, tables in the order of `schema`, as dicts.  Out: the reason why a row is impossible.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tensor_graphs.records.rows import ImplementationRecord, TraceRecord, Worklo
 Row = Mapping[str, Any]
 
 Reads = Callable[[str, str, str], str | None]
-"""why a graph's text and JSON are not the graph of the structural key beside them, or None; this room reads no graph itself"""
+"""Function of (text, JSON, structural key) of a graph: why the three do not agree, or None. This room cannot read graphs itself."""
 
 
 
 def any_graph(text: str, json: str, key: str) -> str | None:
-    """Accepts every graph unread."""
+    """Return None for every graph, without reading it."""
     return None
 
 
@@ -35,7 +35,7 @@ _SAME = ("kind", "status", "samples_ms", "median_ms", "spread", "max_relative_er
 
 @dataclass
 class Soundness:
-    """Judge of rows, which come parents first. latest: no measurement is dated later."""
+    """Checks of rows, which must come parents first. latest: the latest valid date of a measurement."""
 
     latest: datetime
     reads: Reads = any_graph
@@ -43,7 +43,7 @@ class Soundness:
     _graphs: dict[tuple[str, int], int] = field(default_factory=dict)         # (table, row): the graph that it is about
 
     def why_not(self, table: str, row: Row) -> str | None:
-        """Names the contradiction in a row; None where there is none."""
+        """Return the contradiction in a row as text; None where there is none."""
         if table == "canonical_graphs":
             self._keys[row["id"]] = row["structural_key"]
         elif row.get("canonical_graph_id") is not None:

@@ -1,4 +1,4 @@
-"""sources_timed: sources of kernels that were timed here, from which a backend makes them again."""
+"""sources_timed: sources of kernels that were timed in an environment, from which a backend can build them again."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tensor_graphs.records.schema import BenchmarkTrace, Implementation, Impleme
 
 
 def sources_timed(database: Database, environment: Environment | str, prefix: str) -> tuple[tuple[str, str], ...]:
-    """Return (source hash, source) of the kernels whose names begin with a prefix, and of which a time is known in this
-    environment."""
+    """Return (source hash, source) of the trusted kernels whose names begin with a prefix, and of which a cold time is stored for
+    this environment."""
     source, trace = ImplementationSource, BenchmarkTrace
     timed = sa.exists().where(trace.implementation_id == Implementation.id, measured_in(environment), trace.kind == "cold",
                               trace.status == "PASSED")

@@ -1,4 +1,4 @@
-"""table_order: all tables, parents before children."""
+"""table_order: the tables of the schema, parents before children."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ TABLES: tuple[sa.Table, ...] = tuple(Base.metadata.sorted_tables)
 
 
 def parents(table: sa.Table) -> list[tuple[str, str]]:
-    """Return (column, the table that it refers to), for each reference of a table."""
+    """Return (column, name of the table that it refers to) for each foreign key of a table."""
     return [(c.name, key.column.table.name) for c in table.columns for key in c.foreign_keys]

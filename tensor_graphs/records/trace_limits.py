@@ -1,4 +1,4 @@
-"""trace_limits: possible times and errors of a measurement; others are refused."""
+"""trace_limits: limits of the times and errors of a measurement; a trace beyond them is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ERRORS = ("max_relative_error", "p999_relative_error", "norm_error", "max_absolu
 
 
 def require_possible(trace: TraceRecord) -> None:
-    """Raise InvalidRecord for impossible times and errors: below 0, not finite, or not of the samples."""
+    """Raise InvalidRecord for times and errors that are negative, not finite, or contradict the samples."""
     name, samples = trace.implementation.name, trace.samples_ms
     if any(not (0 <= sample < math.inf) for sample in samples):
         raise InvalidRecord(f"a time sample of {name!r} is negative or not finite\n  fix: record a failed run by its status")

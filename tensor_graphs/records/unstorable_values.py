@@ -1,4 +1,4 @@
-"""unstorable_values: the values in an SQLite file that their columns cannot hold. SQLite lets anybody write anything anywhere.
+"""unstorable_values: values in an SQLite file that their columns cannot hold, as SQLite lets anybody write anything anywhere.
 
 In: a connection.  Out: a line for each such value, with table, column and row.  Nothing is changed.
 """
@@ -16,12 +16,12 @@ from tensor_graphs.records.table_order import TABLES
 
 _NUMBER, _TEXT, _BYTES = ("integer", "real"), ("text",), ("blob",)
 MOST = 20
-"""lines of one column: a writer of one wrong value has often written it into every row"""
+"""Most lines for one column: a program that writes a wrong value often writes it into every row."""
 
 
 def _stored_as(kind: Any, name: str) -> tuple[str, tuple[str, ...], str]:
-    """Return what a column of this type holds, for people, SQLite's words for how it is stored (none for what may be anything), and
-    a condition for texts that are none of that."""
+    """Return (a name of what a column of this type holds, SQLite's names for the types in which it is stored (empty if any), an SQL
+    condition for texts that it cannot hold)."""
     if isinstance(kind, (sa.Integer, sa.Float, sa.Boolean)):
         return "number", _NUMBER, "0"
     if isinstance(kind, sa.LargeBinary):
@@ -35,8 +35,8 @@ def _stored_as(kind: Any, name: str) -> tuple[str, tuple[str, ...], str]:
 
 
 def wrong_values(connection: Connection) -> Iterator[tuple[str, int, str]]:
-    """Yield table, row, and `table.column of row 5 holds the text 'x', and no number`, table by table. Empty for a database that is
-    no SQLite file, whose server checks types itself."""
+    """Yield (table, row, `table.column of row 5 holds the text 'x', and no number`), table by table. Yields nothing for a database
+    other than SQLite, as a server checks types itself."""
     if connection.dialect.name != "sqlite":
         return
     for table in TABLES:

@@ -1,4 +1,4 @@
-"""upkeep: maintenance of a benchmark database: looking for damage, giving space back, counting what is in it."""
+"""upkeep: maintenance of a benchmark database: looking for damage, trusting code, freeing space, counting rows."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tensor_graphs.records.views import VIEWS
 from tensor_graphs.records.work_queue import Queued, queued
 
 UNREAD = ("full_log", "conditions", "verbatim")
-"""columns of traces that fill pages, and of which `check` reads nothing but their type"""
+"""Columns of traces that `check` does not read, apart from their types, as they fill many pages."""
 CHUNK = 1000
-"""rows that are read together"""
+"""Number of rows that are read together."""
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of `check`: with no `problems` the file, the references and the rows are sound. readable: the file and its schema are,
-    and the problems are of single rows."""
+    """Result of `check`: without `problems`, the file, the references and the rows are sound. readable: the file and its schema are
+    sound, and the problems concern single rows."""
 
     problems: tuple[str, ...]
     readable: bool = True
@@ -46,8 +46,8 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class DatabaseStats:
-    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the queue's rows; `queue` has them
-    environment by environment."""
+    """Row counts and sizes. `waiting`, `claimed` and `abandoned` (too many attempts) add up to the rows of the queue; `queue` has
+    these counts for each environment."""
 
     location: str
     revision: str
@@ -63,9 +63,9 @@ class DatabaseStats:
 
 
 def check(database: Database, on_step: Callable[[str], None] = lambda what: None, *, reads: Reads = any_graph) -> CheckReport:
-    """Look for damage: the file's structure, the schema, dangling references, then impossible rows (sound.py).
+    """Look for damage and report it: the file's structure, the schema, dangling references, then impossible rows (sound.py).
 
-    Changes nothing. In a damaged file the rows are not checked. on_step receives what is checked next.
+    Nothing is changed. In a damaged file the rows are not checked. on_step receives the name of each step.
     """
     try:
         with database.reading() as connection:
@@ -83,7 +83,7 @@ def check(database: Database, on_step: Callable[[str], None] = lambda what: None
 
 
 def remove_unsound(database: Database, *, reads: Reads = any_graph) -> dict[str, int]:
-    """Remove the rows that `check` names, and all that refer to them, in one transaction; return how many of each table."""
+    """Remove the rows that `check` reports, and all that refer to them, in one transaction; return the number by table."""
     removed: Counter[str] = Counter()
     with database.writing() as connection:
         for find in (partial(_dangling, database), wrong_values, partial(_unsound, reads)):
@@ -94,7 +94,7 @@ def remove_unsound(database: Database, *, reads: Reads = any_graph) -> dict[str,
 
 
 def _delete(connection: Connection, rows: Iterable[tuple[str, int]]) -> Counter[str]:
-    """Delete rows, and those that refer to them."""
+    """Delete rows, and those that refer to them; return the number by table."""
     gone: dict[str, set[int]] = {table.name: set() for table in TABLES}
     for name, row in rows:
         gone[name].add(row)
@@ -148,7 +148,7 @@ def _unsound(reads: Reads, connection: Connection) -> Iterator[tuple[str, int, s
 
 
 def trust(database: Database, signature: str, trusted: bool = True) -> int:
-    """Mark every source of one implementation as trusted (or not again); returns how many. Raises MissingRecord."""
+    """Mark every source of one implementation as trusted (or as untrusted); return their number. Raises MissingRecord."""
     with database.writing() as connection:
         model = schema.Implementation
         row = connection.execute(sa.select(model.id).where(model.signature == signature)).scalar()
@@ -161,8 +161,8 @@ def trust(database: Database, signature: str, trusted: bool = True) -> int:
 
 
 def vacuum(database: Database) -> int:
-    """Give free pages back to the disk and renew the query statistics; return the bytes saved. Raises DatabaseReadOnly where a
-    server leaves that to another account."""
+    """Return free pages to the disk and renew the query statistics; return the bytes saved. Raises DatabaseReadOnly where the
+    tables belong to another account of the server."""
     _require_owner(database)
     before = _file_bytes(database)
     statements = (("VACUUM", "PRAGMA optimize", "PRAGMA wal_checkpoint(TRUNCATE)") if database.is_sqlite else ("VACUUM ANALYZE",))
@@ -182,7 +182,7 @@ def vacuum(database: Database) -> int:
 
 
 def _require_owner(database: Database) -> None:
-    """Raise DatabaseReadOnly where the tables belong to another account: PostgreSQL passes over these, and only warns of it."""
+    """Raise DatabaseReadOnly where the tables belong to another account, as VACUUM of PostgreSQL skips these with a warning."""
     if database.is_sqlite:
         return
     names = ", ".join(f"'{table.name}'" for table in TABLES)
@@ -195,7 +195,7 @@ def _require_owner(database: Database) -> None:
 
 
 def stats(database: Database) -> DatabaseStats:
-    """Row counts, sizes and the state of the queue."""
+    """Return row counts, sizes and the state of the queue."""
     trace = schema.BenchmarkTrace
     with database.reading() as connection:
         rows = {table.name: connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in TABLES}

@@ -1,7 +1,7 @@
-"""views: what people with an SQL shell ask: the same rule as `known.KnownTime.usable`, row by row.
+"""views: SQL views for people with an SQL shell: the rule of `measurements.KnownTime.usable`, applied row by row.
 
-Every condition is a short range of the index ix_benchmark_traces_here, whatever the outer query asks for (window functions would
-read the whole table). Made with the tables and by migrations; nothing in this package reads them.
+Every condition is a short range of the index ix_benchmark_traces_here, whatever the outer query selects (window functions would
+read the entire table). Views are created with the tables and by migrations; nothing in this package reads them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ JOIN environments e ON e.id = t.environment_id""",
 
 
 def create_views(connection: Connection) -> None:
-    """Create the views, in place of existing ones."""
+    """Create the views, replacing existing ones."""
     for name, select in VIEWS.items():
         connection.exec_driver_sql(f"DROP VIEW IF EXISTS {name}")
         connection.exec_driver_sql(f"CREATE VIEW {name} AS{select}")

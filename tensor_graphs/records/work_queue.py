@@ -1,6 +1,6 @@
-"""work_queue: workers take requests from the profile queue, one at a time, each on a lease; what dies leaves its request to others.
+"""work_queue: workers take requests from the profile queue, one at a time, each on a lease; if one dies, others get its request.
 
-`Database.enqueue` files requests: the compiler does that, and takes none.
+`Database.enqueue` adds requests: the compiler does that, and takes none.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ NOBODY = {"claimed_by": None, "claimed_at": None, "lease_until": None}
 
 def claim_next(database: Database, worker: str, environment: Environment | str, *, lease_seconds: float = LEASE_SECONDS,
                max_attempts: int = MAX_ATTEMPTS, but: Collection[str] = ()) -> QueueItem | None:
-    """Lease the most urgent request of this environment to `worker`, or None when nothing is left to claim.
+    """Lease the most urgent request of this environment to `worker` and return it, or None when nothing is left to claim.
 
-    A request is free when nobody holds it or its lease has run out; one whose worker died waits until the others are done.
-    Untrusted implementations are never handed out, nor those whose signatures are in `but`.
+    A request is free when nobody holds it or its lease has run out; one whose worker died comes after all others. Untrusted
+    implementations are never handed out, nor those whose signatures are in `but`.
     """
     queue = schema.ProfileQueue
     now = datetime.now(UTC)
@@ -56,13 +56,13 @@ def claim_next(database: Database, worker: str, environment: Environment | str, 
 
 
 def renew(database: Database, item: QueueItem, lease_seconds: float = LEASE_SECONDS) -> bool:
-    """Prolong a claim from now on; False when it has gone to another worker meanwhile."""
+    """Renew a lease for `lease_seconds` from now; return False if another worker has the request meanwhile."""
     return _on_claim(database, item, lease_until=datetime.now(UTC) + timedelta(seconds=lease_seconds))
 
 
 @contextlib.contextmanager
 def renewing(database: Database, lease_seconds: float = LEASE_SECONDS) -> Iterator[list[QueueItem]]:
-    """Context manager: a list of claims, which a thread prolongs for as long as they are in it."""
+    """Context manager: yield a list; a thread renews the leases of the claims that are in it, until the context ends."""
     items: list[QueueItem] = []
     done = threading.Event()
 
@@ -84,9 +84,9 @@ def renewing(database: Database, lease_seconds: float = LEASE_SECONDS) -> Iterat
 
 
 def complete(database: Database, item: QueueItem, traces: Sequence[TraceRecord] = ()) -> bool:
-    """Store what was measured and take the request off the queue, in one transaction.
+    """Store the traces and remove the request from the queue, in one transaction.
 
-    The traces are stored in any case; False when the lease had run out and another worker holds the request now.
+    The traces are stored in any case. Return False when the lease had run out and another worker holds the request now.
     """
     with database.writing() as connection:
         database.add_traces_in(connection, traces)
@@ -94,17 +94,17 @@ def complete(database: Database, item: QueueItem, traces: Sequence[TraceRecord] 
 
 
 def release(database: Database, item: QueueItem, error: str = "", *, attempt: bool = False) -> bool:
-    """Put a claimed request back unmeasured; False when another worker holds it now.
+    """Return a claimed request to the queue unmeasured; False when another worker holds it now.
 
-    error: why it was not measured. attempt: whether it was begun, so that the claim counts as one that its worker did not live
-    through; of what this worker cannot do, another one may be able.
+    error: why it was not measured. attempt: it was begun, so the claim counts as one that its worker did not survive; without it
+    another worker may try what this one cannot do.
     """
     attempts = schema.ProfileQueue.attempts - (0 if attempt else 1)
     return _on_claim(database, item, **NOBODY, attempts=attempts, last_error=error)
 
 
 def release_worker(database: Database, worker: str) -> int:
-    """Put back everything a worker holds, for one known to be dead; without it the leases run out by themselves."""
+    """Return all requests of a worker that is known to be dead to the queue at once; else its leases would have to run out."""
     queue = schema.ProfileQueue
     with database.writing() as connection:
         change = sa.update(queue).where(queue.claimed_by == worker).values(**NOBODY, last_error="worker died")
@@ -112,7 +112,7 @@ def release_worker(database: Database, worker: str) -> int:
 
 
 def revive(database: Database) -> int:
-    """Reset abandoned requests so that they are answered after all; return how many."""
+    """Reset the attempts of abandoned requests, so that workers claim them again; return their number."""
     queue = schema.ProfileQueue
     with database.writing() as connection:
         change = sa.update(queue).where(_unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS).values(attempts=0)
@@ -121,8 +121,8 @@ def revive(database: Database) -> int:
 
 @dataclass(frozen=True)
 class Queued:
-    """Counts of the requests of one environment. waiting: that may be claimed; claimed: that a worker holds; abandoned: whose
-    workers died too often; untrusted: whose sources wait for trust."""
+    """Counts of the requests of one environment. waiting: may be claimed. claimed: held by a worker. abandoned: their workers died
+    too often. untrusted: their sources wait for trust."""
 
     environment: Environment
     waiting: int
@@ -132,7 +132,7 @@ class Queued:
 
 
 def queued(database: Database) -> tuple[Queued, ...]:
-    """Return the counts of the queue, environment by environment."""
+    """Return the counts of requests for each environment."""
     queue, place = schema.ProfileQueue, schema.EnvironmentRow
     unheld, again = _unheld(datetime.now(UTC)), queue.attempts >= MAX_ATTEMPTS
     unsafe = untrusted(queue.implementation_id)
@@ -146,7 +146,7 @@ def queued(database: Database) -> tuple[Queued, ...]:
 
 
 def abandoned(database: Database, most: int = 5) -> list[str]:
-    """Describe each of the first abandoned requests: what it asks for and what happened last."""
+    """Return a text for each of the first `most` abandoned requests: what it requests and its last error."""
     queue, graph = schema.ProfileQueue, schema.GraphRow
     select = (sa.select(schema.Implementation.name, graph.human_name, schema.Workload.axes_json, queue.last_error)
               .join(schema.Implementation, schema.Implementation.id == queue.implementation_id)
@@ -159,7 +159,7 @@ def abandoned(database: Database, most: int = 5) -> list[str]:
 
 
 def waiting(database: Database, environment: Environment | str, of: Collection[str] = ()) -> tuple[int, float]:
-    """Return (how many requests of this environment may be claimed, the sum of their priorities). of: only of these signatures."""
+    """Return (number of requests of this environment that may be claimed, sum of their priorities). of: only these signatures."""
     queue = schema.ProfileQueue
     select = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(queue.priority), 0.0))
     select = select.where(*_free(environment, datetime.now(UTC), MAX_ATTEMPTS), *([_of(of)] if of else []))
@@ -169,7 +169,7 @@ def waiting(database: Database, environment: Environment | str, of: Collection[s
 
 
 def claimants(database: Database) -> list[str]:
-    """Return the names of all who hold requests now, sorted."""
+    """Return the names of all workers that hold requests now, sorted."""
     queue = schema.ProfileQueue
     select = sa.select(queue.claimed_by).where(queue.claimed_by.is_not(None)).distinct().order_by(queue.claimed_by)
     with database.reading() as connection:
@@ -195,7 +195,7 @@ def _unheld(now: datetime) -> Any:
 
 
 def _of(signatures: Collection[str]) -> Any:
-    """Return the condition that a request is of one of these implementations."""
+    """Return the condition that a request is for one of these implementations."""
     model = schema.Implementation
     return schema.ProfileQueue.implementation_id.in_(sa.select(model.id).where(model.signature.in_(signatures)))
 
@@ -240,7 +240,6 @@ def _some(row: Mapping[str, Any], *columns: str) -> dict[str, Any]:
 
 
 def _held(item: QueueItem) -> Any:
-    """Return the condition for the claim of `item`: same worker, same moment; a claim that was lost and won again is another one.
-    """
+    """Return the condition that `item` still has its claim: same worker, same time. A claim lost and won again is another one."""
     queue = schema.ProfileQueue
     return sa.and_(queue.id == item.id, queue.claimed_by == item.claimed_by, queue.claimed_at == item.claimed_at)

@@ -1,10 +1,10 @@
-"""admission: a rule is let in only after its two sides have been compared on random instances.
+"""admission: a rule is admitted only after its two sides have been compared on random instances.
 
 An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py). The oracle
-evaluates both sides. Bitwise rules have to give the same bits as written, for 0, −0, ±∞, NaN, denormal and huge values and for
-integers that wrap. Reassociating ones have to give the same real number wherever the left side is defined, finite and met with
-nothing infinite on the way, except for what rounding explains there (explained_rounding.py) and what the rule's own assumptions
-exclude (conditions.py); and `proof.equal` must not refute a few of them.
+evaluates both sides. The sides of a bitwise rule must give the same bits when evaluated as written, for 0, −0, ±∞, NaN, denormal
+and huge values and for integers that wrap. The sides of a reassociating rule must give the same real number wherever the left side
+is defined and finite and no intermediate value is infinite. Differences that rounding explains (explained_rounding.py) or that the
+rule's assumptions exclude (conditions.py) do not count. `proof.equal` must not refute the first few instances.
 """
 
 from __future__ import annotations
@@ -50,38 +50,38 @@ log = logging.getLogger(__name__)
 
 INSTANCES = 200
 TRIES = 60
-"""Draws for each instance that is wanted, before a rule is refused because none fits its pattern and condition."""
+"""Draws per required instance before a rule is refused because too few of them fit its pattern and condition."""
 
 TOLERANCE = 1e-9
-"""Of a reassociating rule: difference of an element over its size, in float64, beside what rounding explains."""
+"""Relative difference of an element, in float64, that a reassociating rule may have in addition to what rounding explains."""
 
 HOPELESS = (400, 800)
-"""Draws after which a rule is refused that none fitted, and one that fits so rarely that half of what is needed is out of reach."""
+"""Draws after which a rule is refused: if none fitted; if so few fitted that half of the instances are out of reach."""
 
 FEWEST = 10
-"""One instance in so many has to have an element at which the sides could be compared."""
+"""At least one of this many instances must have an element at which the sides can be compared."""
 
 LARGEST_GRID = 4_000_000
-"""Elements of all nodes of a grid, composites unexpanded."""
+"""Limit on the elements of all nodes of a grid, with composites counted as one node."""
 
 BEYOND = 1e100
-"""Where the left side meets numbers so large, the right side may leave the range of float64."""
+"""Size of the left side's numbers from which the right side may overflow float64."""
 
 MORE_RUNS = range(8, 32)
-"""Further disturbed runs, before a difference counts."""
+"""Seeds of further runs with random rounding, which confirm a difference before it counts."""
 
 SMALL_DRAWS = 80
-"""To show the smallest instance at which a rule is wrong."""
+"""Draws in search of the smallest instance at which a rule is wrong."""
 
 SYMBOLIC = 0.2
-"""Of the instances, where a size can be a dim."""
+"""Share of the instances in which one size is replaced by a dim, if it can be."""
 
 FINGERPRINTS = 2
-"""Instances that `equal` is asked about, too."""
+"""Number of instances that `proof.equal` also examines."""
 
 @dataclass(frozen=True)
 class Instance:
-    """The two sides of a rule for one draw (one pair for each of its patterns), with values for their leaves."""
+    """The two sides of a rule for one draw, one pair of nodes per pattern of the rule, with values for their leaves."""
 
     left: tuple[Node, ...]
     right: tuple[Node, ...]
@@ -95,7 +95,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Admitted:
-    """The record of a rule's admission: instances compared, how many `equal` proved, and what was drawn."""
+    """Record of an admission: the numbers of instances compared and of those that `equal` proved, and statistics of the draws."""
 
     rule: Rule
     instances: int
@@ -107,12 +107,12 @@ class Admitted:
 
 
 class NothingNew(Exception):
-    """A draw that says nothing new."""
+    """A draw adds nothing to those before it."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """wrong: where the sides differ, as text; place: of which element of which output. compared: whether there was anything to."""
+    """Result of a comparison. wrong: the difference. place: (output, element). compared: whether any element could be compared."""
 
     wrong: str | None = None
     place: tuple[int, tuple[int, ...]] | None = None
@@ -126,8 +126,8 @@ NOTHING = "the replacement returned None"
 def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tuple[int, ...]] | None = None,
                   draw_values: Callable[..., dict[Node, np.ndarray]] = random_values, *, tried: RuleMemory | None = None,
                   attempt: int = 0, small: bool = False) -> Instance:
-    """Return one random instance. Raises Unfit where the draw does not fit the pattern or the rule's condition, UnsoundRuleError
-    where the types of the sides differ."""
+    """Return one random instance. Raises Unfit if the draw does not fit the pattern or the rule's condition, NothingNew if it
+    repeats an earlier one, UnsoundRuleError if the types of the sides differ."""
     tried = RuleMemory.of(rule) if tried is None else tried
     draw = Draw(rule, rng, tried, attempt, fixed, small)
     left, size = draw.tops(), 0
@@ -148,14 +148,14 @@ def draw_instance(rule: Rule, rng: np.random.Generator, fixed: tuple[DType, tupl
 
 
 def _table_ends(tops: Sequence[Node]) -> Iterator[int]:
-    """The sizes of the axes that indices point into: one below is the last place, the size itself is outside."""
+    """Yield the sizes of the axes that are indexed: size − 1 is the last valid index, and the size itself is outside."""
     for node in walk(list(tops)):
         if node.op.group == "index":
             yield int(node.inputs[0].shape[node.attrs["axis"]])
 
 
 def _replaced(rule: Rule, left: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Return the rule's replacement of the drawn graphs. Raises Unfit where the rule does not hold."""
+    """Return the rule's replacement of the drawn nodes. Raises Unfit if the rule's condition does not hold."""
     e, at = EGraph(), {}
     for node in walk(left):
         if len(node.types) == 1 and node.op is not leaves.ITEM:
@@ -199,8 +199,8 @@ def _same_types(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...]) -> 
 
 def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size: int, rng: np.random.Generator,
                tried: RuleMemory) -> tuple[tuple[Node, ...], tuple[Node, ...], dict[str, int]]:
-    """Return the graphs over the dim n at one size: the smallest, the drawn one, one next to it, a larger one, or one the rule
-    names."""
+    """Return both sides, drawn over a dim n, at one concrete n: the smallest, the drawn one, a neighbour, a larger one, or a number
+    of the rule."""
     near = [m for x in tried.numbers if isinstance(x, int) for m in (x - 1, x, x + 1) if 0 < m <= LARGEST]
     for n in (int(rng.choice([1, 2, size, size + 1, 2 * size + 1, 19, *near])), size):
         try:
@@ -220,12 +220,12 @@ def _at_a_size(rule: Rule, left: tuple[Node, ...], right: tuple[Node, ...], size
 
 
 def difference(instance: Instance, numeric_class: NumericClass) -> str | None:
-    """Return where the sides of an instance differ by more than their class allows, or None."""
+    """Return where the sides of an instance differ by more than the numeric class allows, or None."""
     return judge(instance, numeric_class).wrong
 
 
 def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, ...] = ()) -> Judgement:
-    """Compare the sides of an instance, where what is assumed holds."""
+    """Compare the sides of an instance on the elements for which the assumed conditions hold."""
     both, count = [*instance.left, *instance.right], len(instance.left)
     bits = numeric_class == BITWISE
 
@@ -268,14 +268,13 @@ def judge(instance: Instance, numeric_class: NumericClass, assuming: tuple[str, 
 
 
 def _excuse(places: Places, name: str) -> np.ndarray | bool:
-    """Return the elements that depend on what a condition excludes; excluding overflow excludes underflow too."""
+    """Return a mask of the elements that depend on values that a condition excludes. Excluding overflow excludes underflow, too."""
     mask = places.get(name, False)
     return mask | places.get(UNDERFLOW, False) if name == OVERFLOW else mask
 
 
 def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return a mask: where two results differ by more than the tolerance, relative. Where a is NaN, a NaN or infinite b does not
-    differ."""
+    """Return a mask of the elements that differ by more than the relative tolerance. If a is NaN, b may be NaN or infinite."""
     if a.dtype.kind != "f":
         return np.asarray(a != b)
     with np.errstate(all="ignore"):
@@ -284,9 +283,9 @@ def _other_numbers(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _unexplained(instance: Instance, left: list[np.ndarray], right: list[np.ndarray], differ: list[np.ndarray]) -> list[np.ndarray]:
-    """Return the differences that count: where the left side is defined, and which rounding does not explain.
+    """Return masks of the differences that count: the left side is defined there, and rounding does not explain the difference.
 
-    Where the left side is undefined by its own domain (0 / 0, not overflow), the right side may be no number either.
+    If the left side is undefined by its domain (0 / 0, not by overflow), the right side may not be a finite number.
     """
     both, count = [*instance.left, *instance.right], len(instance.left)
     undefined, inside = (broken(instance.left, instance.values, written_out=within) for within in (False, True))
@@ -335,7 +334,7 @@ def _other_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Instance]:
-    """Random instances of a rule. Raises RewriteError when too few draws fit, with the reasons, and as soon as that shows."""
+    """Yield random instances of a rule. Raises RewriteError, with the reasons, as soon as too few draws fit."""
     fits = passed = 0
     unfit: Counter[str] = Counter()
     tried = RuleMemory.of(rule)
@@ -364,8 +363,8 @@ def instances(rule: Rule, seed: int = 0, count: int = INSTANCES) -> Iterator[Ins
 
 
 def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
-    """Yield for each dtype an instance of a thousand points at which variables meet in all combinations, with the same instance of
-    one element, which shows one point. None for rules with `shapes`: their sizes multiply."""
+    """Yield for each dtype a pair: an instance of a thousand points that hold all combinations of the variables' values, and a
+    similar instance of one element, which can show a single point. Yield nothing for rules with `shapes`, whose sizes multiply."""
     if any(entry.dims is not None for entry in rule.said.values()):
         return
     tried = RuleMemory.of(rule)
@@ -385,7 +384,7 @@ def _grids(rule: Rule, seed: int) -> Iterator[tuple[Instance, Instance]]:
 
 def _at_one_point(rule: Rule, instance: Instance, one: Instance,
                   place: tuple[int, tuple[int, ...]]) -> tuple[Instance, Judgement] | None:
-    """The instance of one element at a point of a grid, if it shows the difference as well."""
+    """Return the one-element instance at a point of a grid with its judgement, or None if it does not show the difference."""
     number, index = place
     shape = tuple(int(s) for s in instance.left[number].shape)
     if math.prod(shape) != POINTS:
@@ -401,7 +400,7 @@ def _at_one_point(rule: Rule, instance: Instance, one: Instance,
 
 
 def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int = FINGERPRINTS) -> Admitted:
-    """Compare the sides of a rule on `count` random instances. Raises UnsoundRuleError with the first at which they differ."""
+    """Compare the sides of a rule on `count` random instances. Raises UnsoundRuleError at the first that shows a difference."""
     proved = compared = 0
     first: list[Instance] = []
     drawn = Drawn()
@@ -429,7 +428,7 @@ def admit(rule: Rule, seed: int = 0, count: int = INSTANCES, fingerprints: int =
 
 
 def _smallest(rule: Rule, instance: Instance, judged: Judgement, seed: int) -> tuple[Instance, Judgement]:
-    """The smallest of the instances that are wrong, among those that are drawn small."""
+    """Return the smallest instance that shows a difference, among the given one and SMALL_DRAWS small ones, with its judgement."""
     tried, best = RuleMemory.of(rule), (instance, judged)
 
     def extent(one: Instance) -> tuple[int, int]:
@@ -457,7 +456,7 @@ def _refused(rule: Rule, instance: Instance, judged: Judgement) -> UnsoundRuleEr
 
 
 def _counterexample(rule: Rule, instance: Instance, wrong: str, values: bool = True) -> str:
-    """The two sides and what shows that they differ. values: those of the instance are part of it."""
+    """Return a message with both sides and the inputs at which they differ. values: include those of the instance."""
     a, b = instance.graphs()
     settings = [f"  {name} = {value}" for name, (_, value) in instance.attributes.items()]
     settings += [f"  n = {n} (a dim)" for n in instance.binding.values()]
@@ -485,11 +484,11 @@ def _both_results(rule: Rule, drawn: Instance) -> str:
 
 def user_rule(pattern: str | tuple[str, ...], numeric_class: NumericClass = "reassociating",
               **options: Any) -> Callable[[Callable[..., Any]], Rule]:
-    """`@tg.rule("mul(add(a, b), c)")`: make a rule of a function, compare its sides, and add it to the package's rules in every
-    later compile, list or profile.
+    """Decorate a function as a rule, `@tg.rule("mul(add(a, b), c)")`: compare its sides, and add the rule to the built-in rules in
+    every later compile, list or profile.
 
     Options are those of rewrites.rule.Rule (assuming, shapes, dtypes, …). Raises UnsoundRuleError with a counterexample,
-    RewriteError where another rule has its name.
+    RewriteError if another rule has the name.
     """
     if callable(pattern):
         raise PatternError("@tg.rule has no pattern", fix='@tg.rule("add(x, y)") above the function')

@@ -1,5 +1,5 @@
-"""admission_instances: what an admission looked at, for its report: ranks, sizes, dtypes, attributes, special values, ends of
-integers."""
+"""admission_instances: statistics of the instances that an admission drew, for its report: ranks, sizes, dtypes, attributes,
+special values, and the smallest and largest integers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_SHOWN = 12
 
 @dataclass
 class Drawn:
-    """Counts over the instances of a rule: how many had a rank, a dtype, an attribute value, a special value in a leaf."""
+    """Counts over the instances of a rule: how many had each rank, dtype, attribute value, and special value in a leaf."""
 
     instances: int = 0
     grids: int = 0
@@ -47,7 +47,7 @@ class Drawn:
                 "attributes": {name: dict(counts) for name, counts in self.attributes.items()}}
 
     def show(self) -> str:
-        """A few lines for a person."""
+        """Return the counts as a few lines for a person."""
         lines = [f"  {self.instances} instances, {self.grids} grids",
                  f"  ranks: {_counts(self.ranks)}", f"  dtypes: {_counts(self.dtypes)}", f"  sizes: {_counts(self.sizes)}",
                  f"  of a symbolic dim: {_counts(self.symbolic) or 'none fitted'}"]

@@ -1,12 +1,12 @@
-"""attention_masks: what attention says in attributes, read off what a graph says in numbers, positions and views; scores that are
-hidden.
+"""attention_masks: rewrites of masks, scales and repeated heads, written as ops, into attributes and operands of attention.
 
-HiddenScores: softmax(where(seen, scores, −∞)) · v, in the words that there are for it. Queries that see nothing have no softmax,
-where attention says 0, so that is put back: where(any(seen), attention(…), NaN).
-SomeKeyIsSeen: whether each query sees a key follows from sizes for masks made of positions, and what was put back goes again.
-SeenByPosition: such a mask is causal order, a window, or both: attributes.
-ScaleOfScores: numbers that q or k are multiplied with or divided by are the attribute `scale`.
-GroupedHeads: heads of k and v that are repeated for several of q are read where they lie.
+HiddenScores: softmax(where(seen, scores, −∞)) · v becomes attention with a mask. For a query that sees no key the softmax is NaN
+and attention is 0, so the result is where(any(seen), attention(…), NaN).
+SomeKeyIsSeen: for masks computed from positions, sizes decide whether each query sees a key. If so, any(seen) becomes true, and
+that `where` disappears.
+SeenByPosition: a mask computed from positions that means causal order, a window, or both becomes attributes.
+ScaleOfScores: numbers by which q or k are multiplied or divided become the attribute `scale`.
+GroupedHeads: k and v whose heads are repeated for several heads of q become operands without the repetitions.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ AND, XOR, IOTA, CAST = ATOMIC["and"], ATOMIC["xor"], ATOMIC["iota"], ATOMIC["cas
 EXPAND, RESHAPE, PERMUTE = ATOMIC["expand"], ATOMIC["reshape"], ATOMIC["permute"]
 
 DEEPEST = 24
-"""Ops above each other in what is read of a mask."""
+"""Largest depth of ops to which a mask is read."""
 
 
 class _Reading(ABC):
-    """A rewrite that reads e-classes of one op's operands. Reassociating; it looks again wherever something changed below."""
+    """Base class of reassociating rewrites that read the e-classes of an op's operands, again after any change below."""
 
     name = ""
     numeric_class: NumericClass = REASSOCIATING
@@ -68,14 +68,14 @@ class _Reading(ABC):
 
     @abstractmethod
     def readings(self, e: EGraph, node: ENode) -> Iterator[tuple[str, Callable[[], Node | None]]]:
-        """Yield for each op of the root's kind a key that tells its readings apart and a function that builds the node."""
+        """Yield, for an e-node of the root's op, a key that identifies a reading and a function that builds the replacement."""
 
 
 # ---- scores that are hidden ------------------------------------------------------------------------------------------
 
 
 class HiddenScores(_Reading):
-    """See the module's docstring."""
+    """Rewrite of a softmax of masked scores, times values, as attention with a mask."""
 
     name = "attention/hidden"
     root = DOT.name
@@ -110,7 +110,7 @@ def _is(e: EGraph, number: int, value: float) -> bool:
 
 
 def _hidden(e: EGraph, number: int) -> Iterator[tuple[int, Node]]:
-    """(scores, what is seen of them) of scores some of which are −∞."""
+    """Yield (scores, mask of the scores that are kept) for a class of scores some of which are −∞."""
     for node in e.of(number).nodes:
         if node.op is WHERE:
             mask, yes, no = node.children
@@ -126,14 +126,14 @@ def _hidden(e: EGraph, number: int) -> Iterator[tuple[int, Node]]:
 
 
 def _stretched(e: EGraph, number: int, change: Callable[[Node], Node] = lambda x: x) -> Node:
-    """A class, changed, as an expansion where it is one."""
+    """Return `change` applied to a class; if the class is an expansion, to its operand, so that the result is an expansion."""
     for node in _of(e, number, EXPAND):
         return atomic.expand(change(e.placeholder(node.children[0])), node.attrs["shape"])
     return change(e.placeholder(number))
 
 
 def _left_alone(e: EGraph, number: int, passed: frozenset[int]) -> Node | None:
-    """Return where a value that is 0 or −∞ everywhere is 0; None for any other value."""
+    """Return a mask that is true where a class is 0, if all its elements are 0 or −∞; None for any other class."""
     number = e.find(number)
     for node in e.of(number).nodes:
         if node.op is WHERE:
@@ -154,7 +154,7 @@ def _left_alone(e: EGraph, number: int, passed: frozenset[int]) -> Node | None:
 
 @dataclass(frozen=True)
 class _Line:
-    """row · (number of the query) + key · (number of the key) + rest"""
+    """The linear form row · (number of the query) + key · (number of the key) + rest."""
 
     row: int
     key: int
@@ -168,13 +168,13 @@ class _Line:
 
 
 Axes = tuple[int | None, ...]
-"""what the axes of a class are: 0 queries, 1 keys, None neither"""
+"""The role of each axis of a class: 0 queries, 1 keys, None neither."""
 
 BELOW = _Line(0, 0, 1)
 
 
 def _moved(node: ENode, axes: Axes, shape: Sequence[Dim]) -> Axes | None:
-    """The axes of what a view looks at, given those of the view. None: they are others."""
+    """Return the axis roles of a view's operand, given those of the view; None if the axes do not correspond."""
     if node.op is PERMUTE:
         order = node.attrs["axes"]
         return tuple(axes[order.index(i)] for i in range(len(shape)))
@@ -192,7 +192,7 @@ def _moved(node: ENode, axes: Axes, shape: Sequence[Dim]) -> Axes | None:
 
 
 def _line(e: EGraph, number: int, axes: Axes, deep: int = DEEPEST) -> _Line | None:
-    """A class of whole numbers as a line over queries and keys."""
+    """Return a class of integers as a linear form in the query's and key's numbers; None if it has no such form."""
     eclass = e.of(number)
     if eclass.type.dtype.kind != "int" or eclass.type.dtype.itemsize < 4 or deep == 0:      # narrower ones wrap
         return None
@@ -223,7 +223,7 @@ def _line_of(e: EGraph, node: ENode, axes: Axes, deep: int) -> _Line | None:
 
 
 def _below_zero(e: EGraph, number: int, axes: Axes, deep: int = DEEPEST) -> tuple[_Line, ...] | None:
-    """The lines all of which are < 0 exactly where a class of booleans is true; None where it is made of anything else."""
+    """Return linear forms, all of which are < 0 exactly where a class of booleans is true; None if it cannot be written so."""
     eclass = e.of(number)
     if eclass.splat is True:
         return ()
@@ -255,7 +255,7 @@ def _below_zero(e: EGraph, number: int, axes: Axes, deep: int = DEEPEST) -> tupl
 
 @dataclass(frozen=True)
 class _KeyOrder:
-    """causal, window, start of attention."""
+    """The attributes causal, window and start of attention."""
 
     causal: bool
     window: int
@@ -263,7 +263,7 @@ class _KeyOrder:
 
 
 def _order(lines: Sequence[_Line], n: Dim, s: Dim) -> _KeyOrder | None:
-    """Lines as attention's attributes: key − row − start ≤ 0 is causal order, row + start − key < window a window."""
+    """Return attention's attributes: key − row − start ≤ 0 is causal order, row + start − key < window a window; else None."""
     order: dict[tuple[int, int], Dim] = {}
     for line in lines:
         if all(dim_ge(-1, line.at(row, key)) is True for row in (0, n - 1) for key in (0, s - 1)):
@@ -281,7 +281,7 @@ def _order(lines: Sequence[_Line], n: Dim, s: Dim) -> _KeyOrder | None:
 
 
 class SeenByPosition(_Reading):
-    """See the module's docstring."""
+    """Rewrite of a mask computed from positions as attention's attributes causal, window and start."""
 
     name = "attention/positions"
 
@@ -296,7 +296,7 @@ class SeenByPosition(_Reading):
                 return
 
     def _parts(self, e: EGraph, number: int) -> Iterator[tuple[Sequence[_Line], int | None]]:
-        """A mask as lines and what is no line; the former alone if it can be."""
+        """Yield (linear forms, rest) of a mask. rest: an operand of `and` without a linear form, None if there is none."""
         lines = _below_zero(e, number, (0, 1))
         if lines is not None:
             yield lines, None
@@ -315,7 +315,7 @@ class SeenByPosition(_Reading):
 
 
 class SomeKeyIsSeen(_Reading):
-    """See the module's docstring. Bitwise."""
+    """Rewrite of any(mask, keys) as true if sizes prove that each query sees a key. Bitwise."""
 
     name = "attention/some-key-is-seen"
     numeric_class: NumericClass = BITWISE
@@ -331,7 +331,7 @@ class SomeKeyIsSeen(_Reading):
             yield "", lambda: atomic.fill(True, (n,), type.dtype)
 
     def _is_seen(self, lines: Sequence[_Line], n: Dim, s: Dim) -> bool:
-        """Return whether every query has a key: the first, the last, or the one at its own position."""
+        """Return whether every query sees a key: the first, the last, or the key at the query's position."""
         if dim_ge(s, 1) is not True:
             return False
         own = [_Line(1, 0, -line.rest - 1) for line in lines if (line.row, line.key) == (-1, 1)]
@@ -347,7 +347,7 @@ class SomeKeyIsSeen(_Reading):
 
 
 class ScaleOfScores(_Reading):
-    """See the module's docstring."""
+    """Rewrite of a factor of q or k as attention's attribute `scale`."""
 
     name = "attention/scale"
 
@@ -366,7 +366,7 @@ class ScaleOfScores(_Reading):
 
 
 def _unscaled(e: EGraph, number: int, passed: frozenset[int]) -> tuple[float, Node] | None:
-    """(number, rest) of a class that is a number times the rest, below its views."""
+    """Return (number, rest) for a class that is a number times a rest, possibly below views; None for any other class."""
     number = e.find(number)
     for node in e.of(number).nodes:
         pairs = [node.children, node.children[::-1]] if node.op is MUL else [node.children] if node.op is DIV else []
@@ -383,7 +383,7 @@ def _unscaled(e: EGraph, number: int, passed: frozenset[int]) -> tuple[float, No
 
 
 class GroupedHeads(_Reading):
-    """See the module's docstring. Bitwise, but that attention is no sum of its own."""
+    """Rewrite of attention to k and v with repeated heads as attention without the repetitions. It reads the same numbers."""
 
     name = "attention/grouped"
 
@@ -395,7 +395,7 @@ class GroupedHeads(_Reading):
 
 
 def _unrepeated(e: EGraph, number: int) -> Node | None:
-    """keys[s, heads, d] without the repetitions of each head: permute(reshape(expand([…, 1, s, d])))."""
+    """Return keys[s, heads, d] without the repetitions of each head, if it is permute(reshape(expand([…, 1, s, d])))."""
     for turned in _of(e, number, PERMUTE):
         if tuple(turned.attrs["axes"]) != (1, 0, 2):
             continue

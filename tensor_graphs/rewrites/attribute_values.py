@@ -1,7 +1,7 @@
 """attribute_values: values that admission draws for an attribute that a rule leaves free.
 
-Candidates are of every sign, and go to both ends of the legal range and beyond: the op's type rule raises for an illegal value, so
-no list of ranges is kept here. Words come from the op's row, or from what recognition knows.
+Candidates have both signs and reach both ends of the legal range and beyond. The op's type rule raises for an illegal value, so
+this module has no list of ranges. Named values come from the op's table row, or from the choices that recognition tries.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tensor_graphs.rewrites.composites import CHOICES
 FLOATS = (0.0, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 0.125, 1e-6, -1e-6, 1e-5, 3.7, -3.7, 100.0)
 WHOLE = (0, 1, 2, 3, 4, 5, 8, 17, -1, -2, -3)
 FILLS = (0, 1, -1, 2, -3, 0.5, -0.0, -7.25, float("inf"), float("-inf"), float("nan"))
-"""What is padded with; the ends of an integer dtype as well."""
+"""Candidates for the value of padding; the smallest and largest integers of the dtype are added."""
 
 MOST_NUMBERS = 24
 
 
 def in_turn(among: Sequence[DType], turn: int) -> DType:
-    """Return the dtype of a draw: all in turn, floats of eight bits as one where there are others, so that these stay as
-    frequent."""
+    """Return the dtype of draw number `turn`. Dtypes follow each other in a cycle, in which all eight-bit floats share one
+    position, so that the other dtypes stay frequent."""
     eight = [t for t in among if t.is_float and t.itemsize == 1]
     others = [t for t in among if t not in eight]
     round, place = divmod(turn, len(others) + bool(eight))
@@ -39,8 +39,8 @@ def in_turn(among: Sequence[DType], turn: int) -> DType:
 
 
 def numbers_of(function: Any, depth: int = 2) -> tuple[int | float, ...]:
-    """Return the numbers in a function's code, defaults and closure, and in the functions that it calls by name: its conditions
-    turn there, so sizes, ranks, attributes and values next to them are drawn."""
+    """Return the numbers in a function's code, defaults and closure, and in the functions that it calls by name. The rule's
+    conditions compare with these numbers, so sizes, ranks, attributes and values near them are drawn."""
     numbers: dict[int | float, None] = {}
 
     def take(value: Any) -> None:
@@ -75,7 +75,7 @@ def numbers_of(function: Any, depth: int = 2) -> tuple[int | float, ...]:
 
 
 class AttributeDraw:
-    """Draws values for attributes. numbers: those of the rule, which are candidates of every number."""
+    """A source of random attribute values. numbers: numbers in the rule; they and their neighbours are candidates."""
 
     def __init__(self, rng: np.random.Generator, numbers: Sequence[int | float]) -> None:
         self.rng = rng
@@ -87,7 +87,7 @@ class AttributeDraw:
         return choices[int(self.rng.integers(len(choices)))]
 
     def value(self, op: Op, name: str, nodes: Sequence[Node], bound: Sequence[Any], like: Sequence[Any]) -> Any:
-        """One candidate. nodes: the operands. bound: the tensors drawn so far; like: earlier values of attributes of this name."""
+        """Return a candidate. nodes: the operands. bound: tensors drawn so far. like: earlier values of attributes of this name."""
         x = nodes[0] if nodes else None
         if like and self.rng.random() < 0.25:               # what undoes, repeats or follows an earlier one is rarely met by chance
             before = self.pick(like)
@@ -182,7 +182,7 @@ class AttributeDraw:
         return tuple(self.pick([1, 2, 3, 5]) if s == 1 else s for s in shape)
 
     def bounds(self, shape: list[int]) -> tuple[tuple[int, int, int], ...]:
-        """Whole axes, heads, tails and middles, steps of both signs, nothing at all."""
+        """Return random slice bounds: entire axes, starts, ends and middles of axes, steps of both signs, or no elements."""
         forwards = self.rng.random() < 0.5
         return tuple(self.bound(s, forwards) for s in shape)
 
@@ -207,7 +207,7 @@ class AttributeDraw:
         return tuple((amount(i, "before"), amount(i, "after")) for i in range(len(shape)))
 
     def fill(self, dtype: DType) -> Any:
-        """A number that the dtype holds, as an attribute has it."""
+        """Return a number that the dtype can hold, in the form in which an attribute stores it."""
         ends = [dtype.min, dtype.max] if dtype.is_integer else []
         while True:
             try:

@@ -1,4 +1,4 @@
-"""candidate: a piece of a graph that rules say otherwise: found by find_recipes.py, filed by recipe_rows.py."""
+"""candidate: a piece of a graph with equivalents found by rules. find_recipes.py finds them, recipe_rows.py files them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tensor_graphs.language.part import over
 
 @dataclass(frozen=True, eq=False)
 class Other:
-    """The outputs of an offer, said otherwise."""
+    """An equivalent of an offer's outputs, with the rules and derivation that lead to it."""
 
     outputs: tuple[Node, ...]
     rules: tuple[str, ...]
@@ -25,8 +25,8 @@ class Other:
 
 @dataclass(frozen=True, eq=False)
 class Offer:
-    """A piece of a graph, between operands and outputs, with other wordings of it. stands: the other wording holds the piece's own
-    as definitions, so it takes the piece's place."""
+    """A piece of a graph between operands and outputs, with equivalents of it. stands: an equivalent contains the piece's nodes as
+    definitions of composites, so it replaces the piece in the graph."""
 
     operands: tuple[Node, ...]
     outputs: tuple[Node, ...]
@@ -35,7 +35,7 @@ class Offer:
     stands: bool = False
 
     def alone(self, outputs: Sequence[Node]) -> Graph | None:
-        """Return the outputs as a graph over the operands as inputs; None where they read anything else."""
+        """Return the outputs as a graph whose inputs are the operands; None if they read any other leaf."""
         inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(self.operands)]
         try:
             return make_graph(over(outputs, self.operands, inputs))

@@ -1,7 +1,7 @@
-"""check_recipe: compare a rewritten graph with the float64 oracle, before it may be chosen.
+"""check_recipe: a comparison of a rewritten graph with the float64 oracle, before the graph may be chosen.
 
-Rules are proved or admitted one by one (admission.py); here the result of a chain of them runs once more, every step rounded as
-written, on random values at small sizes. Its error may not be much larger than the graph's own.
+Rules are proved or admitted one by one (admission.py). This module checks the result of a chain of rules once more, with every step
+rounded as written, on random values at small sizes. Its error may not be much larger than the original graph's.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import Mode, interpret
 
 VERIFIER = "oracle 1"
-"""version of this comparison, as traces say it; another one compares every recipe again"""
+"""Version of this comparison in traces. With a new version every recipe is compared again."""
 
 MOST_ELEMENTS = 1 << 24
-"""of all operands, and of the largest value of any atomic op that is computed: what is larger rests on its rules alone"""
+"""Limit on the elements of all operands, and of any atomic op's value. Larger graphs are accepted by their rules alone."""
 
 WORSE, ROUNDOFFS = 2.0, 4.0
-"""times the error of the graph as written that other words may have, and roundings of an output that are always allowed"""
+"""Factor by which a rewritten graph's error may exceed the original's, and roundings of an output that are always allowed."""
 
 ROWS = 5
-"""size of a dim, where its range allows it"""
+"""Size of a dim in the comparison, if its range allows that."""
 
 MOST_SPECIAL = 1 << 18
-"""elements at most where infinities are drawn, since each graph then runs several times"""
+"""Limit on the elements if infinities are drawn, since each graph then runs several times."""
 
 SPECIAL = 0.05, 0.2, 0.5, 0.5
-"""shares of the operands' elements that are drawn infinite or NaN, one share for each run"""
+"""Shares of the operands' elements that are infinite or NaN, one share per run."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """error: of the rewritten graph; own: of the original; allowed: the largest error accepted. error and own are None where
-    nothing was run, as the graphs are too large or random numbers prove nothing: those rest on their rules. sizes: of the dims."""
+    """Result of a comparison: the errors of the rewritten graph (error) and of the original (own), the largest accepted error, and
+    the sizes of the dims. Errors are None if nothing ran (too large, or indices or masks as inputs); then the rules alone
+    decide."""
 
     error: float | None
     own: float | None
@@ -56,8 +57,8 @@ class Compared:
 
 
 def compare(graph: Graph, other: Graph) -> Compared:
-    """Compare the values of a rewritten graph, at about the graph's own error. Neither has states; the rewritten graph's inputs are
-    among the graph's. Of several outputs, report the one that is worst relative to its allowed error."""
+    """Compare the values of a rewritten graph with those of the original. Neither has states; the inputs of `other` are among those
+    of `graph`. Of several outputs, report the one whose error is largest relative to its allowed error."""
     sizes: dict[str, int] = {}
     for sizes, inputs in _drawn(graph, other):
         if inputs is None:
@@ -72,9 +73,9 @@ def compare(graph: Graph, other: Graph) -> Compared:
 
 
 def keeps_finite(graph: Graph, other: Graph) -> bool:
-    """Return whether the rewritten graph is finite where the graph is, with infinities and NaN among the inputs. A proof covers
-    numbers alone: along an axis of size 1 log_softmax(x) and where(mask, log_softmax(x), 0) are 0, and at ∞ only the second may be.
-    """
+    """Return whether the rewritten graph is finite wherever the original is, for inputs with infinities and NaN. Proofs cover
+    finite numbers alone: along an axis of size 1, log_softmax(x) and where(mask, log_softmax(x), 0) are 0; at ∞ only the latter can
+    be."""
     for sizes, inputs in _drawn(graph, other, MOST_SPECIAL):
         if inputs is None:
             return True
@@ -98,8 +99,8 @@ def _run(graph: Graph, inputs: Mapping[str, Array], sizes: Mapping[str, int], mo
 
 
 def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tuple[dict[str, int], dict[str, Array] | None]]:
-    """Yield small sizes of all dims with random operands of both graphs; nothing where they have more elements than `most`, or
-    where random numbers prove nothing."""
+    """Yield small sizes of all dims with random operands of both graphs. Yield None for the operands if the graphs have more
+    elements than `most`, or inputs that are not floats."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
     steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
@@ -127,5 +128,5 @@ def _compared(graph: Graph, real: Mapping[str, Array], mine: Mapping[str, Array]
 
 
 def _is_drawn(node: Node) -> bool:
-    """Return whether random numbers are legal values: indices and masks have ranges of their own."""
+    """Return whether random numbers are legal values of an input. They are not for indices and masks."""
     return node.dtype.is_float

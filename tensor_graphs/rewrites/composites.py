@@ -1,9 +1,9 @@
-"""composites: a composite is its definition, in both directions, for every one of the library and without a list of them.
+"""composites: a composite equals its definition. Rewrites apply this in both directions to every composite of the library.
 
-Expansion adds the definition of an e-node to its class. Recognition finds definitions: each library composite is defined once on
-generic types, for each choice of its discrete attributes and with marked numbers for its continuous ones, which makes a pattern. At
-a match the attributes are read off and the composite is defined on the actual types; it is recognised only if every e-node of
-*that* definition is in the e-graph and leads to the class: the pattern may be too general, the answer is not.
+Expansion adds the definition of an e-node to its class. Recognition finds definitions. It defines each library composite once on
+generic types, for each choice of its discrete attributes and with marker numbers for its continuous ones; the result is a pattern.
+At a match it reads the attributes off and defines the composite on the actual types. The composite is recognised only if every
+e-node of *that* definition is in the e-graph and leads to the class, so an overly general pattern gives no wrong result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tensor_graphs.rewrites.enode import ENode, attribute_key, is_commutative
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 LARGEST_DEFINITION = 80
-"""Nodes of a definition that expansion and recognition look at."""
+"""Largest number of nodes of a definition that expansion and recognition handle."""
 
 
 class Expansion:
-    """The definition of a composite joins its class. Bitwise: the definition is what the composite means, as written.
+    """Rewrite that adds a composite's definition to its class. Bitwise: a composite means its definition as written.
 
-    `keep`: composites that are not expanded; by default the element-wise ones of one operand (exp, tanh, …), as their definitions
-    are chosen for accuracy and no other rule matches inside.
+    `keep`: composites that are not expanded; by default the element-wise ones of one operand (exp, tanh, …). Their definitions are
+    chosen for accuracy, and no other rule matches inside them.
     """
 
     name = "composite/expand"
@@ -67,15 +67,15 @@ CHOICES: dict[str, tuple[Any, ...]] = {
     "keepdims": (False, True), "approximate": ("none", "tanh"), "activation": ("gelu_tanh", "gelu", "silu"),
     "causal": (False, True), "exponent": (3, 4, 5, 8), "window": (0,), "start": (0,), "softcap": (0.0,),
 }
-"""What recognition tries for attributes that are no axes and no marked numbers, by their names."""
+"""Values that recognition tries for attributes, by name, except axes and numbers with markers."""
 
 MARKS = {"eps": 0.0009765701293945312, "offset": 0.7317073345184326, "scale": 0.3414214253425598, "beta": 1.319326400756836}
-"""Numbers that no definition contains by itself, for continuous attributes: where one stands, the attribute is read off."""
+"""Markers for continuous attributes, numbers that no definition contains: an attribute is read off where its marker is."""
 
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """One composite's definition on generic operands. `marks`: attribute -> the constant in the definition that holds it."""
+    """A composite's definition on generic operands. `marks`: for an attribute, the constant that is its marker."""
 
     op: CompositeOp
     attrs: Mapping[str, Any]
@@ -88,8 +88,8 @@ class Template:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """The top of a template: the rank and op of its root, and the ops of its children; "" for any. Equal sketches are one object,
-    so a class is asked once for all templates."""
+    """The top of a template: rank and op of its root, and sketches of its children; name "" matches any op. Equal sketches are one
+    object, so each class is compared with a sketch once for all templates that share it."""
 
     rank: int
     name: str
@@ -110,7 +110,7 @@ def _sketch(pattern: Node, t: Template, depth: int = 4) -> Sketch:
 
 @cache
 def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
-    """The templates by the op of their root, and those of one top together, which is looked for once."""
+    """Return the templates by the op of their root, grouped by their sketch."""
     groups: dict[str, dict[Sketch, list[Template]]] = {}
     for name, rows in templates().items():
         for t in rows:
@@ -119,7 +119,7 @@ def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
 
 
 Asked = dict[tuple[Sketch, int], bool]
-"""(sketch, class) -> whether the class may be the sketch's root, while the e-graph stays as it is."""
+"""For (sketch, class): whether the class may match the sketch, as long as the e-graph does not change."""
 
 
 def _may_match(e: EGraph, sketch: Sketch, node: ENode, asked: Asked) -> bool:
@@ -144,7 +144,7 @@ def _class_may(e: EGraph, sketch: Sketch, number: int, asked: Asked) -> bool:
 
 @cache
 def templates() -> dict[str, tuple[Template, ...]]:
-    """All templates, by the op of their last node that is no view."""
+    """Return all templates, by the op of their last node that is no view."""
     result: dict[str, list[Template]] = {}
     seen: set[str] = set()
     for op in LIBRARY.values():
@@ -159,7 +159,7 @@ def templates() -> dict[str, tuple[Template, ...]]:
 
 
 def _signature(t: Template) -> str:
-    """Return a key of what matching a template asks for: two with one key match at the same places."""
+    """Return a key of a template's pattern: templates with equal keys have the same matches."""
     order = walk(t.definition.outputs)
     at = {n: i for i, n in enumerate(order)}
     marked = set(t.marks.values())
@@ -199,7 +199,7 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
 
 
 def _depth(root: Node) -> int:
-    """Ops above each other."""
+    """Return the depth of ops below a node."""
     depth: dict[Node, int] = {}
     for node in walk([root]):
         depth[node] = 1 + max((depth[i] for i in node.inputs), default=-1)
@@ -213,7 +213,7 @@ def _strip(node: Node) -> Node:
 
 
 def _generic_types(op: CompositeOp, present: Sequence[str]) -> Iterator[list[TensorType]]:
-    """Operand types that a definition may accept: same shapes, matrices and vectors, over a few ranks and dtypes."""
+    """Yield operand types that a definition may accept: equal shapes, matrices and vectors, over a few ranks and dtypes."""
     count = len(present)
     for dtype in (f32, i32, bool_, f16):
         for rank in (1, 2, 3):
@@ -249,7 +249,7 @@ def _attribute_choices(op: CompositeOp, rank: int) -> Iterator[dict[str, Any]]:
 
 
 class Recognition:
-    """See the module's docstring. Bitwise, as the expansion is."""
+    """Rewrite that finds definitions, as the module's docstring explains. Bitwise, like the expansion."""
 
     name = "composite/recognise"
     numeric_class: NumericClass = BITWISE
@@ -291,7 +291,7 @@ class Recognition:
 
 
 def find_node(e: EGraph, root: Node) -> int | None:
-    """The class of a node, if all that it is made of is in the e-graph already; nothing is added."""
+    """Return the class of a node if the node and all its operands are in the e-graph, else None. Nothing is added."""
     places: dict[Node, tuple[int, ...]] = {}
     for node in walk([root]):
         if node.op.name == "e_class":
@@ -319,8 +319,8 @@ _Bound = tuple[tuple[int | None, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TemplateNode:
-    """A node of a template, ready to be compared. place: which argument it is, or −1. mark: the attribute whose number it is, or
-    "". number: a constant of any value."""
+    """A node of a template, prepared for matching. place: the index of the argument that it is, or −1. mark: the attribute whose
+    marker it is, or "". number: whether it is a constant, which matches any number."""
 
     op: Op
     rank: int
@@ -333,7 +333,7 @@ class TemplateNode:
 
 
 def _parts(t: Template) -> TemplateNode:
-    """The template's root, which is no view."""
+    """Return the template's root, without views above it."""
     places = {a: i for i, a in enumerate(t.definition.arguments)}
     marks = {node: name for name, node in t.marks.items()}
     parts: dict[Node, TemplateNode] = {}
@@ -351,7 +351,7 @@ _parts_of: dict[Template, TemplateNode] = {}
 
 
 def _match(e: EGraph, template: Template, node: ENode) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
-    """Classes for the definition's arguments and values for its marked numbers, at an e-node that may be its root."""
+    """Return the matches of a template at an e-node: (classes for the definition's arguments, values of its marked attributes)."""
     part = _parts_of.get(template)
     if part is None:
         part = _parts_of[template] = _parts(template)

@@ -1,8 +1,8 @@
-"""conditions: assumptions that a rule makes about values, and where they do not hold.
+"""conditions: assumptions that rules make about values, and the elements at which they do not hold.
 
-A rule names its conditions (`assuming=("no overflow",)`) and runs only where they are allowed. Admission excludes the elements that
-break one of them: an element that depends on a division by 0 is no evidence against a rule that excludes those. Dependence is
-followed through the graph element by element; `where` depends on the branch that it takes.
+A rule names its conditions (`assuming=("no overflow",)`) and runs only if the caller allows them. Admission ignores the elements
+that break one of them: an element that depends on a division by 0 is no evidence against a rule that excludes such divisions.
+Dependence is followed through the graph element by element; `where` depends on its mask and on the branch that it takes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.pattern import elementwise
 
 UNDERFLOW = "underflow"
-"""Kept apart from overflow: a result that became 0 is still a number."""
+"""Condition for results that became 0. It is separate from overflow, as such a result is still a number."""
 
 SMALLEST = 1e-290
-"""Numbers below are taken for 0: float64 does not hold them in full."""
+"""Smallest number that counts as different from 0: float64 holds smaller ones with fewer digits."""
 
 Array = np.ndarray[Any, Any]
 Places = dict[str, Array]
-"""Condition -> which elements depend on a place where it is broken."""
+"""For each condition, a mask of the elements that depend on an element at which it is broken."""
 
 
 def checked(names: Any, rule: str) -> tuple[str, ...]:
-    """The conditions that a rule names, one or several. Raises RewriteError for one that there is not."""
+    """Return the conditions that a rule names, as a tuple. Raises RewriteError for an unknown name."""
     several = (names,) if isinstance(names, str) else names
     if not isinstance(several, (tuple, list)):
         raise RewriteError(f"the rule {rule} assumes {names!r}", fix=f'names of conditions: assuming=("{OVERFLOW}",)')
@@ -46,10 +46,10 @@ def checked(names: Any, rule: str) -> tuple[str, ...]:
 
 
 def broken(roots: Sequence[Node], inputs: Mapping[Node, Array], written_out: bool) -> list[Places]:
-    """Return for each root where its elements depend on a broken condition, or on underflow.
+    """Return, for each root and condition, a mask of the elements that depend on a broken condition, or on underflow.
 
-    written_out: look inside composites. Undefined is a result that is infinite or NaN of finite operands, and inputs that are; an
-    infinity written in the program is not.
+    written_out: whether composites are expanded first. A condition is broken by a result that is infinite or NaN although its
+    operands are finite, and by an input that is; an infinity written in the program breaks none.
     """
     tops = expand_all(list(roots)) if written_out else list(roots)
     order = walk(tops)
@@ -68,7 +68,7 @@ def broken(roots: Sequence[Node], inputs: Mapping[Node, Array], written_out: boo
 
 
 def _own(node: Node, values: Mapping[Node, Array]) -> Places:
-    """The conditions that this very op breaks, and where."""
+    """Return the conditions that this op itself breaks, with masks."""
     result, name = values[node], node.op.name
     odd = ~np.isfinite(result)
     if node.op.kind == "leaf":
@@ -96,7 +96,7 @@ def _own(node: Node, values: Mapping[Node, Array]) -> Places:
 
 
 def _carried(node: Node, places: Mapping[Node, Places], values: Mapping[Node, Array]) -> Places:
-    """The broken places of the operands, where they are read."""
+    """Return the masks of the operands, moved to the elements of the result that read them."""
     names = dict.fromkeys(name for x in node.inputs for name in places[x])
     shape = tuple(int(s) for s in node.shape) if len(node.types) == 1 else ()
     result: Places = {}

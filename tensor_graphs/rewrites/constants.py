@@ -1,4 +1,4 @@
-"""constants: ops on nothing but small constants are evaluated, once, by the oracle as written."""
+"""constants: folding of ops whose operands are all small constants. The oracle evaluates them once, as written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tensor_graphs.rewrites.pattern import elementwise
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 LARGEST = 256
-"""Elements that a folded constant may have, unless all are one number."""
+"""Largest number of elements of a folded constant, unless all elements are one number."""
 
 
 class Folding:
-    """Constant folding. Bitwise, and the same real number too: what is rounded, a sum and exp2 are left for bind time."""
+    """Constant folding. Bitwise, and exact over the real numbers: ops that round, float sums and exp2 are left for bind time."""
 
     name = "constant/fold"
     numeric_class: NumericClass = BITWISE

@@ -1,13 +1,13 @@
-"""discover: where the math of a composite occurs in a graph, in whatever form it is written.
+"""discover: a search for the math of composites in a graph, in whatever form it is written.
 
     for found in discover(graph, ["silu", "softmax"]):
         print(found.show())
     faster = replaced(graph, discover(graph))
 
-Parts of a graph (one output, few operands, few steps, nothing that leaves and comes back) are compared with composites on the same
-operands by their fingerprints in finite fields; what agrees is put to `proof.equal`, and counts only when that proves it. What is
-found is equal over the real numbers (class "reassociating"), so nothing is replaced unless it is asked for; what is a definition as
-written is found without this (recognise.py).
+Parts of a graph (one output, few operands, few steps, no path that leaves and re-enters) are compared with composites on the same
+operands by their fingerprints in finite fields. Where fingerprints agree, `proof.equal` decides, and only a proof counts. An
+occurrence is equal over the real numbers (class "reassociating"), so nothing is replaced unless the caller asks for it. Definitions
+as written are found without this search (recognise.py).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from tensor_graphs.rewrites.passes.recognise import MARKED
 from tensor_graphs.rewrites.subgraphs import Cuts, inside
 
 MOST_STEPS = 12
-"""Steps of a part."""
+"""Largest number of steps of a part."""
 
 MOST_OPERANDS = 3
 
 MOST_VALUES = 24
-"""Choices of attributes for one composite on one part."""
+"""Largest number of attribute choices for one composite on one part."""
 
 POINTS = 4
-"""of the field for a first comparison; what agrees is proved, or dropped"""
+"""Points of the finite field for a first comparison. Where fingerprints agree, a proof decides."""
 
 @dataclass(frozen=True)
 class Found:
-    """A composite's math at a node. steps: how many it takes there. verdict: why it is the same."""
+    """An occurrence of a composite's math at a node. steps: the graph's steps that it would replace. verdict: the proof."""
 
     node: Node
     op: CompositeOp
@@ -61,11 +61,10 @@ class Found:
 
 
 def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: int = MOST_STEPS) -> tuple[Found, ...]:
-    """Return every proved occurrence, users before operands, the largest of one node first, without nodes that are that composite
-    already.
+    """Return every proved occurrence, users before operands, at each node the largest first, except nodes that already are the
+    composite.
 
-    names: library composites to look for (those that a kernel computes: its `op`); by default all that are small enough. Raises
-    RewriteError for another name.
+    names: library composites to look for; by default all that are small enough. Raises RewriteError for an unknown name.
     """
     for name in names or ():
         if name not in LIBRARY:
@@ -84,7 +83,7 @@ def discover(graph: Graph, names: Sequence[str] | None = None, *, most_steps: in
 
 
 def replaced(graph: Graph, occurrences: Sequence[Found]) -> Graph:
-    """The graph with composites where they were found: at each node the largest, and none within another."""
+    """Return the graph with composites in place of occurrences: at each node the largest, and none within another."""
     chosen: dict[Node, Found] = {}
     taken: set[Node] = set()
     order = {n: i for i, n in enumerate(graph.nodes)}
@@ -112,12 +111,12 @@ def replaced(graph: Graph, occurrences: Sequence[Found]) -> Graph:
 
 
 def _call(op: CompositeOp, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Graph:
-    """The composite on inputs of these types. Raises LanguageError where it does not take them."""
+    """Return a graph of the composite on inputs of these types. Raises LanguageError if it does not accept them."""
     return make_graph(apply(op, [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)], attrs))
 
 
 class _DiscoverSearch:
-    """One graph, and the composites that are looked for."""
+    """A search for some composites in one graph."""
 
     def __init__(self, graph: Graph, ops: Sequence[CompositeOp]) -> None:
         self.ops, self.cuts = ops, Cuts(graph)
@@ -125,7 +124,7 @@ class _DiscoverSearch:
         self.prints: dict[str, str | None] = {}
 
     def at(self, node: Node, most_steps: int) -> Iterator[Found]:
-        """The composites whose value a node has, over any operands below it."""
+        """Yield the occurrences at a node, over any operands below it."""
         for cut in self.cuts.of(node, most_steps, MOST_OPERANDS):
             part = inside(node, cut)
             steps = sum(map(is_step, part))
@@ -149,7 +148,7 @@ class _DiscoverSearch:
 
     def candidates(self, types: Sequence[TensorType], node: Node,
                    numbers: Sequence[float]) -> Iterator[tuple[CompositeOp, dict[str, Any]]]:
-        """Yield the composites of this number of operands, with the attributes that a part with these numbers may have."""
+        """Yield the composites with this number of operands, with attributes, for which a part's numbers are candidates."""
         for op in self.ops:
             optional = [n for n in op.operands if n in op.optional]
             left_out = len(op.operands) - len(types)
@@ -174,7 +173,7 @@ class _DiscoverSearch:
         return [*dict.fromkeys([*([default] if isinstance(default, (int, float)) else []), *numbers])]
 
     def call(self, op: CompositeOp, types: tuple[TensorType, ...], attrs: Mapping[str, Any]) -> tuple[Graph, str] | None:
-        """A composite on inputs of these types, with its fingerprint; None where it takes them not, or has none."""
+        """Return a composite on inputs of these types, and its fingerprint; None if it does not accept them or has none."""
         key = (op, types, tuple((k, repr(v)) for k, v in attrs.items()))
         if key not in self.calls:
             self.calls[key] = None
@@ -187,7 +186,7 @@ class _DiscoverSearch:
         return self.calls[key]
 
     def alone(self, node: Node, operands: Sequence[Node]) -> Graph:
-        """A part as a graph of its own, over inputs named x0, x1, …"""
+        """Return a part as a separate graph over inputs named x0, x1, …"""
         return make_graph(over([node], operands, [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(operands)])[0])
 
     def fingerprint(self, graph: Graph) -> str | None:

@@ -1,8 +1,7 @@
-"""drawn_values: values that admission puts into the leaves of a rule's instance, so that a wrong rule shows.
+"""drawn_values: values that admission puts into the leaves of a rule's instance, so that a wrong rule is found.
 
-Plain random numbers; all of one sign, leaf by leaf; of very large and very small size; and the numbers that are written in the
-rule, with their neighbours. `grid` has all of these in every combination that a thousand points can hold, for several leaves at
-once: that finds `x == 137 and y == 201`.
+An instance gets plain random numbers, numbers of one sign per leaf, very large and very small ones, or the numbers that are written
+in the rule and their neighbours. `grid` combines these across leaves in a thousand points: that finds `x == 137 and y == 201`.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ from tensor_graphs.meaning.algebra import Array
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -3.0, 1e-3, np.inf, -np.inf, np.nan, 5e-324, 1e-40, 1e-30, 3.4e38, -1e30, 65504.0)
 TAME = (0.0, -0.0, 1.0, -1.0, 0.5, 2.0, -3.0, 1e-3, 1e-40)
-"""What rules over real numbers are compared at; 1e-40 is a denormal of float32."""
+"""Values at which rules over the real numbers are compared; 1e-40 is a denormal of float32."""
 
 SIZES = (1e-30, 1e-10, 1e3, -1e3, 1e4, 1e6, -1e6, 1e10, -1e10, 1e20, 1e30, -1e30, 1e60)
 DECADES = 30
-"""Powers of ten that leaves reach up and down: a product of five of them is still within float64."""
+"""Largest power of ten, up and down, of a leaf's values: a product of five of them is still within float64."""
 
 MOST_NUMBERS = 16
 POINTS = 1024
-"""Of a grid."""
+"""Number of points of a grid."""
 
 _STRUCTURAL = ("axis", "axes", "index", "shape", "bounds", "padding", "length")
 
 
 def written(nodes: Iterable[Node]) -> tuple[int | float, ...]:
-    """The numbers that stand in graphs: constants and attributes that are numbers. 0 and 1 are always drawn, so not among them."""
+    """Return the numbers in graphs: constants and numeric attributes. 0 and 1 are left out, as they are always drawn."""
     numbers: dict[int | float, None] = {}
     for node in walk(list(nodes)):
         for name, value in node.attrs.items():
@@ -48,7 +47,7 @@ def written(nodes: Iterable[Node]) -> tuple[int | float, ...]:
 
 
 def _held(values: Sequence[int | float], dtype: DType) -> Array:
-    """Return the values that a dtype can hold, as an array of it."""
+    """Return the values that a dtype can hold, as an array of that dtype."""
     if dtype.kind == "float":
         with np.errstate(all="ignore"):
             array = np.array([float(v) for v in values], dtype=np.float64).astype(dtype.numpy)
@@ -57,7 +56,7 @@ def _held(values: Sequence[int | float], dtype: DType) -> Array:
 
 
 def _near(numbers: Sequence[int | float], dtype: DType) -> tuple[Array, Array]:
-    """(the numbers themselves, what is around and between them)."""
+    """Return (the numbers, values around and between them), both as the dtype holds them."""
     exact = _held(numbers, dtype)
     few = list(numbers)[:4]
     ordered = sorted(numbers)
@@ -75,7 +74,7 @@ def _near(numbers: Sequence[int | float], dtype: DType) -> tuple[Array, Array]:
 
 def random_values(rng: np.random.Generator, drawn: Sequence[Node], numbers: Sequence[int | float], special: bool,
                   small: bool) -> dict[Node, Array]:
-    """Values for the leaves of one instance. special: infinities and NaN too; small: nothing large but numbers that are written."""
+    """Return values for an instance's leaves. special: infinities and NaN, too. small: large numbers only if the rule has them."""
     how = str(rng.choice(["plain", "signs", "sizes", "numbers"], p=[0.5, 0.15, 0.15, 0.2]))
     return {node: _values(rng, node, how, numbers, special, small) for node in drawn}
 
@@ -118,8 +117,8 @@ def _floats(rng: np.random.Generator, t: DType, shape: tuple[int, ...], how: str
 
 def grid(rng: np.random.Generator, drawn: Sequence[Node], numbers: Sequence[int | float], special: bool,
          small: bool) -> dict[Node, Array]:
-    """Return for each leaf of POINTS elements one coordinate of the grid, random values for the others: first the numbers with 0
-    and ±1 in all combinations, up to half of the points; then combinations of everything."""
+    """Return values for all leaves: one coordinate of the grid for each leaf of POINTS elements, random values for other leaves. Up
+    to half of the points combine the rule's numbers, 0 and ±1; the rest combine all candidates."""
     axes = [node for node in drawn if math.prod(int(s) for s in node.shape) == POINTS]
     values = random_values(rng, [node for node in drawn if node not in axes], numbers, special, small)
     pools, first = [], []
@@ -142,7 +141,7 @@ def grid(rng: np.random.Generator, drawn: Sequence[Node], numbers: Sequence[int 
 
 
 def _combinations(rng: np.random.Generator, sizes: Sequence[int], count: int) -> list[tuple[int, ...]]:
-    """One index for each size: all combinations, or `count` random ones where there are more."""
+    """Return tuples of one index per size: all combinations, or `count` random ones if there are more."""
     if math.prod(sizes) <= count:
         return list(itertools.product(*map(range, sizes)))
     return [tuple(row) for row in np.stack([rng.integers(0, size, count) for size in sizes], axis=1).tolist()]

@@ -1,14 +1,14 @@
-"""egraph: e-classes of values that are equal, hash-consed, kept congruent, with the reason of every union.
+"""egraph: classes of equal values (e-classes), hash-consed and kept congruent, with the reason for every union.
 
     e = EGraph()
     roots = [e.add(output) for output in graph.outputs.values()]
     e.union(a, b, "some rule")
     e.rebuild()
 
-Only values are in e-classes: devices and layouts are not (a copy is its source). Commutative ops have their operands sorted,
-so commutation needs no rule. Each class knows its type; a union never joins two. Every application as it was written is a
-term with a number of its own; unions are edges between terms, so that proofs can be read back (provenance.py). Congruence is
-restored by `rebuild`, to a fixpoint, as in egg (Willsey et al., POPL 2021). Nothing depends on addresses or on sets' order.
+E-classes contain values without devices or layouts: a copy equals its source. Operands of commutative ops are sorted, so
+commutation needs no rule. Each class has one type, and a union never joins two types. Every application of an op, as it was
+written, is a numbered term; a union is an edge between two terms, from which proofs are read back (provenance.py). `rebuild`
+restores congruence, to a fixpoint, as in egg (Willsey et al., POPL 2021). Nothing depends on addresses or on sets' order.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tensor_graphs.rewrites.enode import ENode, Key, attribute_key, is_commutati
 from tensor_graphs.rewrites.errors import RewriteError, UnionError
 
 CLASS = leaves.Leaf("e_class")
-"""The op of a placeholder that stands for an e-class while a replacement is written in the language."""
+"""Op of a placeholder: a leaf that represents an e-class while a replacement is written in the language."""
 
 CONGRUENCE = "congruence"
 
 
 @dataclass(slots=True)
 class EClass:
-    """Equal values. `parents`: terms with a child here. `splat`: the number that all elements are, as written, if it is known.
+    """A class of equal values. `parents`: terms with a child in this class. `splat`: the number that all elements are, if known.
 
-    `touched`: the round in which it was created, joined, or learnt something. `bound`: no input or state is needed, so it is
+    `touched`: the round in which the class was created, joined, or changed. `bound`: it depends on no input or state, so it is
     computed once, when a graph receives its parameters. `ops`: the names of the ops of its e-nodes.
     """
 
@@ -52,8 +52,8 @@ class EClass:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """One union: two terms, and why they are equal: the name of a rule, or congruence. known: it joined nothing, as the two were in
-    one class already; proofs get shorter by it."""
+    """A union of two terms with its reason: the name of a rule, or congruence. known: the terms were in one class already, so the
+    edge joined nothing; it can make proofs shorter."""
 
     left: int
     right: int
@@ -63,7 +63,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class View:
-    """The e-classes as they were at one moment: what an extraction may choose from."""
+    """A snapshot of the e-classes: what an extraction may choose from."""
 
     classes: Mapping[int, tuple[ENode, ...]]
     types: Mapping[int, TensorType]
@@ -75,8 +75,8 @@ class View:
 
 
 class EGraph:
-    """See the module's docstring. Others may read `terms`, `edges` and `classes`. The caller that adds sets `generation`: 0 for
-    what was written, one more for what a rule makes of it; it bounds how far rules go on."""
+    """An e-graph, as the module's docstring explains. `terms`, `edges` and `classes` may be read from outside. The caller of `add`
+    sets `generation`: 0 for the original graph, one more for the result of each rule; it bounds how many rules are chained."""
 
     def __init__(self) -> None:
         self.terms: list[ENode] = []
@@ -98,7 +98,7 @@ class EGraph:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def find(self, term: int) -> int:
-        """The class of a term, by its number."""
+        """Return the number of a term's class."""
         parent = self._parent
         root = term
         while parent[root] != root:
@@ -111,16 +111,16 @@ class EGraph:
         return self.classes[self.find(term)]
 
     def lookup(self, key: Key) -> int | None:
-        """The term of a canonical e-node, if there is one."""
+        """Return the term of a canonical e-node, or None."""
         return self._hashcons.get(key)
 
     @property
     def size(self) -> int:
-        """Number of e-nodes."""
+        """Return the number of e-nodes."""
         return sum(len(c.nodes) for c in self.classes.values())
 
     def placeholder(self, term: int) -> Node:
-        """A leaf of the language that stands for the class of a term; `add` reads it back."""
+        """Return a leaf of the language that represents the class of a term; `add` maps it back to the class."""
         root = self.find(term)
         node = self._placeholders.get(root)
         if node is None:
@@ -129,7 +129,7 @@ class EGraph:
         return node
 
     def view(self) -> View:
-        """A snapshot of the classes; rebuild first."""
+        """Return a snapshot of the classes. Call `rebuild` first."""
         assert not self._pending, "rebuild before a snapshot"
         return View({i: tuple(c.nodes) for i, c in self.classes.items()}, {i: c.type for i, c in self.classes.items()},
                     {i: c.bound for i, c in self.classes.items()}, tuple(self.find(t) for t in range(len(self.terms))))
@@ -137,7 +137,7 @@ class EGraph:
     # ---- adding ------------------------------------------------------------------------------------------------------
 
     def add(self, root: Node) -> int:
-        """The term of a node with one output, with all that it is made of. What has its term is not walked again."""
+        """Return the term of a node with one output; add the node and its operands. Nodes that have a term are not revisited."""
         todo = [root]
         while todo:
             node = todo[-1]
@@ -162,7 +162,7 @@ class EGraph:
         return tuple(self.add_term(node.op, node.attrs, children, k, t) for k, t in enumerate(node.types))
 
     def add_term(self, op: Op, attrs: Mapping[str, Any], children: Sequence[int], output: int, type: TensorType) -> int:
-        """The term for one output of an op on terms; the class it falls into is found by its e-node."""
+        """Return the term for one output of an op on terms, new or existing. Its class is found by its e-node."""
         key = attribute_key(attrs)
         exact = tuple(sorted(children)) if is_commutative(op) else tuple(children)
         number_of_term = self._exact.get((op, key, exact, output))
@@ -192,7 +192,7 @@ class EGraph:
         return number
 
     def instance(self, node: ENode) -> int:
-        """The term of an e-node on its classes as they are now: what a replacement of their placeholders is equal to, exactly."""
+        """Return the term of an e-node over its classes as they are now. A replacement over their placeholders equals this term."""
         return self.add_term(node.op, node.attrs, [self.find(c) for c in node.children], node.output, self.types[node.term])
 
     def _canonical(self, node: ENode) -> ENode:
@@ -203,7 +203,7 @@ class EGraph:
             node.op, node.attrs, node.attrs_key, children, node.output, node.term)
 
     def _analyse(self, node: ENode, type: TensorType) -> tuple[Any, bool]:
-        """Return (the number that all elements of a value are or None, whether the value is known when bound)."""
+        """Return (the number that all elements of a value are, or None; whether the value is known once parameters are bound)."""
         name = node.op.name
         children = [self.classes[self.find(c)] for c in node.children]
         splat = None
@@ -223,7 +223,7 @@ class EGraph:
         self.edges.append(Edge(left, right, reason, redundant))
 
     def union(self, left: int, right: int, reason: str) -> bool:
-        """Say that two terms are equal; False if that was known. Raises UnionError for values of different types."""
+        """Record that two terms are equal. Return False if that was known. Raises UnionError for values of different types."""
         a, b = self.find(left), self.find(right)
         if a == b:
             if left != right:
@@ -250,7 +250,7 @@ class EGraph:
         return True
 
     def rebuild(self) -> None:
-        """Restore congruence and the analyses, to a fixpoint. Afterwards `check_invariants` holds."""
+        """Restore congruence and the analyses (splat, bound), to a fixpoint. Afterwards `check_invariants` holds."""
         if not self._pending:
             return
         while self._pending:
@@ -320,7 +320,7 @@ def same_type(a: TensorType, b: TensorType) -> bool:
 
 
 def rounded(value: Any, dtype: DType) -> Any:
-    """A constant's number as its dtype holds it; dims as they are, None for arrays."""
+    """Return a constant's number as its dtype stores it. Dims are returned unchanged; for arrays None is returned."""
     if isinstance(value, ArrayValue):
         return None
     if isinstance(value, float) and dtype.kind == "float":
@@ -330,12 +330,12 @@ def rounded(value: Any, dtype: DType) -> Any:
 
 
 def same_number(a: Any, b: Any) -> bool:
-    """Return whether two splats are the same number; 0.0 and −0.0 are not, NaN is itself."""
+    """Return whether two splats are the same number; 0.0 and −0.0 are different numbers, NaN equals itself."""
     return a is not None and b is not None and encode_attribute(a) == encode_attribute(b)
 
 
 def uses(view: Iterable[ENode]) -> dict[str, list[ENode]]:
-    """E-nodes by the name of their op, in their order."""
+    """Return the e-nodes by the name of their op, in their order."""
     readers: dict[str, list[ENode]] = {}
     for node in view:
         readers.setdefault(node.op.name, []).append(node)

@@ -1,6 +1,6 @@
 """enode: one application of an op on e-classes, and the attribute keys by which applications are compared.
 
-A term is the same thing on terms: what was really written, for proofs. An op with several outputs has one e-node for each.
+A term is an application of an op on other terms, as it was written, for proofs. An op with several outputs has one e-node for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Key = tuple[Op, AttributeKey, tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ENode:
-    """An op on children (ids of e-classes; in a term, of terms), one output of it. `term` is the term that it came from."""
+    """One output of an op on children (numbers of e-classes; in a term, of terms). `term`: the term from which the e-node came."""
 
     op: Op
     attrs: Mapping[str, Any]
@@ -32,7 +32,7 @@ class ENode:
 
 
 def attribute_key(attrs: Mapping[str, Any]) -> AttributeKey:
-    """The attributes as text in which different values differ, in the order of their names."""
+    """Return the attributes as strings, sorted by name; different values give different strings."""
     return tuple((name, encode_attribute(attrs[name])) for name in sorted(attrs))
 
 

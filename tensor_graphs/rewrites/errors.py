@@ -1,4 +1,4 @@
-"""errors: what goes wrong with rules, patterns and e-graphs."""
+"""errors: the errors of rules, patterns and e-graphs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tensor_graphs.language.errors import LanguageError
 
 
 class RewriteError(LanguageError):
-    """A rule, pattern or graph that rewriting cannot take."""
+    """Error: rewriting does not accept a rule, pattern or graph."""
 
     def __init__(self, message: str, fix: str | None = None) -> None:
         super().__init__(message, None, fix)
 
 
 class PatternError(RewriteError):
-    """A pattern that is not well formed."""
+    """Error: a pattern is not well formed."""
 
 
 class UnsoundRuleError(RewriteError):
-    """A rule whose sides differ; the message shows inputs at which they do."""
+    """Error: the two sides of a rule differ. The message shows inputs at which they do."""
 
 
 class UnionError(RewriteError):
-    """Two values of different types were called equal: a rule's replacement has another type than its pattern."""
+    """Error: two values of different types were joined, as a rule's replacement has a different type than its pattern."""

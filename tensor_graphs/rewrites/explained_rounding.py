@@ -1,8 +1,8 @@
-"""explained_rounding: how much of a difference rounding explains, element by element.
+"""explained_rounding: how much of the difference between a rule's sides rounding explains, element by element.
 
-Both sides run again with every result that had to be rounded off by up to 2^-44 of itself (Monte Carlo arithmetic, Parker 1997),
-as `meaning.counterexample` does for whole graphs. Here what float64 holds exactly is left alone, and so are constants: at x = 7.25
-the test x = 7.25 is true without any doubt, which is how a rule that is wrong at one number is found.
+Both sides run again while every result that is not exact is changed at random by up to 2^-44 of itself (Monte Carlo arithmetic,
+Parker 1997), as `meaning.counterexample` does for entire graphs. Constants and results that float64 holds exactly are left
+unchanged: at x = 7.25 the test x = 7.25 stays true, which is how a rule that is wrong at a single number is found.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tensor_graphs.meaning.interpreter import _Walk
 from tensor_graphs.proof.counterexample import NOISE, SAFETY
 
 RUNS = 8
-"""Two values that rounding made equal stay on one side of each other in all runs once in 256 times."""
+"""Number of runs. Two values that rounding made equal keep one order in all 8 runs once in 256 times."""
 
 __all__ = ["RUNS", "SAFETY", "runs"]
 
 
 def _exact_product(x: Array, y: Array, product: Array) -> Array:
-    """Return whether x · y is exactly this float64 (Dekker 1971)."""
+    """Return whether x · y is exactly the float64 `product`, element by element (Dekker 1971)."""
     def halves(v: Array) -> tuple[Array, Array]:
         high = v * 134217729.0                              # 2^27 + 1
         high = high - (high - v)
@@ -35,7 +35,7 @@ def _exact_product(x: Array, y: Array, product: Array) -> Array:
 
 
 class Rounded(Real):
-    """Real, with what is not exact off by a random factor within 1 ± NOISE."""
+    """Arithmetic of Real in which every inexact result is multiplied by a random factor within 1 ± NOISE."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -85,7 +85,7 @@ class Rounded(Real):
 
 
 class _RoundedWalk(_Walk):
-    """Every composite by its definition, so that what is exact inside of it is seen."""
+    """Interpreter that runs every composite by its definition, so that exact results inside a composite are left unchanged."""
 
     def __init__(self, inputs: Mapping[Node, Any], seed: int) -> None:
         super().__init__(inputs, {}, "real", False)
@@ -96,6 +96,6 @@ class _RoundedWalk(_Walk):
 
 
 def runs(roots: Sequence[Node], inputs: Mapping[Node, Any], seeds: Iterable[int] = range(RUNS)) -> list[list[Array]]:
-    """The values of the roots in each of the disturbed runs."""
+    """Return the values of the roots in each of the randomly rounded runs."""
     with np.errstate(all="ignore"):
         return [_RoundedWalk(inputs, seed).run(roots) for seed in seeds]

@@ -1,9 +1,9 @@
-"""extract: graphs out of an e-graph — the cheapest one, and others that differ in what they pay for.
+"""extract: graphs from an e-graph — the cheapest one, and alternatives that differ in the ops that they pay for.
 
 The cost of a graph is that of its e-nodes, each counted once (a DAG, not a tree). A choice is grown from the leaves: each class
-keeps the cheapest set of e-nodes found so far that computes it (the greedy DAG extraction of egg's users), which cannot
-run in circles. Then single choices are swapped, and the whole graph is scored again. The best few are graphs of
-the language, with the same names of leaves and outputs.
+keeps the cheapest set of e-nodes found so far that computes it (the greedy DAG extraction of egg's users), which cannot contain a
+cycle. Then single choices are swapped, and the entire graph is scored again. The best few choices become graphs of the language,
+with the original names of leaves and outputs.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.errors import RewriteError
 
 NodeCost = Callable[[ENode, bool], float]
-"""What an e-node costs, given whether its value is known when bound."""
+"""Function that returns the cost of an e-node, given whether its value is known once parameters are bound."""
 
 Choice = Mapping[int, ENode]
-"""For each class that is needed: the e-node that computes it."""
+"""The e-node that computes each needed class."""
 
 MOST_SHARED = 40
-"""E-nodes that are tried as shared ones."""
+"""Largest number of e-nodes that are tried as shared ones."""
 
 TINY = 1e-4
-"""What is paid for anything at all: of two equally good graphs the smaller one wins, and no circle is free."""
+"""Cost of any e-node at all: of two equally good graphs the smaller one wins, and no cycle is free."""
 
 
 def paid(node: ENode, bound: bool) -> float:
-    """1 for each op at run time; leaves, views and what is computed once, when parameters are bound, cost next to nothing."""
+    """Return the cost of an e-node: 1 for an op at run time; almost 0 for leaves, views and values known once parameters are bound.
+    """
     if node.op.kind == "leaf" or node.op.facts.view or bound:
         return TINY
     return 1.0 + TINY
@@ -50,7 +51,7 @@ def is_paid(node: Node) -> bool:
 
 
 def paid_nodes(graph: Graph) -> int:
-    """Number of steps at run time: no leaves, no views, nothing that depends on parameters and constants alone."""
+    """Return the number of steps at run time, without leaves, views and values that depend on parameters and constants alone."""
     e = EGraph()
     count = 0
     for node in graph.nodes:
@@ -62,7 +63,7 @@ def paid_nodes(graph: Graph) -> int:
 
 @dataclass(frozen=True)
 class Extraction:
-    """A graph and what it costs."""
+    """A graph extracted from an e-graph, with its cost."""
 
     graph: Graph
     cost: float
@@ -74,7 +75,7 @@ class Extraction:
 
 
 class Extractor:
-    """Extraction from one snapshot. `roots`: the terms of outputs, and of updates, by name."""
+    """Extraction of graphs from one snapshot. `outputs`, `updates`: the terms of a graph's outputs and state updates, by name."""
 
     def __init__(self, view: View, outputs: Mapping[str, int], updates: Mapping[str, int], cost: NodeCost = paid) -> None:
         self.view, self.cost = view, cost
@@ -103,7 +104,7 @@ class Extractor:
         return order
 
     def grow(self) -> Choice | None:
-        """The cheapest choice found greedily; None when everything leads in circles."""
+        """Return the cheapest choice found greedily; None if every choice contains a cycle."""
         grown: dict[int, tuple[float, dict[int, ENode]]] = {}
         costs = self.costs
         pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
@@ -145,7 +146,7 @@ class Extractor:
         return self._needed(choice)
 
     def _is_acyclic(self, root: int, choice: Choice) -> bool:
-        """Return whether a merged choice computes its root: the union of two acyclic sets may have a cycle."""
+        """Return whether a merged choice computes its root without a cycle. The union of two acyclic sets may contain one."""
         state: dict[int, int] = {}
         stack = [(root, 0)]
         while stack:
@@ -165,7 +166,7 @@ class Extractor:
         return True
 
     def _needed(self, choice: Choice) -> Choice | None:
-        """Return what the roots need of a choice, operands first; None for a cycle."""
+        """Return the part of a choice that the roots need, operands first; None if it contains a cycle."""
         order: dict[int, ENode] = {}
         state: dict[int, int] = {}
         for root in self.roots:
@@ -187,16 +188,16 @@ class Extractor:
         return order
 
     def score(self, choice: Choice) -> float:
-        """DAG cost: several outputs of one node are paid once."""
+        """Return the cost of a choice as a DAG: several outputs of one node are paid once."""
         counted = {self.kinds[id(n)]: self.costs[id(n)] for n in choice.values()}
         return sum(counted.values())
 
     def best(self) -> Choice:
-        """Return the greedy choice, improved by swaps of one e-node while that helps, and by sharing.
+        """Return the greedy choice, improved by swaps of one e-node as long as that helps, and by sharing.
 
-        No single swap finds what several classes would have to choose at once (one product instead of three): each e-node that more
-        than one class could use is taken to cost nothing, once; the classes that are cheaper by it use it, and the result is scored
-        at the real costs.
+        No single swap finds a choice that several classes must make together (one matrix product instead of three). So each e-node
+        that several classes could use is treated as free, once. Classes that become cheaper use it, and the result is scored at the
+        real costs.
         """
         choice = self.grow()
         if choice is None:
@@ -210,7 +211,7 @@ class Extractor:
         return self.descend(choice)
 
     def _shareable(self, choice: Choice) -> list[ENode]:
-        """Paid e-nodes that are not chosen and that at least two chosen classes could read instead, the most read first."""
+        """Return paid e-nodes that are not chosen and that at least two chosen classes could read, the most read first."""
         shareable = []
         for number in self.reachable:
             readers = sum(user in choice for user in dict.fromkeys(self.users.get(number, ())))
@@ -219,7 +220,7 @@ class Extractor:
         return [n for _, _, n in sorted(shareable, key=lambda row: row[:2])]
 
     def _cheaper_by(self, shared: ENode) -> dict[int, ENode]:
-        """The e-nodes of classes that are cheaper as trees when one e-node is free, that one among them."""
+        """Return the e-nodes of the classes that are cheaper, as trees, if the e-node `shared` is free; `shared` is among them."""
         trees = self._trees
         home = self._home[id(shared)]
         if any(c not in trees for c in shared.children):
@@ -242,13 +243,13 @@ class Extractor:
         return taken
 
     def chosen(self, choice: Choice, number: int, node: ENode) -> Choice | None:
-        """A choice in which one class is computed by this e-node, and all else as chosen; None for a circle."""
+        """Return a choice in which this e-node computes its class and the other classes are as chosen; None if that is a cycle."""
         if any(c not in self.everything for c in node.children):
             return None
         return self._needed({**self.everything, **choice, number: node})
 
     def descend(self, choice: Choice) -> Choice:
-        """Swap single e-nodes (their operands computed as chosen) as long as the whole graph gets cheaper."""
+        """Swap single e-nodes (with their operands as chosen) as long as the entire graph gets cheaper; return the result."""
         cost, improved = self.score(choice), True
         while improved:
             improved = False
@@ -267,7 +268,7 @@ class Extractor:
 
     @cached_property
     def _trees(self) -> dict[int, tuple[float, ENode]]:
-        """The cheapest way to compute each class as a tree."""
+        """Return the cheapest e-node of each class as a tree, with the tree's cost."""
         trees: dict[int, tuple[float, ENode]] = {}
         pending = dict.fromkeys(c for c in self.reachable if any(not n.children for n in self.view.classes[c]))
         while pending:
@@ -284,12 +285,12 @@ class Extractor:
 
     @cached_property
     def everything(self) -> Choice:
-        """An e-node for each class, cheapest as trees: where a swap needs classes that were not chosen."""
+        """Return an e-node for each class, cheapest as trees. Swaps use it for classes that were not chosen."""
         return {number: node for number, (_, node) in self._trees.items()}
 
     def several(self, count: int) -> list[Choice]:
-        """Return up to `count` different choices, the best first, the rest approximately by cost: from each choice, every other
-        e-node of each of its classes is forced once and the rest grown again."""
+        """Return up to `count` different choices, the best first, the rest approximately by cost. From each choice, every other
+        e-node of each of its classes is forced once, and the rest is completed again."""
         first = self.best()
         queue: list[tuple[float, int, Choice]] = []
         ticket = itertools.count()
@@ -316,8 +317,8 @@ class Extractor:
         return choices
 
     def nodes(self, choice: Choice, written: Mapping[int, Location] | None = None) -> dict[int, Node]:
-        """Return a choice as nodes of the language, by class. written: the location of a class; a class without one takes its first
-        reader's."""
+        """Return the nodes of the language that a choice computes, by class. written: the location of a class. A class without a
+        location takes that of its first reader."""
         places = dict(written or {})
         for reader in reversed(list(choice)):
             for child in choice[reader].children if reader in places else ():
@@ -330,7 +331,7 @@ class Extractor:
         return nodes
 
     def graph(self, choice: Choice, nodes: Mapping[int, Node] | None = None) -> Graph:
-        """A choice as a graph of the language. nodes: those of it, where they were made."""
+        """Return a choice as a graph of the language. nodes: the choice's nodes, if they were built before."""
         nodes = self.nodes(choice) if nodes is None else nodes
         updates: dict[Any, Node] = {}
         for name, c in self.updates.items():
@@ -339,7 +340,7 @@ class Extractor:
         return make_graph({name: nodes[c] for name, c in self.outputs.items()}, updates)
 
     def extract(self, count: int = 1) -> list[Extraction]:
-        """The best graphs, different from each other in an op, an attribute or the wiring."""
+        """Return the best graphs; they differ from each other in an op, an attribute or the wiring."""
         out: list[Extraction] = []
         keys: set[str] = set()
         for choice in self.several(count) if count > 1 else [self.best()]:
@@ -351,6 +352,6 @@ class Extractor:
 
 
 def add_graph(e: EGraph, graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
-    """The terms of a graph's outputs and updates, by name."""
+    """Add a graph to an e-graph; return the terms of its outputs and of its updates, by name."""
     return ({name: e.add(node) for name, node in graph.outputs.items()},
             {name: e.add(node) for name, node in graph.updates.items()})

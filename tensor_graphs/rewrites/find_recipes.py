@@ -1,13 +1,14 @@
-"""find_recipes: other ways to say pieces of a graph, found by rules; each such piece becomes one node that has them as recipes.
+"""find_recipes: a search by rules for recipes (equivalent graphs) of pieces of a graph. Each such piece becomes one node, a part,
+that has its equivalents as recipes.
 
-    made = reword(graph)
-    made.graph                  # as it was, but for a part where something else says the same and may be cheaper
-    made.show()                 # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
+    made = reword(graph)        # passes/reword.py
+    made.graph                  # unchanged, but for a part wherever an equivalent may be cheaper
+    made.note                   # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
 
-A graph is saturated as a whole or, where it is large, region by region, each distinct one once. Of what is extracted at the least
-guessed time only the difference counts: the nodes that another graph does without, closed between operands and outputs. What is
-made of them has the words of the graph as its definition, so expanding it gives the graph back; equal places are one question. What
-runs there is chosen later, by cost.
+A graph is saturated in one e-graph or, if it is large, region by region, each distinct region once. The graphs with the least
+estimated time are extracted. Only their differences from the original count: the nodes that an extracted graph does without, closed
+between operands and outputs. The part's definition is the original piece, so expanding it gives the graph back. Equal pieces become
+equal parts, which are measured once. Cost decides later which recipe runs.
 """
 
 from __future__ import annotations
@@ -42,36 +43,36 @@ from tensor_graphs.rewrites.user_rules import digest, user_rules
 log = logging.getLogger(__name__)
 
 BRIEF = Budget(expanding_depth=1, nodes=1500, matches=500, expanding=30, seconds=math.inf)
-"""of one region, while somebody waits for a plan: no seconds decide, so the same graph has the same recipes everywhere"""
+"""Search budget of one region during a compile. It has no time limit, so a graph has the same recipes on every machine."""
 
 SEVERAL = 4
-"""graphs extracted for each set of sizes"""
+"""Number of graphs extracted for each set of sizes."""
 
 LARGER = 256
-"""the larger of the two sizes of a dim for which graphs are extracted"""
+"""Larger of the two sizes of a dim for which graphs are extracted."""
 
 WORTH = 1.0
-"""microseconds by which a recipe is guessed to be cheaper than what stands there: less than one call"""
+"""Microseconds by which a recipe must be estimated to be cheaper than the original piece: less than one call."""
 
 ROUNDED = 1.25
-"""times the predicted error of what stands there, that a recipe's may be"""
+"""Factor by which a recipe's predicted error may exceed that of the original piece."""
 
 STAYS = 0.3
-"""microseconds by which a step of the graph itself is preferred: what is changed for nothing hides what is gained"""
+"""Microseconds by which a step of the original graph is preferred: changes without a gain would hide those with one."""
 
 TIES = 0.01
-"""of the smaller of a step's arithmetic and traffic counts: of two wordings that take as long, the one that reads less"""
+"""Weight of the smaller of a step's arithmetic and traffic times: of two graphs that take as long, the one that reads less wins."""
 
 MOST_SAID = 64
-"""places of users' rules in one graph that are offered"""
+"""Largest number of positions in one graph at which user-registered rules are offered."""
 
 RENAMES = "composite/"
-"""rules that write a definition out or find one: a path may do that by itself, and they alone say nothing new"""
+"""Prefix of rules that expand or recognise a definition. Paths do both, so a recipe by these rules alone is not offered."""
 
 
 def may_be_reworded(graph: Graph, users: bool = False) -> bool:
-    """Return False for a graph in which the search is not worth its time: one step, no product, or copies to a device. users: a
-    user's rule, which may match any step, is among the rules."""
+    """Return False for a graph that is not worth a search: it has one step, no matrix product, or copies to a device. users:
+    whether a user-registered rule, which may match any step, is among the rules."""
     if any(n.op is leaves.COPY_TO for n in graph.nodes):
         return False
     steps = [n for n in graph.nodes if is_paid(n)]
@@ -80,9 +81,9 @@ def may_be_reworded(graph: Graph, users: bool = False) -> bool:
 
 def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget = BRIEF,
            rows: RecipeRows | None = None, of_users: bool = True) -> list[Offer]:
-    """Return the pieces of a graph with other wordings, no two with a node in common.
+    """Return the pieces of a graph that have equivalents, no two with a node in common.
 
-    rules: by default all without assumptions; users' rules are among them if of_users. rows: results are read from and saved there.
+    rules: by default all without assumptions, with user-registered rules if of_users. rows: where results are read and saved.
     """
     from tensor_graphs.rewrites.rules import ALL, allowed
 
@@ -118,7 +119,7 @@ def offers(graph: Graph, rules: Sequence[Rewrite] | None = None, budget: Budget 
 
 
 def _moved(offer: Offer, at: dict[Node, Node]) -> Offer:
-    """The offer in the graph that its leaves stand for."""
+    """Return an offer of a region as one of the graph that the region's leaves refer to (`at`)."""
     def put(node: Node) -> Node:
         for n in walk([node]):
             if n not in at:
@@ -133,22 +134,21 @@ def _moved(offer: Offer, at: dict[Node, Node]) -> Offer:
 
 @dataclass(frozen=True)
 class _Change:
-    """One connected difference between the graph and an extracted one: the classes in it, and how the other one computes them."""
+    """One connected difference between the graph and an extracted graph: its classes, and how the extracted graph computes them."""
 
     classes: frozenset[int]
     choice: Mapping[int, ENode]
 
 
 class _RewordSearch:
-    """The search for other wordings in one graph. A class is the value of the nodes in it, in the graph and in what is
-    extracted."""
+    """A search for equivalents of pieces of one graph. A class is the value of its nodes, in the graph and in extracted graphs."""
 
     def __init__(self, graph: Graph, rules: Sequence[Rewrite], budget: Budget) -> None:
         self.graph, self.e = graph, EGraph()
         self.kinds = {r.name: r.numeric_class for r in rules if hasattr(r, "numeric_class")}
         self.users = {r.name for r in user_rules()} & self.kinds.keys()
         self.notes: dict[tuple[str, Node], str] = {}
-        """where a user's rule holds and is not offered, for people"""
+        """Remarks for people: where a user-registered rule holds and is not offered."""
         self.ends = add_graph(self.e, graph)
         self.view = saturate(self.e, rules, budget, (BITWISE, REASSOCIATING)).views[REASSOCIATING]
         self.fed = fed(graph.nodes)
@@ -164,7 +164,7 @@ class _RewordSearch:
                 self.node_of.setdefault(self._key(self.e.terms[self.e.add(n)]), n)
 
     def home(self, node: Node) -> int:
-        """The class of a node of the graph."""
+        """Return the class of a node of the graph."""
         return self.view.find(self.e.add(node))
 
     def _key(self, term: ENode) -> Key:
@@ -193,7 +193,7 @@ class _RewordSearch:
         return pieces
 
     def _users_changes(self) -> list[_Change]:
-        """Yield the changes by users' rules, wherever they hold: they are ways at any estimated cost, as a user's kernel is."""
+        """Return the changes by user-registered rules, which are offered at any estimated cost, as users' kernels are."""
         homes = {e.right: self.view.find(e.right) for e in self.e.edges if e.reason in self.users}
         if not homes:
             return []
@@ -210,11 +210,11 @@ class _RewordSearch:
         return list(users_changes.values())
 
     def _own_first(self, node: ENode, bound: bool) -> float:
-        """A cost by which the graph's own words are extracted."""
+        """Return a cost by which extraction prefers the nodes of the original graph."""
         return paid(node, bound) * (TINY if self._key(node) in self.node_of else 1.0)
 
     def _changes(self, choice: Mapping[int, ENode]) -> list[_Change]:
-        """The connected differences between the graph and an extracted one."""
+        """Return the connected differences between the graph and an extracted graph."""
         stays = {c for c, node in choice.items() if self._key(node) in self.node_of}
         links: dict[int, set[int]] = {c: set() for c in choice if c not in stays}
         left = [n for c, nodes in self.nodes.items() for n in nodes
@@ -241,7 +241,7 @@ class _RewordSearch:
         return out
 
     def _pays(self, change: _Change, cost: NodeCost) -> bool:
-        """Return whether the other wording is cheaper by estimate."""
+        """Return whether a change is cheaper by estimate."""
         bound = self.view.bound
         old = {self._key(self.e.terms[self.e.add(n)])[:3]: cost(self.e.terms[self.e.add(n)], bound[c])
                for c in change.classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
@@ -249,8 +249,8 @@ class _RewordSearch:
         return bool(change.choice) and sum(new.values()) < sum(old.values()) - WORTH
 
     def _offer(self, group: Sequence[_Change], more: frozenset[Node] = frozenset()) -> Offer | None:
-        """Return the piece that changes with something in common are about, with their wordings; None where a path leads out of it
-        and back. more: nodes that belong to the piece as well."""
+        """Return the offer for changes that share classes: the piece that they are about, with its equivalents. Return None if a
+        path leaves the piece and comes back. more: nodes that also belong to the piece."""
         classes = frozenset().union(*(c.classes for c in group))
         inside = {*more} | {n for c in classes for n in self.nodes.get(c, ()) if n.op.kind != "leaf"}
         inside |= {n.inputs[0] for n in inside if n.op is leaves.ITEM}
@@ -287,7 +287,8 @@ class _RewordSearch:
         return replace(every, others=usable) if usable else None
 
     def _is_accurate(self, other: Other, new: Graph, own: Graph) -> bool:
-        """Return whether another wording is predicted to be about as accurate; note a user's rule that is not."""
+        """Return whether an equivalent is predicted to be about as accurate as the original; note user-registered rules that are
+        not."""
         error, allowed = predicted_error(new), ROUNDED * predicted_error(own)
         place = next(iter(own.outputs.values()))
         for rule in sorted(self.users & {*other.rules}) if error > allowed else ():
@@ -296,7 +297,7 @@ class _RewordSearch:
         return error <= allowed
 
     def _said(self, change: _Change, outputs: Sequence[Node], inside: set[Node]) -> tuple[tuple[Node, ...], list[Node]] | None:
-        """The outputs in other words over nodes of the graph outside of the piece, and those nodes; None for words in a circle."""
+        """Return the changed outputs, computed over nodes outside of the piece, and those nodes; None if there is a cycle."""
         nodes: dict[int, Node] = {}
         read: dict[Node, None] = {}
 
@@ -326,8 +327,8 @@ class _RewordSearch:
         return new, list(read)
 
     def _beside(self, output: Node, value: Node) -> list[Node]:
-        """Return what joins a piece with an output that is a value from outside, as a part hands no operand on: what computes the
-        value, or else what reads the output."""
+        """Return the nodes to add to a piece one of whose outputs is a value from outside, as a part cannot return an operand: the
+        node that computes the value or, if it is a leaf, the readers of the output."""
         if value.op.kind != "leaf":
             return [value]
         return [] if output in self.graph.roots else self.readers.get(output, [])
@@ -342,7 +343,7 @@ class _RewordSearch:
 
 
 def _joined(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
-    """Changes that have a class in common, together."""
+    """Yield the changes in groups that have classes in common."""
     left = list(changes)
     while left:
         group, classes = [left.pop(0)], set[int]()
@@ -356,14 +357,14 @@ def _joined(changes: Sequence[_Change]) -> Iterator[list[_Change]]:
 
 
 def _steps(outputs: Sequence[Node], operands: Collection[Node]) -> str:
-    """Return the steps with their types, sorted: wordings that differ only in the order of joined weights are one recipe."""
+    """Return a piece's steps with their types, sorted, as a key that does not depend on the order of joined weights."""
     return "|".join(sorted(f"{n.op.name} {' '.join(str(i.type) for i in n.inputs)}" for n in between(outputs, operands)
                            if is_paid(n)))
 
 
 def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Node], nodes: Mapping[Node, Node]) -> list[Node]:
-    """Return the operands as the wordings use them, so that equal pieces have them in one order. given: an operand's node in the
-    later wordings."""
+    """Return the operands in the order in which the graphs use them, so that equal pieces have one order. nodes: for each operand,
+    its node in the graphs after the first."""
     ordered: dict[Node, None] = {}
     back = {own: o for o, own in nodes.items()}
     for i, outputs in enumerate(wordings):
@@ -376,15 +377,15 @@ def in_order_of_use(wordings: Sequence[Sequence[Node]], operands: Collection[Nod
 
 
 def _points(graph: Graph) -> list[dict[str, int]]:
-    """The sizes for which graphs are extracted: the smallest, and larger ones."""
+    """Return the sizes for which graphs are extracted: the smallest, and larger ones."""
     low = {name: d.bounds(s)[0] for name, s in graph.dims.items()}
     high = {name: d.clamp(LARGER, s) for name, s in graph.dims.items()}
     return [low, high] if high != low else [low]
 
 
 def _seconds(view: View, at: Mapping[str, int]) -> NodeCost:
-    """Return the estimated microseconds of an e-node: of arithmetic for products, of moving its operands for the rest. What is
-    computed when the graph is bound costs next to nothing."""
+    """Return a function that estimates the microseconds of an e-node: arithmetic counts for matrix products, and operand traffic
+    for all. Values that are computed when the graph is bound cost almost nothing."""
     rates, device = BACKEND_RATES["c"], DeviceRates()
     costs: dict[Key, float] = {}
 
@@ -404,7 +405,7 @@ def _seconds(view: View, at: Mapping[str, int]) -> NodeCost:
 
 
 def _product_flops(nodes: Sequence[Node], at: Mapping[str, int]) -> float:
-    """Operations of the innermost products alone: what else a composite does is done on its way, and counts nowhere."""
+    """Return the operations of the innermost matrix products alone; other work of a composite is hidden by them."""
     total = 0.0
     for n in nodes:
         if n.op.facts.product:

@@ -1,4 +1,5 @@
-"""gather_as_slice: a gather by indices that count up is a slice, or its operand itself. Elements are moved, never changed."""
+"""gather_as_slice: a gather by consecutive increasing indices is a slice, or its operand itself. Elements move and do not change.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, N
 
 
 class CountingIndices:
-    """gather(x, iota), gather(x, iota + start): for indices of one axis that stay within x, and do not wrap on the way."""
+    """Rewrite of gather(x, iota) and gather(x, iota + start), for indices of one axis that stay within x and do not overflow."""
 
     name = "move/gather-in-order"
     numeric_class: NumericClass = BITWISE
@@ -31,7 +32,7 @@ class CountingIndices:
 
 
 def _counted(e: EGraph, number: int) -> tuple[Dim, int] | None:
-    """(how many, from where on) of indices that count up by one along their only axis."""
+    """Return (count, first index) of indices that increase by one along their only axis; None for other indices."""
     eclass = e.of(number)
     if len(eclass.type.shape) != 1:
         return None
@@ -44,7 +45,7 @@ def _counted(e: EGraph, number: int) -> tuple[Dim, int] | None:
 
 
 def _start(e: EGraph, node: ENode) -> int | None:
-    """c of iota + c."""
+    """Return c for an e-node iota + c, else None."""
     if node.op.name != "add":
         return None
     for x, c in (node.children, node.children[::-1]):

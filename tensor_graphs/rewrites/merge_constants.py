@@ -1,7 +1,7 @@
-"""merge_constants: the constants of a chain of one op meet — ((x + 1) + 2) + 3 is x + 6, max(max(x, 0.5), 2) is max(x, 2).
+"""merge_constants: the constants of a chain of one op are combined: ((x + 1) + 2) + 3 is x + 6, max(max(x, 0.5), 2) is max(x, 2).
 
-As a pattern, association leaves a term for every stretch of a chain; here each link is walked down to where the constants end.
-Bitwise where an op is associative and commutative in bits (the fact `any_order`): integers wrap, and a max rounds nothing.
+Association as a pattern would add a term for every stretch of a chain; this rewrite walks each chain down to its end. It is bitwise
+for ops that are associative and commutative in bits (the fact `any_order`): integers wrap, and a max rounds nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Number = bool | int | float
 
 
 class _Link(NamedTuple):
-    """One application to a constant: the e-node, which of its operands is the rest, and the number, as the op takes it."""
+    """One application of an op to a constant: the e-node, the index of the other operand, and the number as the op takes it."""
 
     node: ENode
     at: int
@@ -38,7 +38,7 @@ class _Link(NamedTuple):
 
 
 class Collecting:
-    """See the module's docstring. Of sub(x, c) the constant is −c."""
+    """Rewrite that combines the constants of a chain. sub(x, c) counts as add(x, −c)."""
 
     name = "constant/collect"
     numeric_class: NumericClass = BITWISE
@@ -78,7 +78,7 @@ def _collected(e: EGraph, op: Op, base: int, chain: list[_Link]) -> Equalities |
 
 
 def _link(e: EGraph, node: ENode, op: Op) -> _Link | None:
-    """Return how an e-node applies an op to a constant; None where it does not, or where both operands are constants."""
+    """Return how an e-node applies an op to a constant; None if it does not, or if both operands are constants."""
     dtype: DType = e.types[node.term].dtype
     if dtype.kind not in op.facts.any_order or len(node.children) != 2:
         return None
@@ -95,7 +95,7 @@ def _link(e: EGraph, node: ENode, op: Op) -> _Link | None:
 
 
 def _walk(e: EGraph, op: Op, home: int, link: _Link) -> tuple[int, list[_Link]]:
-    """Yield where the constants of a chain end, and its links from above. A class is passed once, as x + 0 is x."""
+    """Return the class at which a chain of constants ends, and its links from the top. No class is visited twice, as x + 0 is x."""
     passed, chain = {e.find(home)}, [link]
     base = e.find(link.rest)
     while base not in passed:

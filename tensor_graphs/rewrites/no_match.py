@@ -1,10 +1,10 @@
-"""no_match: why a graph has no place of a part, and what to do: a size out of range, a proof that failed, an operand, a dtype or a
-number that differs.
+"""no_match: why a part occurs nowhere in a graph, and what to do about it: a size out of range, a proof that failed, an operand, a
+dtype or a number that differs.
 
     why_nowhere([graph], op).why    # "linear occurs; where the part has rms_norm, the graph has layer_norm"
 
-Places are found by proof (parts.py), in whatever words. What comes nearest is a piece with the part's operand types and telling
-ops; besides, words are compared, top down, and the node that agrees furthest is reported.
+Occurrences are found by proof (parts.py), whatever ops express them. The nearest miss is a piece with the part's operand types and
+telling ops. Besides, graph and part are compared op by op from the top, and the node that agrees furthest is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tensor_graphs.rewrites.subgraphs import Cuts
 
 @dataclass(frozen=True)
 class Nowhere:
-    """why: one line for people: what of the part the graphs do not have, and where that was seen. fix: what to do about it."""
+    """The reason why a part occurs nowhere. why: one line for people on what the graphs lack and where. fix: what to do."""
 
     why: str
     fix: str = "declare the kernel for the graph that is written here, with its dtypes, numbers and sizes"
@@ -32,8 +32,8 @@ class Nowhere:
 
 @dataclass
 class _InWords:
-    """The agreement of a node with a part. agreeing: nodes and operands that agree. differs: the first difference, for people;
-    other_op: it is another op."""
+    """Agreement of a node with a part, op by op. agreeing: how many nodes and operands agree. differs: the first difference, for
+    people. other_op: whether that is a different op."""
 
     agreeing: int = 0
     differs: str = ""
@@ -42,7 +42,7 @@ class _InWords:
 
 
 def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
-    """graphs: the same math, as written and as compiled."""
+    """Return why a part occurs in none of the graphs, which are one function as written and as compiled."""
     if len(op.written.outputs) > 1:
         return _of_several(graphs, op)
     difference, other_op = _in_words(graphs, op)
@@ -60,7 +60,7 @@ def why_nowhere(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
 
 
 def _of_several(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
-    """Why a part with several outputs is nowhere: the first output that is nowhere by itself."""
+    """Return why a part with several outputs occurs nowhere, by its first output that occurs nowhere alone."""
     for i, (wanted, _) in enumerate(Several(op).outputs):
         if not any(form(g, [wanted.op]).places for g in graphs):
             why = why_nowhere(graphs, wanted.op)
@@ -70,7 +70,7 @@ def _of_several(graphs: Sequence[Graph], op: PartOp) -> Nowhere:
 
 
 def _in_words(graphs: Sequence[Graph], op: PartOp) -> tuple[str, bool]:
-    """Return the difference, for people, and whether it is the op itself."""
+    """Return the first difference of the best agreeing node, for people, and whether it is a different op."""
     last, numbers = op.written.outputs[0], {a: i for i, a in enumerate(op.written.arguments)}
     nodes = list(dict.fromkeys((n, g) for g in graphs for n in g.nodes))
     likely = [(n, g) for n, g in nodes if n.op.name == last.op.name]
@@ -92,7 +92,7 @@ def _occurs(node: Node) -> str:
 
 
 def _compare(agreement: _InWords, wanted: Node, node: Node, numbers: Mapping[Node, int]) -> _InWords:
-    """Compare top down, to the first difference."""
+    """Compare a node with a wanted one from the top, up to the first difference."""
     if wanted in numbers:
         agreement.differs = _operand(agreement.operands, wanted, node, f"operand {numbers[wanted]}")
         agreement.agreeing += not agreement.differs
@@ -126,7 +126,7 @@ def _compare(agreement: _InWords, wanted: Node, node: Node, numbers: Mapping[Nod
 
 
 def _operand(bound: dict[Node, Node], wanted: Node, node: Node, called: str) -> str:
-    """Take a node as an operand; or why it is none."""
+    """Bind a node as an operand; return why it cannot be one, or ""."""
     w, t = wanted.type, node.type
     if w.dtype != t.dtype or w.rank != t.rank:
         return f"{called} is {w} in the part, and {t} in the graph: another {'dtype' if w.dtype != t.dtype else 'rank'}"
@@ -138,7 +138,7 @@ def _operand(bound: dict[Node, Node], wanted: Node, node: Node, called: str) -> 
 
 
 def _number(wanted: Node, node: Node) -> str:
-    """The attribute or constant in which two nodes of one op differ. The sizes of views say what the operands say."""
+    """Return the attribute or constant in which two nodes of one op differ, or "". Sizes of views follow from their operands."""
     if node.op.facts.view:
         return ""
     for name, value in wanted.attrs.items():
@@ -149,7 +149,7 @@ def _number(wanted: Node, node: Node) -> str:
 
 
 def _no_operands(graph: Graph, bound: Mapping[Node, Node], numbers: Mapping[Node, int]) -> str:
-    """Why values that go with the part's words are no operands of a place."""
+    """Return why the values that agree with a part's arguments cannot be the operands of an occurrence, or ""."""
     fed, seen = Cuts(graph).fed, dict[Node, int]()
     for argument, node in sorted(bound.items(), key=lambda item: numbers[item[0]]):
         if node not in fed:
@@ -161,7 +161,7 @@ def _no_operands(graph: Graph, bound: Mapping[Node, Node], numbers: Mapping[Node
 
 
 def _said(node: Node) -> str:
-    """A node in a sentence."""
+    """Return a node as words of a sentence."""
     if node.op in leaves.NAMED_LEAVES:
         return f"the {node.op.name} {node.attrs['name']} {node.type}"
     return f"{node.op.name} {node.type}" if node.op.kind == "leaf" else node.op.name

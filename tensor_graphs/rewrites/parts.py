@@ -1,12 +1,11 @@
-"""parts: where a graph computes what somebody's kernel computes, each such place made one node, so that the kernel is a candidate.
+"""parts: occurrences in a graph of what registered kernels compute; each becomes one node, so that the kernel is a candidate.
 
-    formed = form(graph, parts)                 # parts: graphs as ops (language/part.py), those that kernels were registered for
+    formed = form(graph, parts)                 # parts: graphs as ops (language/part.py) for which kernels were registered
     formed.graph, formed.show()                 # "90 rms_norm_linear_1a2b3c"
 
-A place is a piece with the part's operand types that is proved to be the part (`proof.equal`), whatever its words. The node made
-of it has the place's own words as its definition, so that expanding it gives back the graph as it was, the kernel is compared with
-what the place says, and equal layers stay one question. What other nodes need too is not taken away from them: where a kernel of
-the part runs, it is computed a second time.
+An occurrence is a piece with the part's operand types that is proved to be the part (`proof.equal`), whatever ops express it. The
+definition of the new node is the piece, so expanding it gives back the original graph, the kernel is compared with the piece, and
+equal layers become equal nodes. Values that other nodes need stay: where a kernel of the part runs, they are computed twice.
 """
 
 from __future__ import annotations
@@ -35,32 +34,33 @@ from tensor_graphs.rewrites.subgraphs import Cuts, inside
 log = logging.getLogger(__name__)
 
 MORE_STEPS, MOST_STEPS = 2, 24
-"""steps that a place may take beyond those of the part in atomic ops, and at most"""
+"""Steps that an occurrence may have in addition to those of the part in atomic ops, and its largest number of steps."""
 
 
 POINTS = 4
-"""of the field for a first comparison"""
+"""Points of the finite field for a first comparison."""
 
 LARGE = 1 << 20
-"""elements of a piece, at the smallest sizes of its dims, beyond which a `brief` part is not compared with it at its own sizes"""
+"""Elements of a piece, at its dims' smallest sizes, beyond which a `brief` part is not compared with it at the piece's sizes."""
 
 MOST_COMPARED = 256
-"""orders of operands that are compared with one part in one graph, and orders of one piece that are looked at"""
+"""Largest number of operand orders that are compared with one part in one graph, and that are considered for one piece."""
 
 MOST_EXCHANGED = 120
-"""orders of one place that follow from exchanges of operands"""
+"""Largest number of operand orders of one occurrence that follow from exchanges of operands."""
 
 RUN_COST = 1 << 20
-"""elements of one float64 run that comes before a proof (counterexample.cost)"""
+"""Largest cost in elements of the float64 run that precedes a proof (counterexample.cost)."""
 
 ROWS = 3
-"""size of the first dim in such a run; each other one is larger by one"""
+"""Size of the first dim in such a run; each further dim is larger by one."""
 
 
 @dataclass(frozen=True)
 class Formed:
-    """The graph with its parts as nodes; places: how many of each, by name. images: node of the graph -> its node now, where that
-    is another one. wholes: by name, one of the parts as it stands there. wanted: by name, the digests of those it is."""
+    """The graph with its parts as nodes. places: how many there are, by name. images: node of the old graph -> its new node, if
+    that is a different one. wholes: for each name, one of the formed parts. wanted: for each name, the digests of the registered
+    parts it equals."""
 
     graph: Graph
     places: Mapping[str, int] = field(default_factory=dict)
@@ -69,8 +69,7 @@ class Formed:
     wanted: Mapping[str, Collection[str]] = field(default_factory=dict, repr=False)
 
     def show(self, kernels: Mapping[str, Sequence[str]] | None = None) -> str:
-        """Return a text for people; "" for no parts. kernels: by the digest of a part, those registered for it; the first is shown,
-        as some may be refused."""
+        """Return the parts as text for people; "" for none. kernels: those registered, by digest of a part; the first is shown."""
         texts = []
         for name, count in sorted(self.places.items()):
             own = [k for digest in self.wanted[name] for k in (kernels or {}).get(digest, ())][:1]
@@ -81,8 +80,8 @@ class Formed:
 
 
 def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
-    """Return the graph in which each place of a part is one node, or the very same graph. Numeric class: bitwise; what runs there
-    is chosen later. At a node with places of several parts the smaller is inside the larger."""
+    """Return the graph in which each occurrence of a part is one node, or the very same graph. Numeric class: bitwise; what runs is
+    chosen later. If several parts end in one node, the smaller is inside the larger."""
     if not parts:
         return Formed(graph)
     one = [p for p in parts if len(p.written.outputs) == 1]
@@ -139,8 +138,8 @@ def form(graph: Graph, parts: Sequence[PartOp]) -> Formed:
 
 
 class Wanted:
-    """A part, and the conditions under which a piece is compared with it. brief: nobody asks why a piece is not the part, so other
-    fingerprints need no counterexample, and a large piece is not compared at its own sizes."""
+    """A part and how it is compared with pieces. brief: no reason is needed why a piece is not the part, so different fingerprints
+    need no counterexample, and a large piece is not compared at its sizes."""
 
     def __init__(self, op: PartOp, brief: bool = False) -> None:
         self.op, self.brief = op, brief
@@ -153,7 +152,7 @@ class Wanted:
 
     @cached_property
     def exchangeable(self) -> Sequence[Sequence[int]]:
-        """The arguments in groups of one type; the part is proved to be the same whichever two of a group are exchanged."""
+        """Return the arguments in groups of one type; exchanging two arguments of a group is proved not to change the part."""
         groups: list[list[int]] = []
         for i, argument in enumerate(self.arguments):
             group = next((g for g in groups if self.arguments[g[0]].type == argument.type and self._may_exchange(g[0], i)), None)
@@ -169,7 +168,7 @@ class Wanted:
         return not _refuted(other, self.graph) and not _compared(other, self.graph, self.brief).why
 
     def orders(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[Node, ...]]:
-        """The operands in each order in which their types are the part's; one order where they may be exchanged."""
+        """Yield the operands in each order that gives the part's types; one order for operands that may be exchanged."""
         for order in self._orders(cut):
             types = [o.type for o in order]
             if not self.out_of_range(types):
@@ -181,14 +180,14 @@ class Wanted:
                     yield order
 
     def orders_out_of_range(self, cut: Sequence[Node], output: TensorType) -> Iterator[tuple[tuple[Node, ...], str]]:
-        """Yield the orders that only a size out of its dim's range rules out, and which one that is."""
+        """Yield the orders that are ruled out only by a size outside of its dim's range, with a description of that size."""
         for order in self._orders(cut):
             types = [o.type for o in order]
             if (why := self.out_of_range(types)) and self._one_size_each([*types, output]):
                 yield order, why
 
     def _orders(self, cut: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
-        """The operands in each order in which dtypes and ranks are the part's, up to MOST_COMPARED orders."""
+        """Yield the operands in each order that gives the part's dtypes and ranks, up to MOST_COMPARED orders."""
         def kind(node: Node) -> tuple[DType, int]:
             return node.dtype, node.rank
 
@@ -206,7 +205,7 @@ class Wanted:
             yield from itertools.islice(extended(self.exchangeable, {}), MOST_COMPARED)
 
     def operands_in_words(self, node: Node) -> tuple[Node, ...] | None:
-        """The operands over which a node is made by the part's very ops, whatever their attributes; None where it is not."""
+        """Return the operands over which a node is computed by exactly the part's ops, with any attributes; None for others."""
         stands = {self.output: node}
         for mine in reversed(walk([self.output])):                  # users before operands
             if mine in self.arguments:
@@ -219,27 +218,27 @@ class Wanted:
         operands = tuple(stands[a] for a in self.arguments)
         return operands if len({*operands}) == len(operands) and not inside(node, operands) & {*walk(operands)} else None
     def exchanged(self, order: Sequence[Node]) -> Iterator[tuple[Node, ...]]:
-        """The order, and those that follow from it by exchanges, up to MOST_EXCHANGED."""
+        """Yield the order and those that follow from it by exchanges, up to MOST_EXCHANGED."""
         every = (itertools.permutations(order[i] for i in group) for group in self.exchangeable)
         for chosen in itertools.islice(itertools.product(*every), MOST_EXCHANGED):
             at = {i: o for group, those in zip(self.exchangeable, chosen, strict=True) for i, o in zip(group, those, strict=True)}
             yield tuple(at[i] for i in range(len(order)))
 
     def _one_size_each(self, types: Sequence[TensorType]) -> bool:
-        """Return whether no dim of the part would stand for two sizes. types: of the operands, and of the output."""
+        """Return whether each dim of the part would have a single size. types: of the operands, then of the output."""
         sizes: dict[str, d.Dim] = {}
         wanted = [*(a.type for a in self.arguments), self.output.type]
         return all(sizes.setdefault(str(dim), size) == size if isinstance(dim, d.Expr) else dim == size
                    for t, a in zip(types, wanted, strict=True) for size, dim in zip(t.shape, a.shape, strict=True))
 
     def out_of_range(self, types: Sequence[TensorType]) -> str:
-        """The first size that is not in the range of the part's dim that stands for it, for people; "" where all are."""
+        """Return the first size outside the range of the part's dim that it is bound to, for people; "" if there is none."""
         return next((why for i, (t, a) in enumerate(zip(types, self.arguments, strict=True))
                      if (why := size_out_of_range(t, a.type, f"operand {i}"))), "")
 
 
 def size_out_of_range(type: TensorType, wanted: TensorType, called: str) -> str:
-    """The first size that is not in the range of the dim that stands for it, for people; "" where all are."""
+    """Return the first size outside the range of the dim that it is bound to, for people; "" if there is none."""
     for axis, (size, dim) in enumerate(zip(type.shape, wanted.shape, strict=True)):
         (low, high), (least, most) = d.bounds(size), d.bounds(dim)
         if low < least or high > most:
@@ -253,12 +252,12 @@ def _range(low: int, high: int) -> str:
 
 
 _kinds: dict[str, frozenset[str]] = {}
-"""by the digest of a definition"""
+"""Cache of the telling ops in a definition, by its digest."""
 
 
 def telling(nodes: Sequence[Node]) -> frozenset[str]:
-    """Return which telling ops (facts.py) occur in nodes, in the definitions of composites too: a piece with others is not
-    compared."""
+    """Return the telling ops (facts.py) that occur in nodes, including the definitions of composites. Only pieces with the telling
+    ops of a part are compared with it."""
     names: set[str] = set()
     for node in nodes:
         if isinstance(node.op, CompositeOp) and not node.op.opaque:
@@ -273,21 +272,21 @@ def telling(nodes: Sequence[Node]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class JointPlace:
-    """A place of a part with several outputs."""
+    """An occurrence of a part with several outputs."""
 
     op: PartOp
     outputs: tuple[Node, ...]
     operands: tuple[Node, ...]
 
     def whole(self, parts: Sequence[PartOp]) -> tuple[Formed, PartOp]:
-        """The piece as one op, with the places of other parts inside of it."""
+        """Return the piece as one op with the occurrences of other parts inside it, and what was formed inside."""
         inputs = [leaves.input(f"x{i}", o.shape, o.dtype) for i, o in enumerate(self.operands)]
         inner = form(make_graph(over(self.outputs, self.operands, inputs)), parts)
         return inner, part_between(list(inner.graph.outputs.values()), inputs, self.op.written.digest)
 
 
 class Several:
-    """A part with several outputs: each of these is searched as a part of its own, over the operands that it reads."""
+    """A part with several outputs. Each output is searched as a separate part over the operands that it reads."""
 
     def __init__(self, op: PartOp) -> None:
         self.op, arguments = op, op.written.arguments
@@ -296,7 +295,7 @@ class Several:
                         for output, its in zip(op.written.outputs, reads, strict=True)]
 
     def places(self, search: PartSearch) -> Iterator[JointPlace]:
-        """Yield the places where all outputs occur on the same operands."""
+        """Yield the occurrences: all outputs occur on the same operands."""
         rows = [list(search.places(w)) for w, _ in self.outputs]
         last = max(i for _, its in self.outputs for i in its)
 
@@ -315,8 +314,7 @@ class Several:
 
 
 def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]:
-    """Return the places by their outputs, the larger first; none with an output of another one, or with an operand that depends on
-    one of its own outputs."""
+    """Return occurrences by their outputs, the larger first; none has another's output, or operands that depend on its outputs."""
     taken: dict[Node, JointPlace] = {}
     for place in sorted(places, key=lambda p: -len(between(p.outputs, p.operands))):
         if not taken.keys() & {*place.outputs} and not {*place.outputs} & {*_in_order(place.operands, taken)}:
@@ -325,7 +323,7 @@ def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]
 
 
 def _in_order(roots: Sequence[Node], together: Mapping[Node, JointPlace]) -> list[Node]:
-    """Return the nodes below the roots, operands before users; the operands of a place are before each of its outputs."""
+    """Return the nodes below the roots, operands before users. The operands of an occurrence are before each of its outputs."""
     order: dict[Node, None] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -340,10 +338,10 @@ def _in_order(roots: Sequence[Node], together: Mapping[Node, JointPlace]) -> lis
 
 
 class PartSearch:
-    """The places of parts in one graph."""
+    """A search for occurrences of parts in one graph."""
 
     def __init__(self, graph: Graph, wanted: Sequence[Wanted], ends: Collection[PartOp] | None = None) -> None:
-        """ends: the parts that `at` finds; all by default."""
+        """Prepare a search. ends: the parts that `at` finds; by default all."""
         self.cuts, self.wanted = Cuts(graph), wanted
         self.most_steps = max(w.most_steps for w in wanted)
         self.most_operands = max(len(w.arguments) for w in wanted)
@@ -352,7 +350,7 @@ class PartSearch:
         self._kinds = {(a.type.dtype, a.type.rank) for w in wanted for a in w.arguments}
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
-        """(part, its operands) of those that end in a node, the smallest first, one of each part."""
+        """Return (part, operands) of one occurrence for each part that ends in a node, the smallest first."""
         here: dict[PartOp, tuple[int, tuple[Node, ...]]] = {}
         for w, cut, steps in self.pieces(node):
             if w.op not in self.ends or (w.op in here and here[w.op][0] <= steps):
@@ -363,7 +361,7 @@ class PartSearch:
         return [(op, order) for op, (_, order) in sorted(here.items(), key=lambda row: row[1][0])]
 
     def places(self, wanted: Wanted) -> Iterator[tuple[Node, tuple[Node, ...]]]:
-        """(where it ends, its operands) of each place of a part, in each order of the operands in which it is one."""
+        """Yield (last node, operands) for each occurrence of a part, and for each order of operands in which it is the part."""
         for node in self.cuts.nodes:
             for w, cut, _ in self.pieces(node):
                 if w is wanted:
@@ -372,7 +370,7 @@ class PartSearch:
                             yield from ((node, exchanged) for exchanged in w.exchanged(order))
 
     def compared(self, wanted: Wanted, node: Node, cut: Sequence[Node]) -> Iterator[tuple[tuple[Node, ...], _Compared]]:
-        """Yield the comparison of a piece with a part, in each order of its operands; at most MOST_COMPARED with one part."""
+        """Yield the comparisons of a piece with a part, one per order of its operands; at most MOST_COMPARED for one part."""
         asked = self._asked.setdefault(wanted, set())
         for order in wanted.orders(cut, node.type):
             key = wanted.key, part_between([node], order).written.digest
@@ -390,7 +388,7 @@ class PartSearch:
                 return
 
     def pieces(self, node: Node) -> Iterator[tuple[Wanted, tuple[Node, ...], int]]:
-        """(part, operands, steps) of the pieces that end in a node and have as many operands as a part and its telling ops."""
+        """Yield (part, operands, steps) of the pieces that end in a node and have a part's number of operands and telling ops."""
         likely = [w for w in self.wanted if w.output.type.dtype == node.type.dtype and w.output.type.rank == node.type.rank
                   ] if is_step(node) and len(node.types) == 1 and node in self.cuts.fed else []
         for w in likely:
@@ -412,8 +410,8 @@ class PartSearch:
 
 @dataclass(frozen=True)
 class _Compared:
-    """why: a piece was not proved to be a part, for people; "" where it was. refuted: it is another function; in_any_order: of
-    operands of these types, however they are exchanged."""
+    """Result of a comparison of a piece with a part. why: why the piece is not proved to be the part, for people; "" if it is.
+    refuted: it is a different function. in_any_order: the result holds for every order of operands of these types."""
 
     why: str
     refuted: bool = False
@@ -421,13 +419,13 @@ class _Compared:
 
 
 _verdicts: dict[tuple[str, str], _Compared] = {}
-"""by the part's definition, and a piece over placeholders or over the part's operands"""
+"""Cache of comparisons, by the part's definition and the piece over placeholders or over the part's operands."""
 
 
 def _why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared:
-    """Return why a piece is not proved to be the part, compared at the part's own sizes where the piece can be stated at them, else
-    at its own. A run in float64 comes first: with all operands of one type the same, which refutes every order at once, then with
-    these."""
+    """Return the comparison of a piece with a part, at the part's sizes if the piece can be stated at them, else at the piece's. A
+    run in float64 comes first: with equal values for operands of one type, which refutes every order together, then with different
+    ones."""
     types = [o.type for o in operands]
     for order in ([types.index(t) for t in types], range(len(types))):
         if why := _refuted_at_its_sizes(wanted, node, operands, order):
@@ -440,11 +438,11 @@ def _why_not_same(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 _refutations: dict[tuple[str, str], str] = {}
-"""by the digests of both graphs"""
+"""Cache of refutations, by the digests of both graphs."""
 
 
 def _refuted_at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node], same: Sequence[int]) -> str:
-    """same: for each operand the one that has its values."""
+    """Return why a float64 run refutes that a piece is a part, or "". same: for each operand, the one whose values it takes."""
     types = [o.type for o in operands]
     definition = wanted.op.define(types, {})
     one, other = _alone(node, operands, types, same), _alone(definition.outputs[0], definition.arguments, types, same)
@@ -455,8 +453,8 @@ def _refuted_at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node], 
 
 
 def _refuted(one: Graph, other: Graph) -> str:
-    """Return where a float64 run shows that graphs over the same inputs are different functions, for people; "" where it does not,
-    or would take long."""
+    """Return an example from a float64 run at which graphs over the same inputs differ, for people; "" for none, or if a run takes
+    long."""
     from tensor_graphs.proof import counterexample
 
     at = {name: d.clamp(ROWS + i, s) for i, (name, s) in enumerate(sorted({**one.dims, **other.dims}.items()))}
@@ -470,7 +468,7 @@ def _refuted(one: Graph, other: Graph) -> str:
 
 
 def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Compared | None:
-    """None where it cannot be said of them."""
+    """Return the comparison at the part's sizes, or None if the piece cannot be stated at them."""
     types = [a.type for a in wanted.arguments]
     try:
         mine = _alone(node, operands, types)
@@ -488,7 +486,7 @@ def _at_all_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 def _resized(node: Node, operands: Sequence[Node], types: Sequence[TensorType]) -> Graph:
-    """Return a piece as `_alone` at these types: shapes written as the sizes of its operands follow them. Raises as `_alone`."""
+    """Return a piece as `_alone` does at these types, with the operands' sizes replaced in its shapes, too. Raises as `_alone`."""
     pairs = [pair for o, t in zip(operands, types, strict=True) for pair in zip(o.shape, t.shape, strict=True)]
     sizes = {size: dim for size, dim in pairs if size != 1}
     inputs = {o: leaves.input(f"x{i}", t.shape, t.dtype) for i, (o, t) in enumerate(zip(operands, types, strict=True))}
@@ -505,8 +503,8 @@ def _at_its_sizes(wanted: Wanted, node: Node, operands: Sequence[Node]) -> _Comp
 
 
 def _alone(node: Node, operands: Sequence[Node], types: Sequence[TensorType], same: Sequence[int] | None = None) -> Graph:
-    """Return a piece as a graph over inputs x0, x1, … of these types. same: for each operand the one whose input it is; by default
-    its own. Raises what its ops raise for types other than theirs."""
+    """Return a piece as a graph over inputs x0, x1, … of these types. same: for each operand, the index of its input; default: its
+    position. Raises the errors of its ops for types that they do not accept."""
     inputs = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]
     return make_graph(over([node], operands, inputs if same is None else [inputs[i] for i in same])[0])
 
@@ -535,8 +533,8 @@ def _compared(one: Graph, other: Graph, brief: bool) -> _Compared:
 
 @dataclass(frozen=True)
 class Nearest:
-    """A piece that is no place of a part, though its operands have the part's dtypes and ranks, and it has the part's telling ops.
-    why: for people. lacks: what it is missing: a proof, sizes in range, the same function."""
+    """A piece that is not the part, though it has the part's telling ops, and operands of the part's dtypes and ranks. why: the
+    reason, for people. lacks: what is missing: a proof, sizes in range, or the same function."""
 
     node: Node
     operands: tuple[Node, ...]
@@ -546,12 +544,12 @@ class Nearest:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """A higher one is nearer. Views count last: a weight comes before what is turned of it."""
+        """Return a rank; a higher one is nearer. Views count last: a weight is nearer than its transpose."""
         return {"same": 0, "range": 1, "proof": 2}[self.lacks], self.steps, len(inside(self.node, self.operands))
 
 
 def nearest(graph: Graph, op: PartOp) -> Nearest | None:
-    """The piece of a graph that comes nearest to being a place of a part; None where nothing has such operands and ops."""
+    """Return the piece of a graph that is nearest to being a part; None if no piece has such operands and ops."""
     wanted, candidates = Wanted(op), list[Nearest]()
     search = PartSearch(graph, [wanted])
     for node in graph.nodes:

@@ -1,13 +1,13 @@
-"""pattern: what a rule looks for, as text, and where an e-graph has it.
+"""pattern: the patterns of rules, given as text, and the search for them in an e-graph.
 
-    permute(permute(x, axes=a), axes=b)         # x: any tensor; a, b: attribute values, handed to the replacement
+    permute(permute(x, axes=a), axes=b)         # x: any tensor; a, b: attribute values, passed to the replacement
     mul(x, 1)                                   # a tensor of nothing but ones
     topk(x, k=k)[1]                             # the second output
-    _f(reshape(x, shape=s), reshape(y, shape=s))    # any op that works element by element, handed on as `f`
+    _f(reshape(x, shape=s), reshape(y, shape=s))    # any op that works element by element, passed as `f`
 
-Names are ops of the table or of the library, with all their attributes (those that are left out have their defaults), set off by
-"," or, as in .tg, by ";". Operands of commutative ops match in either order. The same name twice has to be the same class, or
-the same attribute value.
+Names are ops of the table or of the library, with all their attributes (attributes that are left out have their defaults), after a
+"," or, as in .tg files, a ";". Operands of commutative ops match in either order. A name that occurs twice must match the same
+class, or the same attribute value.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tensor_graphs.rewrites.enode import ENode, is_commutative
 from tensor_graphs.rewrites.errors import PatternError
 
 WRITTEN = {"bit_and": "and"}
-"""Ops whose name no Python expression can hold, by what is written for them."""
+"""Names, in patterns, of ops whose name is a Python keyword."""
 
 ANY_OP = "_"
-"""An op whose name starts so stands for any op that works element by element."""
+"""Prefix of op variables: a name that starts with it matches any op that works element by element."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class AttributeVariable:
 
 @dataclass(frozen=True)
 class Application:
-    """An op on patterns. `number` tells it from the pattern's other parts."""
+    """An op applied to patterns. `number` identifies it among the pattern's parts."""
 
     number: int
     name: str
@@ -67,7 +67,7 @@ class Application:
 
     @cached_property
     def absent(self) -> tuple[str, ...]:
-        """The optional operands that it leaves out: operands are read in order, so the last ones."""
+        """Return the optional operands that the application leaves out. Operands are read in order, so these are the last ones."""
         op = LIBRARY.get(self.name)
         if op is None or op.variadic:
             return ()
@@ -77,19 +77,19 @@ class Application:
 Pattern = Variable | Literal | Application
 
 Match = dict[Any, Any]
-"""tensor variable -> class; attribute variable -> value; an op variable -> the op; a part's number -> its e-node or class"""
+"""A match: tensor variable -> class; attribute variable -> value; op variable -> op; number of a part -> its e-node or class."""
 
 
 KINDS = ("float", "int", "uint", "bool")
 
 
 def is_among(dtype: DType, words: Sequence[str]) -> bool:
-    """Return whether a dtype is one of these kinds ("uint") and names ("u8")."""
+    """Return whether a dtype is among these kinds ("uint") and names ("u8")."""
     return dtype.kind in words or dtype.name in words
 
 
 def dtype_words(dtypes: Any, where: str) -> tuple[str, ...]:
-    """Kinds and names of dtypes, one or several, as `is_among` takes them. Raises PatternError for what is none."""
+    """Return kinds and names of dtypes as a tuple for `is_among`. Raises PatternError for an unknown one."""
     words = []
     for word in dtypes if isinstance(dtypes, (tuple, list)) else (dtypes,):
         if word in KINDS:
@@ -109,7 +109,7 @@ _SEMICOLON = re.compile(r"""("[^"]*"|'[^']*')|;""")
 
 
 def parse_pattern(text: str, first: int = 0) -> Application:
-    """A pattern from its text; parts are numbered from `first`. Raises PatternError."""
+    """Return a pattern read from text; its parts are numbered from `first`. Raises PatternError."""
     if not isinstance(text, str):
         raise PatternError(f"the pattern is {text!r}, of type {type(text).__name__}", fix='text: @tg.rule("add(x, y)")')
     try:
@@ -171,7 +171,7 @@ class _PatternReader:
         return Application(number, name, tuple(self.read(a) for a in call.args), tuple(sorted(attributes.items())), output)
 
     def no_op(self, name: str) -> PatternError:
-        """There is no such op; where a function of the language has this name, what it makes is what the pattern has to say."""
+        """Return an error for an unknown op; for the name of a language function, it shows the ops that the function applies."""
         function = next((f for f in (getattr(atomic, name, None), getattr(composites, name, None)) if inspect.isfunction(f)), None)
         if function is None or name.startswith("_"):
             close = close_to(name, [*ATOMIC, *LIBRARY])
@@ -192,7 +192,7 @@ class _PatternReader:
 
 
 def _made_by(function: Callable[..., Any]) -> str:
-    """Return what a function of the language makes of small tensors, as a pattern; empty where it does not take tensors alone."""
+    """Return the ops that a language function applies to small tensors, as a pattern; "" if it does not take tensors alone."""
     parameters = inspect.signature(function).parameters.values()
     names = [p.name for p in parameters if p.default is inspect.Parameter.empty
              and p.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)]
@@ -219,7 +219,7 @@ def _as_pattern(node: Node) -> str:
 
 
 def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
-    """Return whether each element of the result depends on the operands' elements of the same place alone."""
+    """Return whether each element of the result depends only on the operands' elements at the same position."""
     if not types or any(t.shape != types[0].shape for t in types):
         return False
     if isinstance(op, AtomicOp):
@@ -229,7 +229,7 @@ def elementwise(op: Op, types: tuple[TensorType, ...]) -> bool:
 
 @cache
 def _composite_elementwise(op: CompositeOp) -> bool:
-    """Read off the definition on operands of one generic type: elementwise atomic ops, and fills, nothing else."""
+    """Return whether the definition, on operands of one generic type, consists of elementwise atomic ops and fills alone."""
     if op.variadic or op.attributes:
         return False
     for dtype in (f32, i32, bool_):
@@ -256,7 +256,7 @@ def _composite_elementwise(op: CompositeOp) -> bool:
 
 def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, ENode]]],
            bound: Match, kinds: tuple[str, ...] = ()) -> Iterator[tuple[int, Match]]:
-    """(class, match) wherever a pattern is found as a value of these kinds, given what is bound, in a fixed order."""
+    """Yield (class, match), in a fixed order, for the matches of a pattern whose values have these kinds, given bindings."""
     if pattern.name.startswith(ANY_OP):
         candidates = [pair for name in index for pair in index[name]]
     else:
@@ -277,7 +277,7 @@ def search(e: EGraph, pattern: Application, index: Mapping[str, list[tuple[int, 
 
 
 def _may(e: EGraph, pattern: Pattern, number: int) -> bool:
-    """Return whether a class has an e-node of the op that a pattern's part asks for: cheap, and done before anything is bound."""
+    """Return whether a class has an e-node of the op that a pattern's part requires: a cheap test before anything is bound."""
     if isinstance(pattern, Application):
         return pattern.name.startswith(ANY_OP) or pattern.name in e.of(number).ops
     return True
@@ -356,7 +356,7 @@ def _attributes(pattern: Application, node: ENode, bound: Match) -> Match | None
 
 
 def instance(e: EGraph, pattern: Pattern, match: Match) -> int:
-    """The term that a match says: the pattern with its variables replaced, exactly."""
+    """Return the term of a match: the pattern with exactly the matched e-nodes and classes."""
     if isinstance(pattern, Variable):
         return int(match[pattern.name])
     if isinstance(pattern, Literal):
@@ -367,7 +367,7 @@ def instance(e: EGraph, pattern: Pattern, match: Match) -> int:
 
 
 def variables(pattern: Pattern) -> dict[str, str]:
-    """The names that a pattern binds: name -> "tensor", "attribute" or "op", in order of first use."""
+    """Return the names that a pattern binds, with "tensor", "attribute" or "op", in order of first use."""
     if isinstance(pattern, Variable):
         return {pattern.name: "tensor"}
     if isinstance(pattern, Literal):

@@ -1,9 +1,9 @@
-"""proved_composites: library composites that a graph says in other words: x · (r · w) is a norm, a product and its sum are a
-`linear`.
+"""proved_composites: library composites that a graph computes by other ops than their definition: x · (r · w) is a norm, and a
+matrix product plus a vector is a `linear`.
 
-A definition as written is recognised before, bit by bit (recognise.py). The rest is found as places of registered kernels are
-(parts.py): a piece with the operand types and telling ops of a composite is proved to be it. Each place is an offer whose other
-words are the composite, so that the kernels of the composite are ways of the piece.
+Definitions as written were recognised before, bit by bit (recognise.py). Others are found like occurrences of registered kernels
+(parts.py): a piece with a composite's operand types and telling ops is proved to be the composite. It becomes an offer whose
+equivalent is the composite, so that the piece can run by the kernels of the composite.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tensor_graphs.rewrites.rule import REASSOCIATING
 from tensor_graphs.rewrites.subgraphs import inside
 
 PROVED = "proved/"
-"""how the name of what leads to such words begins, in place of a rule's"""
+"""Prefix, in place of a rule's name, of the names of such equivalents."""
 
 REDUCTIONS = frozenset(name for name, row in ATOMIC.items() if row.facts.telling and (row.facts.ring or row.facts.selects))
-"""a composite without one is a loop over elements, which is written as well from the words that stand there"""
+"""Ops one of which a sought composite must have. Other composites are element-wise loops, which codegen writes as well from any
+ops."""
 
 LARGEST_SIZE = 1 << 31
 
 MOST_NUMBERS, SMALL = 3, 0.1
-"""numbers of a graph that are tried as an `eps`, and above which none is one"""
+"""Largest number of a graph's numbers that are tried as `eps`, and the size from which a number is no `eps`."""
 
 
 def offers_of_composites(graph: Graph, rows: RecipeRows | None = None) -> list[Offer]:
-    """Return the places of library composites in other words that are as accurate, no two with a node in common. rows: where
-    earlier results are on file."""
+    """Return pieces that are proved to be library composites and as accurate; no two share a node. rows: filed earlier results."""
     ends = _ends(graph)
     if not ends:
         return []
@@ -57,8 +57,8 @@ def offers_of_composites(graph: Graph, rows: RecipeRows | None = None) -> list[O
 
 
 def _ends(graph: Graph) -> list[Node]:
-    """Yield where a place may end, the last first: at a sum, or above a reduction with no product between. So a search of a model
-    in composites is cheap."""
+    """Return the nodes at which a piece may end, the last first: at a sum, or above a reduction without a matrix product between.
+    So a search of a model that is written in composites is cheap."""
     above, ends = set[Node](), set[Node]()
     for n in graph.nodes:
         if n.op.facts.product:
@@ -72,7 +72,7 @@ def _ends(graph: Graph) -> list[Node]:
 
 
 def beside(offers: list[Offer], others: Sequence[Offer]) -> list[Offer]:
-    """Offers, and those of the others that have no node in common with them; the very same list where there are none."""
+    """Return the offers and those of `others` that have no node in common with them; the very same list if there are none."""
     more = [o for o in others if not any(o.inside & there.inside for there in offers)]
     return [*offers, *more] if more else offers
 
@@ -101,19 +101,19 @@ def _found(graph: Graph, ends: Sequence[Node]) -> list[Offer]:
 
 
 def _is_no_worse(offer: Offer) -> bool:
-    """Return whether the composite is predicted to be as accurate as the original piece, and is finite where that is."""
+    """Return whether the composite is predicted to be as accurate as the original piece, and is finite wherever the piece is."""
     own, new = offer.alone(offer.outputs), offer.alone(offer.others[0].outputs)
     return own is not None and new is not None and predicted_error(new) <= ROUNDED * predicted_error(own) and keeps_finite(own, new)
 
 
 def _leads_out(graph: Graph, node: Node, piece: set[Node]) -> bool:
-    """Return whether something inside a piece is read outside it: then it is computed in any case."""
+    """Return whether a step inside a piece is read outside it, so that it is computed in any case."""
     return any(i in piece and i is not node and is_step(i) for n in graph.nodes if n not in piece for i in n.inputs) or any(
         r in piece and r is not node for r in graph.roots)
 
 
 def _calls(graph: Graph) -> Iterator[tuple[PartOp, CompositeOp, Mapping[str, Any]]]:
-    """The composites that a graph may say, at any sizes, each with the attributes of its call."""
+    """Yield the composites that a graph may compute, as parts at any sizes, each with its op and attributes."""
     dtypes = tuple(dict.fromkeys(n.dtype for n in graph.nodes if len(n.types) == 1 and n.dtype.is_float))
     numbers = [n.attrs["value"] for n in graph.nodes if n.op is leaves.CONSTANT and isinstance(n.attrs["value"], float)]
     eps = tuple(dict.fromkeys(v for v in numbers if 0 < v < SMALL))[:MOST_NUMBERS]
@@ -144,7 +144,7 @@ def _calls_of(op: CompositeOp, dtype: DType, eps: Sequence[float | None], rank: 
 
 
 def _types(count: int, dtype: DType, rank: int) -> Iterator[list[TensorType]]:
-    """Operand types of a composite: a row or rows, what goes with a row, and matrices."""
+    """Yield operand types of a composite: one row or several, vectors of a row's length, and matrices."""
     b, n, k, m = (d.dim(name, 1, LARGEST_SIZE) for name in ("b", "n", "k", "m"))
     for rows in ((k,), (n, k), (b, n, k))[:rank]:
         x = TensorType(rows, dtype)

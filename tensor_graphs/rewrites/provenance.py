@@ -1,8 +1,8 @@
 """provenance: why two terms of an e-graph are equal, step by step.
 
-The unions of a class form a tree whose edges are applications of rules or congruences. The path between two terms is the
-proof that they are equal; a congruence on it is proved by those of the operands, first. What comes out is a list of
-steps in an order in which each may be checked: this term is that term, by this rule.
+The unions of a class form a tree whose edges are applications of rules, or congruences. The path between two terms is the proof
+that they are equal. A congruence on the path is proved first, by the proofs of its operands. The result is a list of steps in an
+order in which each can be checked: one term equals another term by one rule.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tensor_graphs.rewrites.errors import RewriteError
 
 @dataclass(frozen=True)
 class RuleStep:
-    """One application of a rule: the term `before` is the term `after` (or the other way round, where `backwards`)."""
+    """One application of a rule that shows two terms to be equal. backwards: the rule leads from `after` to `before`."""
 
     rule: str
     before: int
@@ -32,8 +32,8 @@ class RuleStep:
 
 
 def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
-    """Return the steps that make two equal terms equal, by a short path, over unions that joined nothing too. Raises RewriteError
-    when they are not equal. Only older unions prove a congruence: those do not rest on it."""
+    """Return the steps that prove two terms equal, by a short path, which may use unions that joined nothing. Raises RewriteError
+    if they are not equal. A congruence is proved by older unions only, as these do not depend on it."""
     if e.find(left) != e.find(right):
         raise RewriteError("no derivation: the two are not known to be equal")
     steps: list[RuleStep] = []
@@ -62,7 +62,7 @@ def derive(e: EGraph, left: int, right: int) -> list[RuleStep]:
 
 
 def _paired(e: EGraph, a: int, b: int) -> list[tuple[int, int]]:
-    """The operands of two congruent terms, those of commutative ops by their classes."""
+    """Return the operands of two congruent terms in pairs; those of commutative ops are paired by their classes."""
     left, right = list(e.terms[a].children), list(e.terms[b].children)
     if getattr(e.terms[a].op, "commutative", False) and len(left) == 2:
         straight = all(e.find(x) == e.find(y) for x, y in zip(left, right, strict=True))
@@ -72,8 +72,8 @@ def _paired(e: EGraph, a: int, b: int) -> list[tuple[int, int]]:
 
 
 def _path(e: EGraph, left: int, right: int, before: int) -> deque[tuple[int, bool]]:
-    """Return the cheapest path between two terms over unions older than `before`, each with whether it is walked from right to
-    left. A rule costs one step, a congruence an estimated two for each operand that differs."""
+    """Return the cheapest path between two terms over unions older than `before`: each union, and whether it is walked from right
+    to left. A rule costs one step, a congruence an estimated two for each operand that differs."""
     came: dict[int, tuple[int, int, bool]] = {}
     costs, queue = {left: 0}, [(0, left)]
     while queue:
@@ -101,15 +101,15 @@ def _path(e: EGraph, left: int, right: int, before: int) -> deque[tuple[int, boo
 
 
 DEPTH = 4
-"""Ops above each other that are written of what both sides of a step share; below them stands `…`."""
+"""Depth to which the shared part of a step's two sides is written; `…` replaces ops below it."""
 
 LONG = 24
-"""Characters of a part that is worth a name of its own where it stands more than once."""
+"""Length in characters from which a part that occurs more than once gets a name."""
 
 
 def show_term(e: EGraph, term: int, depth: int = DEPTH, names: Mapping[int, str] | None = None, fills: bool = True) -> str:
-    """Return a term as text: ops and leaves by name, `…` below the depth (-1: none); `names` stand for their terms. fills: a
-    constant that is repeated is written as its number."""
+    """Return a term as text: ops and leaves by name, `…` below the depth (-1: no limit). fills: write repeated constants as
+    numbers."""
     if names is not None and term in names:
         return names[term]
     node = e.terms[term]
@@ -132,8 +132,8 @@ def show_term(e: EGraph, term: int, depth: int = DEPTH, names: Mapping[int, str]
 
 
 def show_equation(e: EGraph, before: int, after: int) -> list[str]:
-    """Return the two sides of a step in full, and the meaning of the names in them. A long part that both sides share, or that
-    occurs twice, has a name; depths are cut (`…`) only inside shared parts, so sides that differ never read the same."""
+    """Return the lines of an equation: both sides of a step in full, and the meaning of the names in them. A long part that both
+    sides share, or that occurs twice, gets a name. `…` occurs only inside shared parts, so different sides never read the same."""
     shared = set(_walk(e, [before])) & set(_walk(e, [after]))
     parts = _walk(e, [before, after], shared)
     counts = Counter(c for t in parts if t not in shared for c in e.terms[t].children)
@@ -154,7 +154,7 @@ def show_equation(e: EGraph, before: int, after: int) -> list[str]:
 
 
 def _walk(e: EGraph, roots: Sequence[int], stop: Collection[int] = ()) -> list[int]:
-    """The terms that some are made of, operands first; nothing below those of `stop`."""
+    """Return terms with their operands at every depth, operands first; operands of terms in `stop` are left out."""
     order: dict[int, None] = {}
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -169,7 +169,8 @@ def _walk(e: EGraph, roots: Sequence[int], stop: Collection[int] = ()) -> list[i
 
 
 def _splat(e: EGraph, term: int) -> str | None:
-    """The number of a constant, or of a view of one; what the term itself says, not its class."""
+    """Return the number of a term that is a constant or a view of one, as text, else None; other terms of its class do not count.
+    """
     node = e.terms[term]
     while node.op.facts.rearranges:
         node = e.terms[node.children[0]]
@@ -190,7 +191,7 @@ def _attribute(value: Any) -> str:
 
 
 def show_steps(e: EGraph, steps: list[RuleStep]) -> str:
-    """The steps, numbered, each as an equation under the name of its rule."""
+    """Return the steps as numbered equations, each under the name of its rule."""
     lines = []
     for number, s in enumerate(steps, 1):
         arrow = "← (read backwards)" if s.backwards else "→"

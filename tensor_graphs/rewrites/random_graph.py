@@ -1,8 +1,8 @@
-"""random_graph: one random graph for a rule's patterns: ranks, sizes, dtypes, attributes, ops, and sizes that are symbolic.
+"""random_graph: random graphs for a rule's patterns: random ranks, sizes, dtypes, attributes and ops, and symbolic sizes.
 
-Draws start from the rule's dtypes and shapes. Without them, variables have one shape, or each a variant of the first (an axis less,
-more, longer, of size 1; `VARIANTS`); trials find which of these a pattern can be built with. Given shapes vary in the same way,
-since the rule matches others as well.
+Draws start from the rule's dtypes and shapes. Without shapes, variables have one shape, or each has a variant of the first one (an
+axis less, more, longer, or of size 1; `VARIANTS`). Trials find the variants with which a pattern can be built. Given shapes vary in
+the same way, since the rule matches other shapes, too.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tensor_graphs.rewrites.rule import Rule
 RANKS = (0, 1, 1, 2, 2, 3, 3, 3, 4)
 SIZES = (1, 2, 2, 3, 4, 5, 6)
 LONG = (17, 33, 130)
-"""Axes longer than a tile; the others are short then."""
+"""Sizes of axes longer than a tile; a shape has at most one of them, and its other axes are short."""
 
 LARGEST = 300
-"""The longest axis that is drawn because a number of the rule says so."""
+"""Largest size of an axis that is drawn because the rule contains a number near it."""
 
 MOST_ELEMENTS = 4096
 ATTRIBUTE_TRIES = 8
 
 HOPELESS_KIND = 25
-"""Of so many draws of a kind (shapes that differ, dtypes that differ) one has to fit; otherwise hardly any more are made."""
+"""One of this many draws of a kind (varied shapes, mixed dtypes) must fit; otherwise hardly any more draws are of that kind."""
 
 MOST_SKIPPED = 200
-"""Draws of a rule that are passed by since their attributes are known already."""
+"""Largest number of a rule's draws that are skipped because their attributes were drawn before."""
 
 Shape = tuple[int, ...]
 
@@ -54,16 +54,16 @@ VARIANTS: tuple[Callable[[Shape, int], Shape], ...] = (
     lambda s, m: (s[0], s[1] // 2, *s[2:]) if len(s) > 1 and s[1] % 2 == 0 else (s[0], 1, *s[2:]) if len(s) > 1 else s,
     lambda s, m: (s[0], 2 * s[1], *s[2:]) if len(s) > 1 else s, lambda s, m: (m, *s[-1:]),
     lambda s, m: (*s[:-2], *s[-1:], m), lambda s, m: (*s[:1], m, *s[2:]))
-"""How the shape of a variable may follow from that of the first, or from what is said of it; m is a size of the draw."""
+"""Functions from the shape of the first variable, or from a given shape, to that of a variable; m is a random size of the draw."""
 
 
 class Unfit(Exception):
-    """This draw does not fit; another one may. Its text says why."""
+    """A draw does not fit the rule; another draw may. The text is the reason."""
 
 
 @cache
 def any_ops(operands: int) -> tuple[AtomicOrComposite, ...]:
-    """Return all ops that an op variable of this number of operands stands for."""
+    """Return all ops that an op variable with this number of operands can match."""
     ops: list[AtomicOrComposite] = [
         row for row in ATOMIC.values() if row.arity == operands and row.elementwise]
     for op in LIBRARY.values():
@@ -86,7 +86,7 @@ def _takes(op: AtomicOrComposite, dtypes: tuple[DType, ...]) -> bool:
 
 @dataclass
 class RuleMemory:
-    """Memory between the draws of one rule: the numbers in its code, and the variants that could be built."""
+    """Memory between the draws of one rule: the numbers in its code, the variants with which it could be built, and statistics."""
 
     numbers: tuple[int | float, ...] = ()
     variants: list[tuple[int, ...]] = field(default_factory=list)
@@ -100,8 +100,7 @@ class RuleMemory:
         return self.draws[how] < HOPELESS_KIND or self.kept[how] * HOPELESS_KIND > self.draws[how]
 
     def is_known(self, draw: Draw) -> bool:
-        """Return whether the same attributes at the same ranks were drawn more than once before: then others come first, for a
-        while."""
+        """Return whether a draw's attributes and ranks came up more than twice, so that it is skipped (MOST_SKIPPED times)."""
         if not draw.drawn or self.skipped >= MOST_SKIPPED:
             return False
         key = (tuple(map(repr, draw.drawn.items())), tuple(n.rank for n in draw.bound.values() if isinstance(n, Node)))
@@ -115,8 +114,8 @@ class RuleMemory:
 
 
 class Draw:
-    """One random instance of a rule's patterns; of a given dtype and shape where those are fixed. attempt: the number of the draw,
-    so that dtypes take turns. small: the smallest shapes only."""
+    """A random instance of a rule's patterns. attempt: the number of the draw, which selects the dtype. fixed: the dtype and shape,
+    if they are not random. small: draw the smallest shapes only."""
 
     def __init__(self, rule: Rule, rng: np.random.Generator, tried: RuleMemory, attempt: int = 0,
                  fixed: tuple[DType, Shape] | None = None, small: bool = False) -> None:
@@ -124,7 +123,7 @@ class Draw:
         self.attributes = AttributeDraw(rng, tried.numbers)
         self.bound: dict[str, Any] = {}
         self.drawn: dict[str, tuple[str, Any]] = {}
-        """attribute or op variable -> (what it is of, what was drawn for it)"""
+        """For each attribute or op variable: (the op and attribute that it belongs to, the value drawn)"""
         self.sizes: dict[str, int] = {}
         self.shapes = {name: entry.dims for name, entry in rule.said.items() if entry.dims is not None}
         self.variants: list[int] = []
@@ -144,10 +143,10 @@ class Draw:
         tried.draws.update(self.kinds)
         self.again = self.pick(tried.variants) if tried.variants and rng.random() < 0.6 else ()
         self.whole = int(rng.integers(len(VARIANTS))) if rng.random() < 0.35 else None
-        """one variant for all variables, as when a batch is in front of each"""
+        """Index of one variant for all variables, for example a batch axis in front of each; None for separate variants."""
 
     def pick(self, choices: Any) -> Any:
-        """One of them: `rng.choice` takes ten times as long on a few."""
+        """Return a random choice. For a few choices `rng.choice` takes ten times as long."""
         choices = list(choices)
         return choices[int(self.rng.integers(len(choices)))]
 
@@ -220,7 +219,7 @@ class Draw:
         return self.bound[name]
 
     def tops(self) -> tuple[Node, ...]:
-        """The patterns, built. Raises Unfit."""
+        """Return the nodes that the patterns become. Raises Unfit."""
         try:
             tops = tuple(self.build(p) for p in self.rule.patterns)
         except (TensorGraphsError, IndexError, ValueError) as error:
@@ -293,7 +292,7 @@ AtomicOrComposite = atomic.AtomicOp | CompositeOp
 
 
 def symbolic(tops: Sequence[Node], rng: np.random.Generator) -> tuple[tuple[Node, ...], int] | None:
-    """The graphs with one of their sizes, wherever it stands, as the dim n; with that size. None where they cannot be built."""
+    """Return the graphs with one of their sizes replaced by the dim n wherever it occurs, and that size; None if that fails."""
     named: list[Node] = []
 
     def note(node: Node, new: tuple[Node, ...]) -> None:

@@ -1,12 +1,13 @@
-"""recipe_rows: the recipes of graphs as rows of the benchmark database: a graph is searched once, not by each process.
+"""recipe_rows: recipes of graphs as rows of the database, so that a graph is searched once and not by each process.
 
     rows = RecipeRows(database)
     found = rows.kept(graph, lambda: search(graph))
 
-A recipe is an implementation of the type GRAPH_RECIPE: a part's graph, the graph that says it otherwise, the numeric class, and as
-sources the rules and the derivation. Its comparison with the oracle (check_recipe.py) is a trace, whatever came out. Where a graph
-has parts is a row of `recipe_searches`. Nothing is believed: a place has to hold the very part that the recipe is of, a recipe's
-graph has to have the recorded key, and one that was imported waits for trust, or until the search here finds it too.
+A recipe (a graph that means the same as a part) is an implementation of the type GRAPH_RECIPE: the graph of the part, the
+equivalent graph, the numeric class, and as sources the rules and the derivation. Its comparison with the oracle (check_recipe.py)
+is a trace, passed or not. A row of `recipe_searches` lists the parts of a searched graph. Rows are checked: the listed piece must
+be the part of the recipe, and a recipe's graph must have the recorded key. Imported recipes count only once they are trusted, or
+once a search on this machine finds them, too.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ from tensor_graphs.rewrites.subgraphs import fed
 log = logging.getLogger(__name__)
 
 DECIDES = ("costs", "language", "meaning", "proof", "rewrites")
-"""rooms whose code says what is found"""
+"""Packages whose code decides the results of a search."""
 
 RULES, DERIVATION = "rules.txt", "derivation.txt"
-"""the sources of a recipe"""
+"""Names of a recipe's two sources."""
 
 
 class RecipeRows:
-    """The recipes of one database. notes: what was left out, for people."""
+    """Access to the recipes in one database. notes: remarks for people on what was left out."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.notes: list[str] = []
         self._verdicts: dict[tuple[str, str], bool] | None = None
-        """(recipe, workload) -> whether it passed"""
+        """For (recipe, workload): whether the comparison passed."""
 
     def kept(self, graph: Graph, search: Callable[[], list[Offer]], users: str = "") -> list[Offer]:
-        """Return the offers that the search finds in this graph, or found before, and that are as accurate as the original. A
-        search with notes is not filed, so the next one notes them too. users: the digest of the users' rules."""
+        """Return the offers found in this graph, now by `search` or earlier, that are as accurate as the original. A search that
+        adds notes is not filed, so that the next one adds them, too. users: the digest of the user-registered rules."""
         key = hashlib.sha256(f"{_code()} {users} {graph_to_json(graph)}".encode()).hexdigest()
         offers = self._read(key, graph)
         if offers is None:
@@ -71,7 +72,7 @@ class RecipeRows:
         return [usable for offer in offers if (usable := self._usable(offer)) is not None]
 
     def _read(self, key: str, graph: Graph) -> list[Offer] | None:
-        """None where the graph was not searched, or a recipe may not be used as it is on file."""
+        """Return the offers on file; None if the graph was not searched, or if a recipe on file may not be used."""
         try:
             places = queries.recipe_search(self.database, key)
             if places is None:
@@ -104,7 +105,7 @@ class RecipeRows:
             log.info("recipes are not kept: %s", e)
 
     def _usable(self, offer: Offer) -> Offer | None:
-        """The offer with the recipes that passed; those that were never compared here are compared now."""
+        """Return an offer with the recipes that passed the comparison, or None. Recipes not compared yet are compared now."""
         part, ways = _signatures(offer)
         passed = [other for way, other in zip(ways, offer.others, strict=True) if self._passes(offer, part, way, other)]
         return replace(offer, others=tuple(passed)) if passed else None
@@ -128,21 +129,21 @@ class RecipeRows:
 
 
 def compared(offer: Offer, other: Other) -> Compared:
-    """Compare one recipe of an offer with the original."""
+    """Compare a recipe of an offer with the original piece."""
     own, new = offer.alone(offer.outputs), offer.alone(other.outputs)
     assert own is not None and new is not None                      # or it would be no offer
     return compare(own, new)
 
 
 def recipe_record(part: Signature, way: Signature, other: Other) -> ImplementationRecord:
-    """The row of a recipe. Its name does not depend on how it was derived, of which there are several ways."""
+    """Return the row of a recipe. Its name does not depend on its derivation, of which there may be several."""
     sources = (SourceRecord(RULES, "\n".join(other.rules), trusted=True), SourceRecord(DERIVATION, other.derivation, trusted=True))
     return ImplementationRecord("GRAPH_RECIPE", f"{part.spec.op.name} as {way.key[:12]}", "recipe", way.key, part.key, way.key,
                                 numeric_class=cast(NumericClass, other.numeric_class), sources=sources)
 
 
 def verdict(part: Signature, way: Signature, other: Other, comparison: Compared) -> TraceRecord:
-    """The comparison of a recipe as a trace: its own error, and beside it that of the words that stand there."""
+    """Return the comparison of a recipe as a trace, with the errors of the recipe and of the original piece."""
     return TraceRecord(
         recipe_record(part, way, other), verify_workload(part), oracle_environment(), "verify",
         "PASSED" if comparison.passed else "INCORRECT_NUMERICAL", max_relative_error=comparison.error, tolerance=comparison.allowed,
@@ -153,13 +154,13 @@ def verdict(part: Signature, way: Signature, other: Other, comparison: Compared)
 
 @functools.cache
 def oracle_environment() -> Environment:
-    """Return the environment that recipes are compared in: the interpreter, which runs on numpy."""
+    """Return the environment in which recipes are compared: the interpreter on numpy."""
     return fingerprint("oracle", libs={"numpy": np.__version__})
 
 
 @functools.cache
 def _code() -> str:
-    """A digest of the code that decides what is found."""
+    """Return a digest of the code that decides the results of a search."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for path in sorted(p for room in DECIDES for p in (root / room).rglob("*.py")):
@@ -168,7 +169,7 @@ def _code() -> str:
 
 
 def _signature(outputs: Sequence[Node], operands: Sequence[Node]) -> Signature:
-    """Return the piece between operands and outputs as the signature of one op."""
+    """Return the signature of the piece between operands and outputs, as one op."""
     return signature_of(apply(part_between(outputs, operands), operands, {}))
 
 
@@ -178,7 +179,7 @@ def _signatures(offer: Offer) -> tuple[Signature, list[Signature]]:
 
 
 def _offer(graph: Graph, place: Any, rows: dict[str, RecipeRow]) -> Offer:
-    """The offer that a row of `recipe_searches` speaks of. Raises ValueError and others for one that is not in this graph."""
+    """Return the offer that a row of `recipe_searches` describes. Raises ValueError and others if this graph does not have it."""
     nodes = graph.nodes
 
     def at(numbers: Sequence[int]) -> tuple[Node, ...]:
@@ -204,8 +205,8 @@ def _inside(outputs: Sequence[Node], operands: Sequence[Node]) -> frozenset[Node
 
 
 def _other(row: RecipeRow, operands: Sequence[Node]) -> Other:
-    """Return the recipe of a row, over these operands. Raises ValueError where its graph is not what was filed, and what reading a
-    graph raises."""
+    """Return the recipe of a row, over these operands. Raises ValueError if its key is not the filed one, and what parsing raises.
+    """
     graph = graph_from_json(row.recipe_json)
     (op,) = {n.op for n in graph.nodes if isinstance(n.op, DefinedOp)}
     written = op.define([o.type for o in operands], {})

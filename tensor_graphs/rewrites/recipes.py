@@ -1,4 +1,4 @@
-"""recipes: graphs that mean the same as a given one, found by saturation, with the rules that lead to each.
+"""recipes: graphs that mean the same as a given one (its recipes), found by saturation, with the rules that lead to each.
 
     found = recipes(graph)
     found.list[0].graph, found.list[0].rules
@@ -24,8 +24,8 @@ from tensor_graphs.rewrites.saturate import USUAL, Budget, Saturated, saturate
 
 @dataclass(frozen=True)
 class Recipe:
-    """One graph. `rules`: those of its derivation, in the order of their first use; none for the graph itself. steps: of one
-    e-graph; by_region: how each distinct region that was changed becomes what it is here, as text."""
+    """One graph. rules: those of its derivation, in the order of first use; none for the original graph. steps: the derivation in
+    one e-graph. by_region: for each distinct region that changed, its derivation as text."""
 
     graph: Graph
     cost: float
@@ -37,8 +37,8 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recipes:
-    """The recipes, the cheapest first, with the e-graph that proves them. regions: None for a graph that was saturated as a whole;
-    by regions the e-graph holds the original graph alone, and `report` is that of all saturations together."""
+    """The recipes, the cheapest first, with the e-graph that proves them. regions: None for a graph that was saturated in one
+    e-graph; if regions were used, the e-graph holds only the original graph, and `report` sums all saturations."""
 
     list: tuple[Recipe, ...]
     saturated: Saturated
@@ -51,7 +51,7 @@ class Recipes:
         return self.saturated.report
 
     def derivation(self, index: int) -> str:
-        """Return how the graph becomes a recipe, step by step."""
+        """Return the derivation of a recipe from the original graph, step by step, as text."""
         if not 0 <= index < len(self.list):
             raise RewriteError(f"there is no recipe {index}", fix=f"0 to {len(self.list) - 1}")
         if self.list[index].by_region:
@@ -59,23 +59,23 @@ class Recipes:
         return show_steps(self.saturated.egraph, [*self.list[index].steps])
 
     def holds(self, other: Graph) -> bool:
-        """Return whether another graph, of the same outputs, was found equal to the original one."""
+        """Return whether another graph with the same outputs was found equal to the original graph."""
         e = self.saturated.egraph
         outputs, updates = add_graph(e, other)
         return all(e.find(old[name]) == e.find(new[name])
                    for old, new in ((self.outputs, outputs), (self.updates, updates)) for name in old)
 
     def derive_graph(self, other: Graph) -> tuple[RuleStep, ...]:
-        """Return how the original graph becomes another one. Raises RewriteError when they were not found equal."""
+        """Return the steps from the original graph to another one. Raises RewriteError if they were not found equal."""
         return _steps(self.saturated.egraph, self.outputs, self.updates, other)
 
 
 def recipes(graph: Graph, *, level: NumericClass = "reassociating", count: int = 10, rules: Sequence[Rewrite] | None = None,
             budget: Budget = USUAL, whole: bool | None = None, assuming: Sequence[str] = ()) -> Recipes:
-    """Return up to `count` graphs that mean the same, up to a level. `rules`: by default all without assumptions.
+    """Return up to `count` graphs that mean the same, up to a numeric class, `level`. rules: by default all without assumptions.
 
-    assuming: the conditions (conditions.CONDITIONS) that hold here; rules that assume no others run as well, also a user's. whole:
-    one e-graph of everything; by default for graphs of up to regions.LARGE paid nodes, and larger ones by regions.
+    assuming: conditions on values (conditions.CONDITIONS) that the caller guarantees; rules that assume only these run, too, also
+    user-registered ones. whole: use one e-graph for the entire graph; by default up to regions.LARGE paid nodes, else regions.
     """
     from tensor_graphs.rewrites.rules import allowed
 

@@ -1,13 +1,13 @@
-"""regions: a long graph in pieces between single tensors; pieces that are equal but for names are solved once.
+"""regions: a long graph cut into pieces between single tensors; pieces that are equal up to names are solved once.
 
-    found = regions(graph)                          # where it is cut, and which pieces are equal
+    found = regions(graph)                          # the cuts, and which pieces are equal
     made, report = simplify_by_regions(graph)       # the same graph, each distinct piece as small as rules can make it
 
 A cut is a tensor through which everything passes that depends on a stream of inputs (a residual stream, between the parts of a
-layer). Parameters, states, and what depends on no stream (tables of positions) may cross as leaves. Equal up to the names of leaves
-is equal: each distinct piece is saturated once, and its recipes are put back with the names that stood there. What a border hides
-is looked for by pairs: for each distinct pair of neighbours, what is near their border is solved joined and apart; where joined is
-cheaper, the whole pair is solved, and the cheapest way to cover the chain with pieces and pairs is taken.
+layer). Parameters, states, and values that depend on no stream (tables of positions) may cross a cut as leaves. Pieces that differ
+only in the names of leaves are equal: each distinct piece is saturated once, and its recipes get the original names back. Gains
+that a border hides are searched in pairs: for each distinct pair of neighbours, the nodes near their border are solved both joined
+and separately. If joined is cheaper, the entire pair is solved, and the cheapest cover of the chain by pieces and pairs is chosen.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
 log = logging.getLogger(__name__)
 
 SMALLEST = 3
-"""Paid nodes of a piece; smaller neighbours are one."""
+"""Smallest number of paid nodes of a piece; smaller neighbours are merged."""
 
 LARGE = 60
-"""Paid nodes from which on a graph is cut."""
+"""Number of paid nodes above which a graph is cut."""
 
 WORTH = 0.5
-"""How much cheaper joined has to be."""
+"""Cost by which a joined pair must be cheaper."""
 
 NEAR = 1
-"""Paid ops on each side of a border that are looked at joined."""
+"""Number of paid ops on each side of a border that are solved jointly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A piece: its nodes (operands first), its results, and its graph with names stripped, which regions of one shape share.
-    leaves: for each name in `graph`, the node of the whole graph that it stands for."""
+    """A piece: its nodes (operands first), its results, and its graph without names, which is equal for equal pieces. leaves: for
+    each name in `graph`, the node of the entire graph that it replaces."""
 
     nodes: tuple[Node, ...]
     results: tuple[Node, ...]
@@ -59,7 +59,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Regions:
-    """The chain of pieces in order; `beside`: what depends on no stream and is read by several, None where there is nothing."""
+    """The chain of pieces in order. beside: nodes that depend on no stream and are read by several pieces, or None."""
 
     chain: tuple[Region, ...]
     beside: Region | None
@@ -79,9 +79,9 @@ class Regions:
 
 @dataclass
 class RegionReport:
-    """The record of one run. regions, distinct: pieces, and those that were saturated. pairs: neighbours that were tried joined;
-    joined: those where it was cheaper. e_nodes, classes: of all saturations together; largest: of one of them. saturation,
-    extraction: seconds; seconds: of everything. memory: the process' peak, in MiB."""
+    """Statistics of one run. regions, distinct: numbers of pieces, and of those saturated. pairs: neighbours tried jointly; joined:
+    those for which that was cheaper. e_nodes, classes: sums over all saturations; largest: e-nodes of the largest. saturation,
+    extraction, seconds: times, the last of everything. memory: the peak of the process in MiB."""
 
     regions: int = 0
     distinct: int = 0
@@ -99,7 +99,7 @@ class RegionReport:
     together: Report = field(default_factory=Report)
 
     def add(self, one: Report) -> None:
-        """One more saturation."""
+        """Add the report of a saturation."""
         self.saturation += one.seconds
         self.largest = max(self.largest, one.e_nodes)
         self.together.add(one)
@@ -117,7 +117,7 @@ class RegionReport:
 # ---- cutting ---------------------------------------------------------------------------------------------------------
 
 def regions(graph: Graph) -> Regions:
-    """Cut a graph. A graph without a cut is one region."""
+    """Cut a graph into regions. A graph without a cut is one region."""
     order = _order(graph)
     streams = [{n for n in order if n.op is leaves.INPUT}]
     if len(streams[0]) > 1:
@@ -127,7 +127,7 @@ def regions(graph: Graph) -> Regions:
 
 
 def _order(graph: Graph) -> list[Node]:
-    """Operands first; what does not lead to the first output directly behind its operands."""
+    """Return the nodes with operands first. Nodes that do not lead to the first output come directly after their operands."""
     place: dict[Node, tuple[int, ...]] = {}
     main = set(make_graph([next(iter(graph.roots))]).nodes)
     for i, node in enumerate(n for n in graph.nodes if n in main):
@@ -139,7 +139,7 @@ def _order(graph: Graph) -> list[Node]:
 
 
 def _chain(graph: Graph, order: Sequence[Node], sources: set[Node]) -> tuple[list[list[Node]], set[Node]]:
-    """The nodes that depend on the sources, in groups with one tensor between two of them."""
+    """Return the nodes that depend on the sources, in groups with a single tensor between two of them, and as a set."""
     stream: set[Node] = set()
     for node in order:
         if node in sources or any(i in stream for i in node.inputs):
@@ -165,7 +165,7 @@ def _chain(graph: Graph, order: Sequence[Node], sources: set[Node]) -> tuple[lis
 
 
 def _merged(groups: list[list[Node]]) -> list[list[Node]]:
-    """Neighbours that are too small alone, together, until they are large enough."""
+    """Return the groups with small neighbours merged until they are large enough."""
     merged: list[list[Node]] = []
     growing = False
     for group in groups:
@@ -212,14 +212,14 @@ def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], strea
 
 
 def _read_elsewhere(order: Sequence[Node], nodes: Sequence[Node], numbers: Collection[Node], wanted: set[Node]) -> tuple[Node, ...]:
-    """Return what others read of some nodes: a node with several outputs is read through its items, which are among the nodes."""
+    """Return those of some nodes that other nodes read. Several outputs are read through items, which are among the nodes."""
     inside = set(nodes)
     outer = {i for n in order if n not in inside and n not in numbers for i in n.inputs}
     return tuple(n for n in nodes if n.op.kind != "leaf" and len(n.types) == 1 and (n in outer or n in wanted))
 
 
 def _numbers(order: Sequence[Node]) -> frozenset[Node]:
-    """Constants and views of them: written again wherever they are read."""
+    """Return constants and views of them, which are repeated wherever they are read."""
     numbers: set[Node] = set()
     for node in order:
         if node.op is leaves.CONSTANT or (node.op.facts.view and all(i in numbers for i in node.inputs)):
@@ -228,7 +228,7 @@ def _numbers(order: Sequence[Node]) -> frozenset[Node]:
 
 
 def _bound(order: Sequence[Node]) -> frozenset[Node]:
-    """Return the nodes that parameters and constants alone decide."""
+    """Return the nodes that depend on parameters and constants alone."""
     e, nodes = EGraph(), set[Node]()
     for node in order:
         if len(node.types) == 1 and all(is_static(s) for s in node.shape) and e.of(e.add(node)).bound:
@@ -237,7 +237,7 @@ def _bound(order: Sequence[Node]) -> frozenset[Node]:
 
 
 def _region(nodes: Sequence[Node], results: Sequence[Node], numbers: Collection[Node], bound: Collection[Node]) -> Region:
-    """Names stripped: leaves are numbered by their first use, each kind for itself."""
+    """Return a region without names: its leaves are numbered by their first use."""
     inside, names, new = set(nodes), dict[str, Node](), dict[Node, Node]()
 
     def leaf(node: Node) -> Node:
@@ -267,7 +267,7 @@ def _region(nodes: Sequence[Node], results: Sequence[Node], numbers: Collection[
 
 @dataclass(frozen=True)
 class Solved:
-    """The cheapest graphs of one distinct region, and the e-graph that says why."""
+    """The cheapest graphs of one distinct region, and the e-graph that proves them equal."""
 
     graphs: tuple[Extraction, ...]
     egraph: EGraph
@@ -278,7 +278,7 @@ class Solved:
         return self.graphs[0].cost
 
     def steps(self, index: int) -> list[RuleStep]:
-        """Return how the region becomes one of its graphs."""
+        """Return the steps from the region to one of its graphs."""
         outputs, _ = add_graph(self.egraph, self.graphs[index].graph)
         steps: dict[RuleStep, None] = {}
         for name, term in self.outputs.items():
@@ -287,7 +287,7 @@ class Solved:
 
 
 class Solver:
-    """Saturates distinct graphs, once each, and adds up what that took."""
+    """Solver of regions: it saturates each distinct graph once, and sums up the statistics."""
 
     def __init__(self, rules: Sequence[Rewrite], level: NumericClass, budget: Budget, count: int = 1,
                  after_round: Callable[[EGraph], None] = lambda e: None) -> None:
@@ -311,7 +311,7 @@ class Solver:
         return self.known[graph]
 
     def cover(self, cut: Regions) -> list[Region]:
-        """The pieces and joined pairs that cover the graph at the least cost."""
+        """Return the pieces and joined pairs that cover the graph at the least cost."""
         r, chain = self.report, cut.chain
         r.regions, r.distinct = len(cut.all), cut.distinct
         costs = [self.solve(c.graph).cost for c in chain]
@@ -332,7 +332,7 @@ class Solver:
         return [*([cut.beside] if cut.beside else []), *best[-1][1]]
 
     def _joined(self, cut: Regions, a: Region, b: Region, looked: set[Graph]) -> Region | None:
-        """Two neighbours as one, where that is cheaper near their border."""
+        """Return two neighbours as one region if that is cheaper near their border, else None."""
         near = _near_border(a, b)
         if near is None:
             return None
@@ -353,7 +353,7 @@ def _part(cut: Regions, nodes: Sequence[Node]) -> Region:
 
 
 def _near_border(a: Region, b: Region) -> list[Node] | None:
-    """The nodes within a few paid ops of the tensors between two neighbours; None where there are none."""
+    """Return the nodes within NEAR paid ops of the tensors between two neighbours; None if no tensor is between them."""
     border = [n for n in b.leaves.values() if n in a.results]
     if not border:
         return None
@@ -373,7 +373,7 @@ def _near_border(a: Region, b: Region) -> list[Node] | None:
 
 
 def stitch(graph: Graph, pieces: Sequence[tuple[Region, Graph]]) -> Graph:
-    """The whole graph of a graph for each region (those that are read before their readers), with its names put back."""
+    """Return the entire graph, given a graph for each region (read regions before their readers), with the original names."""
     new: dict[Node, Node] = {}
     for region, graph_of_region in pieces:
         def put(node: Node, inputs: tuple[Node, ...], region: Region = region) -> Node | None:
@@ -391,7 +391,7 @@ def stitch(graph: Graph, pieces: Sequence[tuple[Region, Graph]]) -> Graph:
 
 @dataclass(frozen=True)
 class Stitched:
-    """A whole graph, what it costs, and which of each distinct region's graphs it is made of."""
+    """An entire graph, its cost, and for each distinct region the index of the graph that it is built from."""
 
     graph: Graph
     cost: float
@@ -400,7 +400,7 @@ class Stitched:
 
 def solve_by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass, budget: Budget = USUAL, count: int = 1,
                      after_round: Callable[[EGraph], None] = lambda e: None) -> tuple[list[Stitched], Solver]:
-    """Up to `count` graphs, the cheapest first: each distinct region's best one everywhere, or another one in one kind of them."""
+    """Return up to `count` graphs, the cheapest first: the best graph for each distinct region, or another one for a single one."""
     solver = Solver(rules, level, budget, count, after_round)
     pieces = solver.cover(regions(graph))
     kinds = {p.graph: sum(q.graph == p.graph for q in pieces) for p in pieces}
@@ -419,7 +419,7 @@ def solve_by_regions(graph: Graph, rules: Sequence[Rewrite], level: NumericClass
 
 
 def simplify_by_regions(graph: Graph, budget: Budget = USUAL) -> tuple[Graph, RegionReport]:
-    """Simplify each region (see `simplify`): the same bits, or the very same graph where nothing was gained."""
+    """Simplify each region (see `simplify`). Return a graph with the same bits, or the very same graph if nothing was gained."""
     from tensor_graphs.rewrites.rules import SIMPLIFYING
 
     (result,), solver = solve_by_regions(graph, SIMPLIFYING, BITWISE, budget)
@@ -428,6 +428,6 @@ def simplify_by_regions(graph: Graph, budget: Budget = USUAL) -> tuple[Graph, Re
 
 
 def peak_memory() -> float:
-    """The most that this process has held, in MiB."""
+    """Return the peak memory of this process in MiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10

@@ -1,4 +1,4 @@
-"""report: what a saturation did, rule by rule."""
+"""report: statistics of a saturation, rule by rule."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass
 class RuleReport:
-    """matches: places matched for the first time; applied: those with a new result; rejected: those where the rule's condition did
-    not hold; starved: places left because a budget was used up."""
+    """Counts for one rule. matches: new matches; applied: those with a new result; rejected: those at which the rule's condition
+    did not hold; starved: rounds that left matches because a budget was used up."""
 
     matches: int = 0
     applied: int = 0
@@ -20,7 +20,7 @@ class RuleReport:
 
 @dataclass
 class Report:
-    """One run, level by level. `saturated`: nothing more would be found at this level, and no rule was starved."""
+    """Statistics of one run, by level. `saturated`: no rule finds more at this level, and none was starved."""
 
     rules: dict[str, RuleReport] = field(default_factory=dict)
     rounds: dict[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Report:
         return self.rules.setdefault(rule, RuleReport())
 
     def add(self, other: Report) -> None:
-        """Add another run: sums, the most rounds, and saturated only where both were."""
+        """Add another run: counts are summed, rounds are the larger number, and a level is saturated only if it is in both."""
         for name, row in other.rules.items():
             mine = self.of(name)
             for field_name, value in vars(row).items():
@@ -48,7 +48,7 @@ class Report:
 
     @property
     def unattributed(self) -> float:
-        """Seconds that no rule took: rebuilding, indexing."""
+        """Return the seconds outside of rules: rebuilding and indexing."""
         return self.seconds - sum(r.seconds for r in self.rules.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class Report:
                 "rules": {name: vars(r) for name, r in sorted(self.rules.items()) if r.matches or r.starved}}
 
     def show(self) -> str:
-        """A table for a person: the rules that matched, by their seconds."""
+        """Return a table for a person: the rules that matched, by how often they applied."""
         lines = [f"{'rule':44} {'matches':>8} {'applied':>8} {'rejected':>8} {'starved':>8} {'ms':>8}"]
         for name, r in sorted(self.rules.items(), key=lambda item: (-item[1].applied, item[0])):
             if r.matches or r.starved:
@@ -66,7 +66,7 @@ class Report:
         return "\n".join([*lines, self.summary()])
 
     def summary(self) -> str:
-        """Return how large it got, how long it took, whether more would be found, and why it stopped if it did."""
+        """Return a line with the size, the time, whether each level is saturated, and the reason for an early stop."""
         state = ", ".join(f"{level}: {'saturated' if done else 'not saturated'} after {self.rounds[level]} rounds"
                           for level, done in self.saturated.items())
         stopped = f"; stopped: {self.stopped}" if self.stopped else ""

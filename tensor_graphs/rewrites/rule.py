@@ -1,17 +1,16 @@
-"""rule: a rewrite as data — a name, a numeric class, what it looks for, what it puts there, and when.
+"""rule: a rewrite as data — a name, a numeric class, a pattern to find, its replacement, and the condition for it.
 
     TABLE = RuleTable("products")
 
-    @TABLE.rule("linear(x * c)", …)                            # see rules/*.py
+    @TABLE.rule("linear(mul(x, c), w)", …)                     # see rules/*.py
 
-    @tg.rule("mul(add(a, b), c)", numeric_class="reassociating")   # a user's: admitted or refused at once
+    @tg.rule("mul(add(a, b), c)", numeric_class="reassociating")   # a user's: admitted or refused immediately
     def distribute(a, b, c):
         return a * c + b * c
 
-The function is called with tensors of the language for the pattern's variables, with values for its attribute variables, and with
-a function for an op variable `_f` (as `f`); it asks for those that it names, and what else it names needs a default. It returns
-what is equal to the pattern, or None where the rule does not hold; an error of the language (shapes that do not fit) means None
-too.
+The function receives tensors for the pattern's variables, values for its attribute variables, and a function for an op variable
+`_f` (as `f`). It names the arguments that it needs; other arguments must have defaults. It returns a tensor that equals the
+pattern, or None where the rule does not hold. An error of the language (shapes that do not fit) also means None.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ NumericClass = Literal["bitwise", "reassociating"]
 BITWISE: NumericClass = "bitwise"
 REASSOCIATING: NumericClass = "reassociating"
 LEVELS: tuple[NumericClass, ...] = (BITWISE, REASSOCIATING)
-"""bitwise: the same bits, evaluated as written. reassociating: the same real number for finite values, rounded differently."""
+"""Numeric classes. bitwise: the same bits, as written. reassociating: the same real number for finite values, other rounding."""
 
 class Index(dict[str, list[tuple[int, ENode]]]):
-    """E-nodes by the name of their op, each with its class. distance: for each class, how many ops below it something changed; None
-    to look everywhere."""
+    """E-nodes by the name of their op, each with its class. distance: for each class, the number of ops down to the nearest change;
+    None if rules must search everywhere."""
 
     distance: Mapping[int, int] | None = None
 
 
 Reach = Literal["near", "above", "anywhere"]
-"""Where a rule has to look again after a change: a few ops above it, anywhere above it, or everywhere (several patterns)."""
+"""Where a rule must search again after a change: a few ops above it, anywhere above it, or everywhere (several patterns)."""
 
 Equalities = list[tuple[int, int]]
 """Pairs of terms that are equal."""
@@ -65,8 +64,8 @@ Equalities = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place where a rule may be applied. `key` is the same for the same place; `apply` returns None where the rule does not hold.
-    term: the youngest of the matched e-nodes; how far rewriting went before it decides whether it goes on."""
+    """A match to which a rule may be applied. key: identifies the match. apply: returns None if the rule does not hold. term: the
+    youngest of the matched e-nodes; its generation bounds how many rules are chained."""
 
     key: tuple[Any, ...]
     term: int
@@ -74,7 +73,7 @@ class Candidate:
 
 
 class Rewrite(Protocol):
-    """The interface that saturation runs: a Rule, or one that no pattern expresses (expansion, recognition, folding)."""
+    """Interface of what saturation runs: a Rule, or a rewrite that no pattern expresses (expansion, recognition, folding)."""
 
     @property
     def name(self) -> str: ...
@@ -92,14 +91,14 @@ class Rewrite(Protocol):
 
 @dataclass(frozen=True)
 class Rule:
-    """See the module's docstring.
+    """A rewrite as data.
 
-    assuming: named conditions on values (no overflow, …); such a rule runs only where they are allowed. expanding: it makes graphs
-    larger, and gets a small budget. shapes: what admission draws for the variables, as in "x[n, k] w[m, k] c:bool i:i32"; by
-    default all have one random shape and one dtype. dtypes: of variables that shapes gives none, as kinds ("float", "int", "uint",
-    "bool") and names ("u8", "bf16"): admission draws them, and the rule matches no others. option: the name of a group that runs
-    only on request ("split"). parameters: variables that have to be parameters, each another one, in the order of their classes (so
-    that a join of several is found once). roots: kinds of dtypes of the whole pattern; by default any.
+    assuming: named conditions on values (no overflow, …); the rule runs only where the caller allows them. expanding: the rule
+    makes graphs larger, and gets a small budget. shapes: the shapes that admission draws for the variables, as in "x[n, k] w[m, k]
+    c:bool i:i32"; by default all have one random shape and one dtype. dtypes: those of variables without a dtype in `shapes`, as
+    kinds ("float", "int", "uint", "bool") and names ("u8", "bf16"); admission draws them, and the rule matches no others. option:
+    the name of a group that runs only on request ("split"). parameters: variables that must be different parameters, in the order
+    of their classes (so that a join of several is found once). roots: kinds of dtypes of the pattern's value; by default any.
     """
 
     name: str
@@ -151,14 +150,14 @@ class Rule:
 
     @cached_property
     def _bounded(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        """The tensors that may not be of every dtype, with those that they may be of."""
+        """Return the tensor variables that may not have every dtype, with the dtypes that they may have."""
         words = {name: self.said[name].dtypes if name in self.said and self.said[name].dtypes else self.dtypes
                  for name, kind in self.variables.items() if kind == "tensor"}
         return tuple((name, w) for name, w in words.items() if not set(KINDS) <= set(w))
 
     @cached_property
     def said(self) -> dict[str, Said]:
-        """Return `shapes` by variable. Raises PatternError."""
+        """Return the entries of `shapes` by variable. Raises PatternError."""
         return _read_shapes(self.shapes, self.name, [n for n, kind in self.variables.items() if kind == "tensor"])
 
     def _apply(self, e: EGraph, match: Match) -> Equalities | None:
@@ -179,7 +178,7 @@ class Rule:
 
     @cached_property
     def _asked(self) -> tuple[str, ...]:
-        """The names that the replacement takes."""
+        """Return the names of the arguments that the replacement takes."""
         return tuple(inspect.signature(self.replacement).parameters)
 
     @cached_property
@@ -190,7 +189,7 @@ class Rule:
         return kinds
 
     def replace(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
-        """Return the replacement of the patterns, given values for the variables; None where the rule does not hold."""
+        """Return the replacement of the patterns, given values for the variables; None if the rule does not hold."""
         try:
             return self.replaced(values)
         except RewriteError:
@@ -199,7 +198,7 @@ class Rule:
             return None
 
     def replaced(self, values: Mapping[str, Any]) -> tuple[Node, ...] | None:
-        """The same, but that errors of the language are raised. Raises PatternError for what is no tensor."""
+        """Return the replacement as `replace` does, but raise errors of the language, and PatternError for a non-tensor."""
         named = {name.lstrip(ANY_OP): value for name, value in values.items()}
         result = self.replacement(**{p: named[p] for p in self._asked if p in named})
         if result is None:
@@ -217,7 +216,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Said:
-    """The entry of one variable in `shapes`: its dims (names, or numbers as text), and the dtypes it may have."""
+    """Entry of a variable in `shapes`: its dims (names, or numbers as text), and the dtypes that it may have."""
 
     dims: tuple[str, ...] | None
     dtypes: tuple[str, ...]
@@ -247,18 +246,18 @@ def _read_shapes(text: Any, rule: str, tensors: Sequence[str]) -> dict[str, Said
 
 
 OPTIONS = ("assuming", "expanding", "option", "parameters", "roots", "shapes", "dtypes")
-"""What may be said of a rule beside its pattern, class, function and name."""
+"""Names of a rule's options, besides its pattern, numeric class, function and name."""
 
 
 def require_pattern(text: Any) -> None:
-    """A text, or several, as a pattern is written. Raises PatternError."""
+    """Raise PatternError unless the pattern is a non-empty string, or several."""
     if not isinstance(text, (str, tuple, list)) or not text:
         raise PatternError(f"the pattern is {text!r}, of type {type(text).__name__}", fix='text: @tg.rule("add(x, y)")')
 
 
 def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any], *, name: str = "",
               **options: Any) -> Rule:
-    """A rule of patterns as text. Raises PatternError for what is no pattern, or a function that asks for what it does not bind."""
+    """Return a rule, given its patterns as text. Raises PatternError for an invalid pattern, or unbound arguments."""
     require_pattern(text)
     texts = [text] if isinstance(text, str) else list(text)
     if numeric_class not in LEVELS:
@@ -288,7 +287,7 @@ def make_rule(text: str | Sequence[str], numeric_class: NumericClass, replacemen
 
 
 def _options(rule: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a rule, in the form in which Rule has them. Raises PatternError for what is none."""
+    """Return the options of a rule as Rule stores them. Raises PatternError for an unknown or invalid option."""
     checked_options = dict(options)
     for name in checked_options:
         if name not in OPTIONS:
@@ -319,7 +318,7 @@ class RuleTable:
     rows: list[Rule] = field(default_factory=list)
 
     def rule(self, text: str | Sequence[str], numeric_class: NumericClass, **options: Any) -> Callable[[Callable[..., Any]], Rule]:
-        """Put a function with its pattern into the table, as a rule. It is held to its class by the tests, not at import."""
+        """Decorate a function as a rule of this table with the pattern. Tests check its numeric class, not the import."""
         def register(replacement: Callable[..., Any]) -> Rule:
             name = options.pop("name", "") or f"{self.topic}/{replacement.__name__.replace('_', '-')}"
             self.rows.append(make_rule(text, numeric_class, replacement, name=name, **options))
@@ -329,7 +328,7 @@ class RuleTable:
 
     def row(self, name: str, text: str | Sequence[str], numeric_class: NumericClass, replacement: Callable[..., Any],
             **options: Any) -> None:
-        """Add a rule whose replacement is one expression. name: without the topic."""
+        """Add a rule whose replacement is a single expression. name: without the topic."""
         self.rows.append(make_rule(text, numeric_class, replacement, name=f"{self.topic}/{name}", **options))
 
     def __iter__(self) -> Iterator[Rule]:
@@ -338,7 +337,7 @@ class RuleTable:
 
 @dataclass(frozen=True)
 class Refused:
-    """A tempting rule that is wrong, with values of its variables that show it."""
+    """A tempting but wrong rule. why: a counterexample, or the reason, for people."""
 
     name: str
     numeric_class: NumericClass

@@ -1,7 +1,7 @@
 """saturate: run rules over an e-graph, level by level, within a budget.
 
-First the bitwise rules, then a snapshot, then the reassociating ones beside them: a numeric class belongs to the level in which
-something first exists, because congruence carries a union of one level into classes of another.
+The bitwise rules run first. After a snapshot, the reassociating rules run together with them. The numeric class of a result is the
+level in which it first exists, because congruence carries a union of one level into classes of another.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Budget:
-    """matches: new places of one rule in one round (a rule that expands gets `expanding` in all). nodes: e-nodes in all.
+    """Limits of a saturation. matches: new ones of a rule per round. expanding: all matches of a rule that expands. nodes: all
+    e-nodes.
 
-    depth, expanding_depth: how many rules may have led to a match. A place that is too deep is not starved: the run is saturated up
-    to a depth. There are never more than four terms for each e-node allowed, except those of one replacement: this bounds memory.
-    seconds: of the whole run; only a run that stops for it depends on the machine's speed.
+    depth, expanding_depth: how many rules may have led to a match. Deeper matches do not count as starved: the run is saturated up
+    to a depth. There are never more than four terms for each allowed e-node, except those of one replacement: this bounds memory.
+    seconds: for the entire run; only a run that they stop depends on the machine's speed.
     """
 
     matches: int = 2000
@@ -42,7 +43,7 @@ USUAL = Budget()
 
 @dataclass(frozen=True)
 class Saturated:
-    """The e-graph, what existed after each level, and the report."""
+    """The e-graph, its snapshot after each level, and the report."""
 
     egraph: EGraph
     views: dict[NumericClass, View]
@@ -50,7 +51,7 @@ class Saturated:
 
 
 PATTERN_DEPTH = 6
-"""Ops above each other in a rule's pattern; a match can only be new where something changed so far below its root."""
+"""Largest depth of a rule's pattern. A match can be new only if a class changed within this depth below its root."""
 
 
 def index_of(e: EGraph, among: Mapping[int, int] | None = None) -> Index:
@@ -64,7 +65,7 @@ def index_of(e: EGraph, among: Mapping[int, int] | None = None) -> Index:
 
 
 def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, int]:
-    """The classes that were touched since a round began, and those up to `depth` ops above them, each with how far above."""
+    """Return the classes touched since a round began, and those up to `depth` ops above them, each with its distance."""
     reached = {number: 0 for number, eclass in e.classes.items() if eclass.touched >= round}
     front, distance = list(reached), 0
     while front and (depth is None or distance < depth):
@@ -81,8 +82,8 @@ def changed_since(e: EGraph, round: int, depth: int | None) -> dict[int, int]:
 
 def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels: Sequence[NumericClass] = LEVELS,
              after_round: Callable[[EGraph], None] = lambda e: None) -> Saturated:
-    """Apply the rules until nothing new is found or the budget is used up; `after_round` sees each rebuilt e-graph. The caller
-    selects rules whose assumptions are allowed."""
+    """Apply the rules until nothing new is found or the budget is used up; return the e-graph with its snapshots and report.
+    after_round: called with each rebuilt e-graph. The caller selects rules whose assumptions are allowed."""
     started, report = time.perf_counter(), Report()
     views: dict[NumericClass, View] = {}
     done: set[tuple[object, ...]] = set()
@@ -139,7 +140,7 @@ def _over(e: EGraph, budget: Budget, started: float) -> str:
 
 def _run(e: EGraph, r: Rewrite, index: Index, budget: Budget, report: Report, done: set[tuple[object, ...]],
          used: dict[str, int], started: float) -> int:
-    """One rule, once over the e-graph; the number of places that were left for lack of budget."""
+    """Run one rule once over the e-graph; return 1 if matches were left for lack of budget, else 0."""
     row, clock = report.of(r.name), time.perf_counter()
     limit, quota = budget.matches, budget.expanding - used.get(r.name, 0) if r.expanding else budget.matches
     depth = budget.expanding_depth if r.expanding else budget.depth

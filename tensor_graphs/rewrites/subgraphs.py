@@ -1,4 +1,4 @@
-"""subgraphs: the small parts of a graph that end in a node: one output, few operands and steps, no path that leaves and returns."""
+"""subgraphs: small parts of a graph that end in a node: one output, few operands and steps, no path that leaves and re-enters."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.language.part import between
 
 MOST_CUTS, MOST_DECISIONS = 160, 4000
-"""Parts that are looked at for one output, and decisions whether a node is an operand."""
+"""Largest number of parts considered for one output, and of decisions whether a node is an operand."""
 
 
 def inside(node: Node, operands: Collection[Node]) -> set[Node]:
-    """Return what is computed from the operands on the way to a node, the node included; no leaves."""
+    """Return the nodes computed from the operands on the way to a node, including that node; no leaves."""
     return {n for n in between([node], operands) if n.op.kind != "leaf"}
 
 
 def fed(nodes: Iterable[Node]) -> set[Node]:
-    """Return the nodes (operands come before users) that depend on a leaf with a name. What does not is part of its reader."""
+    """Return those of the nodes (operands first) that depend on a named leaf. Other nodes belong to the pieces that read them."""
     result: set[Node] = set()
     for n in nodes:
         if n.op in leaves.NAMED_LEAVES or any(i in result for i in n.inputs):
@@ -30,7 +30,7 @@ def fed(nodes: Iterable[Node]) -> set[Node]:
 
 
 class Cuts:
-    """The parts of one graph. nodes: of the graph. fed: as `fed` has it."""
+    """The parts of one graph. nodes: those of the graph. fed: those that depend on a named leaf."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.fed = graph.nodes, fed(graph.nodes)
@@ -43,11 +43,11 @@ class Cuts:
 
     def of(self, node: Node, most_steps: int, most_operands: int,
            may_be: Callable[[Node], bool] = lambda node: True) -> Iterator[tuple[Node, ...]]:
-        """Yield sets of operands over which a node is a part of few steps, with no path that leaves the part and returns; the
-        fewest steps first. may_be: which nodes may be operands.
+        """Yield sets of operands over which a node is a part of few steps, with no path that leaves the part and re-enters; the
+        fewest steps first. may_be: returns whether a node may be an operand.
 
-        Each candidate operand is decided from the top down: it is an operand, or it is in the part with its own operands below it.
-        What an operand is made of cannot be in the part.
+        Each candidate is decided from the top down: it is an operand, or it is in the part and its operands become candidates. A
+        node that an operand depends on cannot be in the part.
         """
         first = frozenset(i for i in node.inputs if i in self.fed)
         order = itertools.count()

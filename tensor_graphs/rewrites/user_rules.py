@@ -1,7 +1,7 @@
-"""user_rules: the rules that users declared in this process (`tg.rule`), once they are admitted.
+"""user_rules: the admitted rules that users registered in this process (`tg.rule`).
 
-A compile, a list of paths and a profile run them beside the package's own (rules/`allowed`). What is kept of a search is kept under
-`digest`, since other rules find other things. Nothing heavy is imported: a plan on file is looked up under that digest too.
+A compile, a list of paths and a profile run them together with the built-in rules (rules/`allowed`). Results of a search are cached
+under `digest`, since other rules find other recipes. The module imports nothing heavy: looking up a plan on file needs `digest`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UserRule:
-    """An admitted rule. place: where it was declared. code: a digest of its function with all that the function is made of."""
+    """An admitted rule. place: where it was declared. code: a digest of its function with everything that the function uses."""
 
     rule: Rule
     place: Place
@@ -30,19 +30,19 @@ _admitted: list[UserRule] = []
 
 
 NAMELESS = "<lambda>"
-"""the name of every rule whose function has none"""
+"""Name of every rule whose function is a lambda."""
 
 
 def require_free(name: str, place: Place, code: str) -> None:
-    """Raise RewriteError where another rule has this name. The same function, or a later state of it (a cell that is run again, a
-    module that is reloaded), is not another."""
+    """Raise RewriteError if another rule has this name. A later state of the same function (a rerun cell, a reloaded module) may
+    have it."""
     for u in _admitted:
         if u.rule.name == name != NAMELESS and not (place.follows(u.place) or (u.code, u.place) == (code, place)):
             raise RewriteError(f"a rule named {name!r} is declared already, at {u.place}", fix="another name for one of them")
 
 
 def put(rule: Rule, place: Place, code: str) -> None:
-    """Add a rule, in place of an earlier state of it."""
+    """Add a rule; it replaces an earlier state of itself."""
     _admitted[:] = [u for u in _admitted if not (u.rule.name == rule.name and (u.code == code or place.follows(u.place)))]
     _admitted.append(UserRule(rule, place, code))
 
@@ -52,6 +52,6 @@ def user_rules() -> tuple[Rule, ...]:
 
 
 def digest() -> str:
-    """A digest of these rules, their functions included; "" where there are none."""
+    """Return a digest of the user-registered rules and their functions; "" if there are none."""
     rules = [(u.code, [repr(getattr(u.rule, f.name)) for f in fields(u.rule) if f.name != "replacement"]) for u in _admitted]
     return hashlib.sha256(repr(rules).encode()).hexdigest() if rules else ""

@@ -1,9 +1,10 @@
-"""wordings: two wordings of one graph as one graph, which holds the ways of both.
+"""wordings: two equivalent forms of a graph merged into one graph that can run as either.
 
-A place for which a user registered a kernel, or where a user's rule holds, is a part, and the steps in it are no longer joined with
-their neighbours. So a graph is worded once without what users added and once with it. Where the two differ, a part stands whose
-definition is the first wording and whose recipe is the second. Which one runs is chosen by cost: a kernel or a rule adds ways and
-removes none. Where the second wording only puts a part around steps of the first, that part itself stands there.
+A piece for which a user registered a kernel, or at which a user's rule holds, becomes a part, and its steps are no longer joined
+with their neighbours. So a graph is rewritten to one form without the user's additions, and to a second form with them. Where the
+two differ, the merged graph has a part whose definition is the first form and whose recipe is the second. Cost decides which one
+runs: a kernel or a rule adds alternatives and removes none. If the second form only puts a part around steps of the first, that
+part is used.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from tensor_graphs.rewrites.user_rules import user_rules
 
 
 def both(one: PassResult, other: PassResult, graph: Graph) -> PassResult:
-    """Return the first wording of a graph with the second one's ways. Numeric class: bitwise; what runs there is chosen later.
-    graph: as before both; its nodes are what the two have in common."""
+    """Return the first form of a graph with the second form's alternatives added. Numeric class: bitwise; what runs is chosen
+    later. graph: the graph before both; its nodes relate the two forms."""
     if one.graph is other.graph:
         return one
     return one.then(formed(one.graph, list(_Difference(one, other, graph).offers()), {}, one.graph.roots))
 
 
 class _Difference:
-    """The differences of two wordings. twin: for each value (and each node that both have alike) of the first that the second has
-    too, its node there; back: the inverse. A difference ends where a value has a twin."""
+    """The differences of two forms of a graph. twin: maps values (and nodes that both forms have) of the first form to nodes of the
+    second. back: the inverse. A difference ends at values with a twin."""
 
     def __init__(self, one: PassResult, other: PassResult, graph: Graph) -> None:
         self.one, self.other = one.graph, other.graph
@@ -81,12 +82,12 @@ class _Difference:
                         (Other(wording, names, f"users added {', '.join(names)}", BITWISE),), stands)
 
     def is_read(self, n: Node, readers: Mapping[Node, Sequence[Node]], piece: Collection[Node]) -> bool:
-        """Return whether a value leaves a piece."""
+        """Return whether a value is read outside a piece."""
         return n in self.roots or any(r not in piece for r in readers.get(n, ()))
 
     def _pieces(self) -> Iterator[tuple[dict[Node, None], dict[Node, None]]]:
-        """Yield each connected group of nodes in which two wordings differ: nodes of the first, nodes of the second. A group is
-        convex: no path leaves it and comes back, in either wording."""
+        """Yield each connected group of nodes in which the forms differ: (nodes of the first, nodes of the second). A group is
+        convex: in neither form a path leaves it and comes back."""
         home: dict[Node, Node] = {}
 
         def find(n: Node) -> Node:
@@ -123,23 +124,23 @@ class _Difference:
 
 
 def _without_somebodys(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes with the definitions of what users added."""
+    """Return the nodes with the parts that users added replaced by their definitions."""
     return expand_all(nodes, lambda n: not isinstance(n.op, PartOp) or (n.op.alone and not _rules(n.op)))
 
 
 def _rules(op: PartOp) -> list[str]:
-    """Return the users' rules and the proofs by which a part has other wordings."""
+    """Return the user-registered rules and the proofs that gave a part its recipes."""
     names = {r.name for r in user_rules()}
     return [name for recipe in op.recipes for name in recipe.rules if name in names or name.startswith(PROVED)]
 
 
 def _added(op: PartOp) -> list[str]:
-    """Return what users added in a part: rules, or the piece for which a kernel is registered."""
+    """Return the names of what users added to a part: rules, or the piece for which a kernel is registered."""
     return [*_rules(op), *([op.name] if op.somebodys else [])]
 
 
 def _is_said_by(new: Node, own: Node) -> bool:
-    """Return whether a node is another one, apart from such pieces in the words of parts."""
+    """Return whether two nodes are equal, apart from parts that users added and that are equal by definition."""
     todo, seen = [(new, own)], set[tuple[Node, Node]]()
     while todo:
         pair = a, b = todo.pop()
@@ -162,6 +163,6 @@ def _is_said_by(new: Node, own: Node) -> bool:
 
 
 def _words(op: PartOp, operands: Sequence[Node]) -> list[list[Node]]:
-    """All that a part may run, on its operands."""
+    """Return all alternatives that a part may run, on its operands: its definition and its recipes."""
     return [_without_somebodys(over(part.written.outputs, part.written.arguments, operands))
             for part in (op, *(r.op for r in op.recipes))]

@@ -1,4 +1,4 @@
-"""arrays: what a caller may hand in (numpy, DLPack, lists) as contiguous arrays of the right type, or a clear error."""
+"""arrays: conversion of a caller's values (numpy, DLPack, lists) to contiguous arrays of the right type, or a clear error."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from tensor_graphs.runtime.errors import RunError
 
 
 def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.ndarray:
-    """value as a C-contiguous array of dtype t.dtype and rank t.rank, its elements aligned; a copy only where layout asks for one.
-    Lists and Python numbers that fit are converted; arrays must have the dtype already (nothing is promoted). bf16 tensors of
-    libraries with DLPack are read by their bits. Raises RunError."""
+    """Return `value` as a C-contiguous, aligned array of dtype t.dtype and rank t.rank, copied only where its layout differs. Lists
+    and Python numbers are converted if they fit; arrays must have the dtype. bf16 DLPack tensors can be read. Raises RunError."""
     if lies_elsewhere(value):
         tensor = _shared(name, value, t, what)
         raise RunError(f"{what} {name!r} lies on {tensor.device.name}, and is read on the host\n"
@@ -48,16 +47,16 @@ def as_array(name: str, value: Any, t: TensorType, what: str = "input") -> np.nd
     if array.ndim != t.rank:
         raise RunError(f"{what} {name!r} is {t}, the array has shape {array.shape}: {array.ndim} axes instead of {t.rank}\n"
                        "  fix: array.reshape(…) to those axes; array[None] puts one of size 1 in front")
-    if array.flags.c_contiguous and array.flags.aligned:               # kernels may rely on whole elements, and on nothing more
+    if array.flags.c_contiguous and array.flags.aligned:               # kernels rely on elements that are aligned to their size
         return array
     return np.array(array, order="C")
 
 
 @worded
 def device_array(values: Any, device: str) -> DeviceArray:
-    """An array as one on a device ("cuda:0"), copied there: numpy's, a list of Python numbers, a tensor of another library. One
-    that lies on this device already is shared, not copied. Raises UnknownDevice; RunError for what is no array of a dtype that
-    graphs have, and for the host, whose arrays are numpy's."""
+    """Copy an array (numpy's, a list of Python numbers, a tensor of another library) to a device ("cuda:0") and return it as a
+    DeviceArray. A tensor on that device is shared, not copied. Raises UnknownDevice; RunError for the host (use numpy arrays
+    there) and for values that are no array of a dtype that graphs have."""
     there = device_named(device)
     if there is HOST:
         raise RunError(f"{device} is the host, whose arrays are numpy's\n  fix: np.asarray(…)")
@@ -89,12 +88,12 @@ def _listed(values: Any, called: str = "the list") -> np.ndarray:
 
 
 def as_input(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
-    """`as_array` of an input, or the same memory of a DLPack tensor that lies on another device. Raises RunError."""
+    """Return an input by `as_array`; a DLPack tensor on another device as a DeviceArray on its memory. Raises RunError."""
     return _shared(name, value, t, "input") if lies_elsewhere(value) else as_array(name, value, t)
 
 
 def _shared(name: str, value: Any, t: TensorType, what: str) -> DeviceArray:
-    """A tensor on another device, with the dtype and the rank of t."""
+    """Return a tensor on another device as a DeviceArray. Raises RunError unless it has the dtype and rank of t."""
     array = _read_where_it_lies(f"{what} {name!r}", value)
     if array.type is not t.dtype:
         raise RunError(f"{what} {name!r} is {t}, the array on {array.device.name} holds {array.type}\n  fix: the same in {t.dtype}")
@@ -123,8 +122,8 @@ def _first_line(error: Exception) -> str:
 
 
 def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
-    """A view of the memory that is to receive output `name`, of the concrete type t: an array, or a DLPack tensor. Raises RunError
-    when it has another type, is read-only or not C-contiguous."""
+    """Return `value`, an array or DLPack tensor that will receive output `name` of concrete type t, as a view of its memory. Raises
+    RunError when it has another type, is read-only or not C-contiguous."""
     if lies_elsewhere(value):
         there = _shared(name, value, t, "out")
         if there.shape != t.shape:
@@ -146,7 +145,7 @@ def as_output(name: str, value: Any, t: TensorType) -> np.ndarray | DeviceArray:
 
 
 def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
-    """Python numbers in nested lists, converted where nothing is lost but float digits."""
+    """Return Python numbers in nested lists as an array. Raises RunError where more than float digits would be lost."""
     array = _listed(value, f"{what} {name!r} is {t}, the list")
     kinds = {"b": ("bool",), "i": ("int", "uint", "float"), "u": ("int", "uint", "float"), "f": ("float",)}
     if array.size and t.dtype.kind not in kinds.get(array.dtype.kind, ()):
@@ -161,7 +160,7 @@ def _from_list(name: str, value: Any, t: TensorType, what: str) -> np.ndarray:
 
 
 _NOT_NUMPYS = {t.numpy.name: t for t in DTYPES.values() if t.numpy.isbuiltin != 1}
-"""by their long names the dtypes that numpy's reader of DLPack does not know"""
+"""numpy name -> dtype, for those that np.from_dlpack does not know"""
 
 
 def _from_dlpack(called: str, value: Any) -> np.ndarray:
@@ -176,7 +175,7 @@ def _from_dlpack(called: str, value: Any) -> np.ndarray:
 
 
 def _int_of(value: Any, bits: int) -> Any:
-    """The integer dtype with this number of bits of the library that a tensor comes from."""
+    """Return the integer dtype with this number of bits, of the library of a tensor."""
     import sys
 
     library = sys.modules[type(value).__module__.split(".")[0]]
@@ -185,7 +184,7 @@ def _int_of(value: Any, bits: int) -> Any:
 
 def solve_dims(types: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]], dims: Mapping[str, d.Expr],
                fixed: Mapping[str, int]) -> dict[str, int]:
-    """A size for every dim, from the given ones and the inputs' shapes; every axis is then checked. Raises RunError."""
+    """Return the size of every dim, from the inputs' shapes and `fixed`. Raises RunError for missing or contradictory sizes."""
     if not isinstance(fixed, Mapping):
         raise RunError(f"dims are given by name, this is a {type(fixed).__name__}\n"
                        f"  fix: dims={{{', '.join(f'{n!r}: …' for n in dims)}}}")

@@ -1,10 +1,10 @@
-"""bind_time_cache: large values made of parameters alone, in the user's cache folder, so that the next process maps them.
+"""bind_time_cache: a cache, in the user's cache folder, of large values computed from parameters alone; later processes map them.
 
     cached = places_of(bind_time, [index], parameters).get(index)   # None: this instruction's outputs are not cached
-    memories = cached.read()                                        # None: make them, then cached.write(memories)
+    memories = cached.read()                                        # None: compute them, then cached.write(memories)
 
-Only of parameters in mapped files (devices/safetensors.py), and of calls of our own native library: a file is named by a digest of
-the library, the calls, and the bytes of the mapped file (`Stamp`). Files that were not used for the longest time are removed."""
+It covers values computed by built-in native code from parameters in mapped files (devices/safetensors.py). A cache file is named
+by a digest of the library, the calls, and the mapped file (`Stamp`). The least recently used files are removed."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.paths.bind_time import BindTime
 
 LEAST_BYTES = 16 << 20
-"""what is less is made again in no time"""
+"""least size of cached values in bytes; smaller ones are quickly computed again"""
 
 MOST_BYTES = 4 << 30
-"""of all that is kept"""
+"""size limit of the cache in bytes"""
 
 FREE_SHARE = 4
-"""a file is written where free space is this many times its size"""
+"""a file is written only if the free space is at least this many times its size"""
 
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class CachedValues:
-    """The cache file of the outputs of one instruction of bind time. sizes: in bytes, of each."""
+    """The cache file of the outputs of one bind-time instruction. sizes: bytes of each output."""
 
     path: Path
     sizes: tuple[int, ...]
@@ -51,7 +51,7 @@ class CachedValues:
         return [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in self.sizes)]
 
     def read(self) -> list[Memory] | None:
-        """The outputs, read-only; None where they are not there."""
+        """Map the outputs and return them, read-only; None where the file does not exist or is damaged."""
         content = mapped(self.path)
         if content is None or len(content) != self.begins[-1]:
             return None
@@ -59,7 +59,7 @@ class CachedValues:
         return [memory_of(whole[begin:begin + size]) for begin, size in zip(self.begins[:-1], self.sizes, strict=True)]
 
     def write(self, memories: Sequence[Memory]) -> None:
-        """Write these to the file, if there is room."""
+        """Write the outputs to the file, if there is enough free space."""
         try:
             free = shutil.disk_usage(self.path.parent).free
         except OSError:                                             # there is no folder
@@ -70,8 +70,8 @@ class CachedValues:
 
 
 def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str, Memory]) -> dict[int, CachedValues]:
-    """The cache files, existing or not, of the outputs of bind-time instructions, by the instructions' indices, where outputs are
-    large enough. Their operands may be made by other such calls, which are not needed where the file exists."""
+    """Return index of a bind-time instruction -> cache file of its outputs, for outputs that are large enough. The file may not
+    exist yet. Where it does, instructions that compute the operands need not run."""
     program = values.program
     sizes = {i: tuple(int(d.evaluate(program.buffers[home].nbytes, {})) for home in values.outs[i]) for i in indices}
     large = [i for i, nbytes in sizes.items() if sum(nbytes) >= LEAST_BYTES and None not in map(values.key_of, values.outs[i])]
@@ -88,7 +88,7 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
 
 
 def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, str]:
-    """Digests of the values of bind-time buffers, by home; without those of unknown values."""
+    """Return number of a bind-time buffer -> digest of its value, for parameters in mapped files, constants and results of them."""
     program, digests = values.program, dict[int, str]()
     for home, b in enumerate(program.buffers):
         source = source_of(parameters[b.name]) if b.kind == "parameter" else values.key_of(home) if b.kind == "constant" else None

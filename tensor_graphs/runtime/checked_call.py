@@ -1,4 +1,4 @@
-"""checked_call: a checked run and the memory of its arrays: the caller's, or the frame's."""
+"""checked_call: the checked arguments of a run, and the memory of its arrays (the caller's, or buffers of the frame)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = np.ndarray | DeviceArray
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A checked run: its executor, its sizes, its arrays by the names of inputs and outputs."""
+    """The checked arguments of a run. variant: number of its executor. sizes: of dims. arrays, results: by input or output name."""
 
     variant: int
     executor: Executor
@@ -30,7 +30,7 @@ class Placed:
     results: dict[str, Array]
 
     def bases(self, frame: Frame) -> dict[int, Memory]:
-        """The memory of inputs and outputs, by base number; of what the host has and a run wants elsewhere, room of the frame's."""
+        """Return base -> memory, of inputs and outputs. Host arrays that the run uses on another device get a frame buffer."""
         e = self.executor
         memories = {}
         for bases, arrays, devices in ((e.input_bases, self.arrays, e.input_devices),
@@ -46,33 +46,33 @@ class Placed:
         return memories
 
     def elsewhere(self) -> list[int]:
-        """The bases of arrays that lie on other devices: a frame keeps none of them, so that their memory can be had again."""
+        """Return the bases of arrays on other devices. A frame lets go of them after a run, so that their memory can be freed."""
         e = self.executor
         return [base for bases, arrays in ((e.input_bases, self.arrays), (e.output_bases, self.results))
                 for name, base in bases.items() if isinstance(arrays[name], DeviceArray)]
 
     def send(self, bases: Mapping[int, Memory]) -> None:
-        """Copy the inputs that are given on the host to where the run reads them."""
+        """Copy inputs that are given on the host to the devices on which the run reads them."""
         transfer_all(_apart(self.executor.input_bases, self.arrays, bases), HOST)
 
     def fetch(self, bases: Mapping[int, Memory]) -> None:
-        """Copy the outputs that are wanted on the host from where the run has written them."""
+        """Copy outputs for arrays on the host from the devices on which the run has written them."""
         transfer_all([(there, here) for here, there in _apart(self.executor.output_bases, self.results, bases)], HOST)
 
     def state_bases(self, session: Session) -> dict[int, Memory]:
-        """The memory of the session's states that this run reads and writes, by base number, on their devices."""
+        """Return base number -> memory of the session's states, moved to the devices on which this run uses them."""
         on = self.executor.state_devices
         return {base: session.on(name, on[name]) for name, base in self.executor.state_bases.items()}
 
 
 def _apart(numbers: Mapping[str, int], arrays: Mapping[str, Array], bases: Mapping[int, Memory]) -> list[tuple[Memory, Memory]]:
-    """(memory of the host, where a run has it) of the arrays that the host has and the run wants elsewhere."""
+    """Return pairs (host memory, device memory) of host arrays that the run uses on another device."""
     return [(memory_of(array), bases[base]) for name, base in numbers.items()
             if isinstance(array := arrays[name], np.ndarray) and bases[base].device is not HOST and array.nbytes]
 
 
 def check_places(arrays: Mapping[str, Array], devices: Mapping[str, Device], what: str, where: str, fix: str) -> None:
-    """Refuse arrays on another device than the host and the one where they belong. Raises RunError."""
+    """Raise RunError for an array that is neither on the host nor on its device in `devices`. what, where, fix: for the message."""
     for name, array in arrays.items():
         if isinstance(array, DeviceArray) and array.device is not devices.get(name, array.device):
             raise RunError(f"{what.format(name)} lies on {array.device.name}, and {where} on {devices[name].name}\n"

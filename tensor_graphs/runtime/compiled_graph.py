@@ -1,4 +1,4 @@
-"""compiled_graph: what a user holds after compile and bind: run it, time its parts, look inside.
+"""compiled_graph: the class CompiledGraph, the result of compile and bind: runs, timings, values of inner nodes.
 
     compiled = tg.bind(tg.compile(graph), weights)
     out = compiled.run({"ids": ids})["logits"]
@@ -55,21 +55,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WHOLE = 0x101
-"""the bits of numpy's flags that say C-contiguous and aligned"""
+"""bits of numpy's flags for C-contiguous and aligned"""
 
 FILLABLE = WHOLE | 0x400
-"""those, and the one that says writeable"""
+"""bits of numpy's flags for C-contiguous, aligned and writeable"""
 
 ROOMY = 256
-"""sizes of a dim that are checked together whether they fit, at least"""
+"""least number of sizes of a dim whose memory need is checked together"""
 
 MOST_KNOWN = 256
-"""combinations of input shapes that are remembered"""
+"""most combinations of input shapes that are remembered"""
 
 
 @dataclass(frozen=True, slots=True)
 class _CheckedShapes:
-    """The facts that a run at known input shapes needs. inputs: the base of each; outputs: name, shape, dtype and base of each."""
+    """The data of a run at input shapes that were checked before. inputs: bases, in order. outputs: (name, shape, dtype, base)."""
 
     variant: int
     executor: Executor
@@ -79,8 +79,8 @@ class _CheckedShapes:
 
 
 class CompiledGraph:
-    """A plan with its parameters bound, made by `bind`. Thread-safe: each run takes a frame (tables and arena) of its own.
-    Parameters are not copied where they are contiguous and of the right dtype."""
+    """A plan with bound parameters, created by `bind`. It is thread-safe: each run takes a separate frame (tables and arenas).
+    Parameters that are contiguous and of the right dtype are not copied."""
 
     @phase("bind")
     def __init__(self, plan: Plan, parameters: Mapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ class CompiledGraph:
         return f"<compiled graph: {inputs or 'no inputs'} -> {outputs or 'no outputs'}{rest}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as its plan and its parameters, whole: they are bound again where it is read."""
+        """Return `bind` with the plan and all parameters, for pickle: they are bound again in the process that unpickles."""
         return bind, (self.plan, self.parameters)
 
     def _checked(self, name: str, value: Any) -> np.ndarray:
@@ -160,23 +160,23 @@ class CompiledGraph:
     # ---- running ----
 
     def __call__(self, *arguments: object, **named: object) -> NoReturn:
-        """Raise CallError: it is run by `run`."""
+        """Raise CallError: the method is `run`."""
         raise CallError("a compiled graph is not called", fix=f"model.run({_by_name(self._input_types)})")
 
     @worded
     def session(self) -> Session:
-        """Fresh states, all zero."""
+        """Return a new session, with all states zero."""
         return Session(self.graph, self.executors[0].state_devices)
 
     def run(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
             session: Session | None = None, out: Mapping[str, Any] | None = None, **unknown: Any) -> dict[str, Any]:
-        """Compute the outputs, and move the session's states on. -> numpy's arrays; of an output whose words are
-        `copy_to(y, "cuda:0")`, a `DeviceArray` there, which may still be computed when this returns.
+        """Compute the outputs, and update the session's states. Returns name -> numpy array; an output that the graph defines as
+        `copy_to(y, "cuda:0")` is a `DeviceArray`, which may still be being computed at the return.
 
-        inputs: an array per graph input. One that the graph only moves, `copy_to(x, "cuda:0")`, may be a tensor of torch or CuPy
-        there: it is not copied (DLPack). dims: sizes that follow from no input. out: arrays that receive outputs (right type,
-        C-contiguous, DLPack tensors too); the others are new, or (plan.reuse_outputs) those of the last run at these sizes. Inputs
-        that share memory with an output or a state are copied first. Raises RunError before anything runs; CallError.
+        inputs: an array per graph input. An input that the graph uses only in `copy_to(x, "cuda:0")` may be a torch or CuPy tensor
+        on that device; it is not copied (DLPack). dims: sizes that follow from no input. out: arrays for outputs (right type,
+        C-contiguous; DLPack tensors too). Other outputs are new arrays, or (plan.reuse_outputs) those of the last run at these
+        sizes. Inputs that share memory with an output or a state are copied first. Raises RunError before any work; CallError.
         """
         if unknown:
             raise self._no_argument("run", unknown)
@@ -188,10 +188,10 @@ class CompiledGraph:
 
     def prepared(self, inputs: Mapping[str, Any] | None = None, *, dims: Mapping[str, int] | None = None,
                  session: Session | None = None, out: Mapping[str, Any] | None = None, **unknown: Any) -> Prepared:
-        """A run on these very arrays, to be repeated: `prepared.run()` reads what the inputs hold by then, and writes the outputs.
+        """Return a run on fixed arrays, to be repeated: `prepared.run()` reads their current contents and writes the outputs.
 
         The arguments are those of `run`. Inputs must have the right dtype, be C-contiguous, and share no memory with outputs and
-        states; nothing is copied. Outputs that `out` lacks are new arrays, the same at every run. Raises RunError, CallError.
+        states; nothing is copied. Outputs not in `out` are new arrays, used by every run. Raises RunError, CallError.
         """
         if unknown:
             raise self._no_argument("prepared", unknown)
@@ -201,7 +201,7 @@ class CompiledGraph:
         return Prepared(self, {} if inputs is None else inputs, dims or {}, session, out)
 
     def _no_argument(self, name: str, unknown: Mapping[str, Any]) -> CallError:
-        """The error for keywords that `run` or `prepared` does not have: the names of inputs, most often."""
+        """Return the error for keywords that `run` or `prepared` does not have; mostly they are names of inputs."""
         inputs = [word for word in unknown if word in self._input_types]
         if inputs:
             return CallError(f"{name}({inputs[0]}=…): inputs are one argument, by name",
@@ -211,8 +211,8 @@ class CompiledGraph:
         return misfit(name, signature.replace(parameters=parameters), unknown, TypeError())
 
     def _again(self, inputs: dict[str, Any], out: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """The run of a graph in one native call, at sizes that a run has checked before; None where that is not the case, and where
-        anything about `out` has to be said or copied."""
+        """Run the graph as one native call, without checks, at input shapes that a run has checked before. Returns None, without a
+        run, where that is not possible, or where `out` needs an error message or a copy."""
         wanted = self._plain_inputs
         if len(inputs) != len(wanted):
             return None
@@ -248,7 +248,7 @@ class CompiledGraph:
 
     def _may_receive(self, out: Mapping[str, np.ndarray], checked: _CheckedShapes, inputs: dict[str, Any],
                      places: list[int]) -> bool:
-        """True where these arrays receive outputs directly: of the right types, apart from each other, inputs and parameters."""
+        """Return whether `out` can receive outputs directly: right types, no memory shared with others, inputs or parameters."""
         if type(out) is not dict:
             return False
         wanted = {name: (shape, dtype) for name, shape, dtype, _ in checked.outputs}
@@ -271,7 +271,7 @@ class CompiledGraph:
         return True
 
     def _note(self, call: Placed) -> None:
-        """Remember that arrays of these shapes may run, for `_again`, unless outputs are large: then free memory is checked."""
+        """Remember for `_again` that arrays of these shapes passed all checks. Large outputs are left out, to check free memory."""
         ins, outs = call.executor.input_bases, call.executor.output_bases
         if not call.executor.one_native_call or self.graph.states or self.plan.reuse_outputs:
             return
@@ -287,7 +287,7 @@ class CompiledGraph:
 
     def placed(self, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
                out: Mapping[str, Any] | None) -> Placed:
-        """Check the arguments of a run; return the run with the arrays that it reads and writes. Raises RunError."""
+        """Check the arguments of a run and return them, with arrays for all outputs. Raises RunError."""
         if session is not None and not isinstance(session, Session):
             raise RunError(f"session is {session!r}, a {type(session).__name__}\n  fix: session=compiled.session()")
         arrays = self._inputs(inputs)
@@ -315,8 +315,8 @@ class CompiledGraph:
         return Placed(index, executor, sizes, arrays, results)
 
     def _binding(self, arrays: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
-        """A size for every dim. What follows from the shapes of inputs is remembered: a step over a state that grows is the same
-        shapes, and a larger size that no input has. Raises RunError."""
+        """Return the size of every dim. Sizes from input shapes are remembered by the shapes, which stay the same while a state
+        grows and only a size in `dims` changes. Raises RunError."""
         key = tuple(a.shape for a in arrays.values()), tuple(dims) if isinstance(dims, Mapping) else ()
         sizes = self._dims_of_shapes.get(key)
         if sizes is not None and isinstance(dims, Mapping) and all(
@@ -342,7 +342,7 @@ class CompiledGraph:
             else:
                 with session.lock:
                     states: dict[int, Memory] = {}
-                    if frame.states is not session.places:          # else they lie where the frame has them
+                    if frame.states is not session.places:          # else the frame has their addresses
                         frame.states, states = None, call.state_bases(session)
                     call.executor.run(frame, call.sizes, bases | states, **options)
                     frame.states = session.places
@@ -354,8 +354,8 @@ class CompiledGraph:
         return call.results
 
     def _check_room(self, sizes: tuple[int, ...]) -> None:
-        """Raise PlanError where a device has too little. All sizes of a box are checked at once, at its corners, between which the
-        size of every buffer is monotonic: of all sizes, else of twice as many as lie before these, else of ROOMY. So a step over a
+        """Raise PlanError where a device has too little memory. Boxes of sizes are checked by their corners, as buffer sizes are
+        monotonic in between: the box of all sizes, else smaller ones around these sizes (a power of two wide, then ROOMY). So a
         growing state is not checked at each length."""
         if self._roomy and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
             return
@@ -373,8 +373,8 @@ class CompiledGraph:
         self.plan.check_capacity(dict(zip(self.dims, sizes, strict=True)))
 
     def _check_sizes(self, sizes: tuple[int, ...]) -> None:
-        """Raise RunError when an op would leave an axis at these sizes: each is in range, but not all of them together. Log the
-        first sizes that no kernel was chosen for."""
+        """Raise RunError when an op would exceed an axis at these sizes, which are each in range but not together. Warn (log) about
+        the first sizes outside the plan's cells."""
         for c, gap in zip(self._conditions, self._gaps(*sizes), strict=True):
             if gap < 0:
                 at = ", ".join(f"{n} = {s}" for n, s in zip(self.dims, sizes, strict=True))
@@ -390,7 +390,7 @@ class CompiledGraph:
 
     def _keep_apart(self, arrays: dict[str, Array], results: Mapping[str, Array], session: Session | None,
                     out: Mapping[str, Any] | None) -> None:
-        """Copy inputs that this run may write over (a kernel reads them after it wrote elsewhere); refuse outputs that overlap."""
+        """Copy inputs that share memory with outputs or states, as the run may overwrite these; refuse outputs that overlap."""
         written = [results[n] for n in out] if out else list(results.values()) if self.plan.reuse_outputs else []
         if out:
             self.refuse_shared({n: results[n] for n in out}, session)
@@ -401,8 +401,8 @@ class CompiledGraph:
                 arrays[name] = array.copy()
 
     def refuse_shared(self, out: Mapping[str, Array], session: Session | None) -> None:
-        """Raise RunError where an output that a caller gives lies in another one, in a state, or in a bound parameter: that is the
-        array that `bind` was given, and the next run would read it."""
+        """Raise RunError where an array of `out` shares memory with another one, a state, or a parameter. Parameters are not copied
+        at `bind`, so later runs would read the output."""
         for i, (name, array) in enumerate(out.items()):
             for other in list(out)[:i]:
                 if overlap(array, out[other]):
@@ -470,7 +470,7 @@ class CompiledGraph:
         return frame
 
     def wait(self) -> None:
-        """Wait until the plan's devices have done what was begun on them. Outputs on the host are complete when a run returns."""
+        """Wait until all started work on the plan's devices is done. Outputs on the host are complete when a run returns."""
         for device in self._elsewhere:
             device.synchronise()
 
@@ -478,7 +478,7 @@ class CompiledGraph:
 
     @worded
     def rebind(self, name: str, value: Any) -> None:
-        """Replace one parameter; what depends on it alone is evaluated again, nothing else. Not while a run is under way."""
+        """Replace one parameter, and evaluate again the bind-time values that depend on it. Must not be called during a run."""
         if name not in self.parameters:
             raise self._no_parameter([name])
         self.parameters[name] = self._checked(name, value)
@@ -491,13 +491,13 @@ class CompiledGraph:
     # ---- looking inside ----
 
     def memory(self, *arguments: object, **dims: int) -> MemoryUse:
-        """Bytes at these dims; see Plan.memory."""
+        """Return the bytes that the plan needs at these dims; see Plan.memory."""
         return self.plan.memory(*arguments, **dims)
 
     @worded
     def profile(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
                 repeats: int = 5) -> list[tuple[str, str, float]]:
-        """(instruction, kernel, median seconds) of each step over `repeats` runs, in order."""
+        """Return (instruction, kernel, median seconds over `repeats` runs) for each instruction, in order."""
         samples: list[np.ndarray] = []
         instructions = self._instructions(inputs, dims)
         for _ in range(repeats):
@@ -508,7 +508,7 @@ class CompiledGraph:
     @worded
     def trace(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
               session: Session | None = None) -> list[tuple[str, str, list[np.ndarray]]]:
-        """(instruction, where it was written, copies of its outputs) of every step, in order."""
+        """Run, and return (instruction, location in the user's source, copies of outputs) of every instruction, in order."""
         seen: list[tuple[str, str, list[np.ndarray]]] = []
         self._run(inputs, dims or {}, session, None,
                   after=lambda ins, arrays: seen.append((ins.label, ins.written_at, [a.copy() for a in arrays])))
@@ -520,8 +520,8 @@ class CompiledGraph:
     @worded
     def spans(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
               session: Session | None = None) -> list[tuple[Instruction, float, float]]:
-        """(instruction, start, end) of every step of one run, in order: seconds on the host's clock. Each step is one call from
-        Python here, and its device is waited for, so that what overlaps in a run does not. Moves the session on, like a run."""
+        """Run, and return (instruction, start, end) for each instruction, in order, in seconds of the host's clock. Each is a
+        separate call from Python that waits for its device, so that nothing overlaps. Updates the session, like a run."""
         seen: list[tuple[int, float, float]] = []
         instructions = self._instructions(inputs, dims)
         self._run(inputs, dims or {}, session, None, spans=seen)
@@ -530,9 +530,9 @@ class CompiledGraph:
     @worded
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
-        """Values inside the graph, by key: an instruction's name (`rms_norm.3`, see `explain`; `rope_table.0/1` is its second
-        output) or a node. Moves the session on, like a run. With wider intermediates a value has their dtype. Raises RunError for
-        a node whose value no instruction of a run makes: it is inside a kernel, a leaf, or of bind time."""
+        """Run, and return inner values of the graph by the given keys: names of instructions (`rms_norm.3`, see `explain`;
+        `rope_table.0/1` is its second output) or nodes. Updates the session, like a run. Wider intermediates keep
+        their dtype. Raises RunError for a node that no instruction of a run outputs: inside a kernel, a leaf, a bind-time value."""
         wanted = names if isinstance(names, list) else [names]
         binding = self._sizes_of(inputs, dims)
         tapped = self._tapped(binding)
@@ -569,8 +569,8 @@ class CompiledGraph:
     @worded
     def first_nan(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
                   session: Session | None = None) -> str | None:
-        """Name the source of a NaN: an input, a parameter or a state that holds one, else the first instruction whose output does,
-        with its line; None when there is none. Moves the session on, like a run."""
+        """Run, and return the source of a NaN: the first input, parameter or state that contains one, else the first instruction
+        whose output does, with its source line; None without NaN. Updates the session, like a run."""
         sources: list[tuple[str, Mapping[str, Any]]] = [("input", self._inputs(inputs)), ("parameter", self.parameters),
                  ("state", {} if session is None else session.snapshot())]
         for kind, arrays in sources:
@@ -591,14 +591,14 @@ class CompiledGraph:
         return f"{ins.label} ({ins.kernel})" + (f", written at {at}" if at else "")
 
     def _sizes_of(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> dict[str, int]:
-        """Sizes of the dims in a run on these inputs."""
+        """Return the sizes of the dims in a run on these inputs."""
         return solve_dims(self._input_types, {n: a.shape for n, a in self._inputs(inputs).items()}, self.graph.dims, dims or {})
 
     def _instructions(self, inputs: Mapping[str, Any], dims: Mapping[str, int] | None) -> Sequence[Instruction]:
         return self.executors[self._cells.index(self._sizes_of(inputs, dims))].program.instructions
 
     def _tapped(self, binding: Mapping[str, int]) -> NodeValues:
-        """The values of the variant that serves these sizes."""
+        """Return the node values of the variant for these sizes."""
         from tensor_graphs.runtime.node_instructions import NodeValues  # most callers never look inside
 
         index = self._cells.index(binding)
@@ -606,7 +606,7 @@ class CompiledGraph:
 
     @contextmanager
     def no_op(self) -> Iterator[None]:
-        """Inside this context every kernel does nothing: what a run costs then is the walk itself. Outputs are garbage."""
+        """Return a context in which kernels do nothing, to measure the runtime's overhead alone. Outputs are undefined."""
         with ExitStack() as undo:
             for e in self.executors:
                 undo.callback(e.silence())
@@ -615,7 +615,7 @@ class CompiledGraph:
     @worded
     def time(self, inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None, session: Session | None = None,
              repeats: int = 5) -> float:
-        """Median seconds of a run, after one warm-up."""
+        """Return the median seconds of a run, after one warm-up."""
         samples = []
         for _ in range(repeats + 1):
             start = time.perf_counter()
@@ -626,12 +626,12 @@ class CompiledGraph:
 
 
 def _by_name(names: Iterable[str]) -> str:
-    """Return the text of a dict of arrays by these names, for messages."""
+    """Return the text of a dict with these names as keys, `{'x': …}`, for messages."""
     return f"{{{', '.join(f'{n!r}: …' for n in names)}}}"
 
 
 def _joined(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
-    """The ranges of addresses that contiguous arrays fill, in order; those that overlap joined into one."""
+    """Return the address ranges of contiguous arrays, sorted; overlapping ranges are joined."""
     ranges: list[tuple[int, int]] = []
     for low, high in sorted((address(a), address(a) + a.nbytes) for a in arrays):
         if ranges and low < ranges[-1][1]:
@@ -642,7 +642,7 @@ def _joined(arrays: Iterable[np.ndarray]) -> list[tuple[int, int]]:
 
 
 def _window(operand: Operand, whole: np.ndarray, binding: Mapping[str, int]) -> np.ndarray:
-    """A copy of what an operand reads of the contiguous value that fills its buffer."""
+    """Return a copy of the window that an operand reads of its buffer's value `whole`."""
     t = TensorType(operand.shape, operand.dtype).at(binding)
     if 0 in t.shape:
         return np.empty(t.shape, dtype=t.dtype.numpy)
@@ -657,9 +657,9 @@ def _has_nan(array: np.ndarray) -> bool:
 
 @worded
 def bind(plan: Plan, parameters: Mapping[str, Any] | None = None) -> CompiledGraph:
-    """Give a plan its parameters: an array per graph parameter (a lazy mapping is read by name). Raises RunError.
+    """Bind parameters to a plan and return the compiled graph. parameters: name -> array; a lazy mapping is read name by name.
 
-    An array that is contiguous and of the right dtype is used as it is, not copied: to change it changes later runs.
+    A contiguous array of the right dtype is used without a copy, so changing it changes later runs. Raises RunError.
     """
     if not isinstance(plan, Plan):
         raise RunError(f"bind takes a plan, this is {plan!r}"

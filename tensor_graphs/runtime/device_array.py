@@ -1,7 +1,7 @@
-"""device_array: an array on a device other than the host, shared with other libraries by DLPack without a copy.
+"""device_array: the class DeviceArray, an array on a device other than the host, shared with other libraries by DLPack.
 
-A run returns it where its graph says `copy_to(y, "cuda:0")`; tensors of torch and CuPy on a GPU become one when a run takes them.
-Source: https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library reads and gives)."""
+A run returns one for an output `copy_to(y, "cuda:0")`; inputs that are torch or CuPy tensors on a GPU become one. Source:
+https://dmlc.github.io/dlpack/latest (the managed tensor without a version, which every library reads and writes)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.dtypes import DTYPES, DType
 
 CUDA, OLD_STREAM = 2, 1
-"""of CUDA in DLPack: the kind of its devices; its default stream, on which everything here runs"""
+"""DLPack's numbers for CUDA: the kind of device; the default stream, on which all work of this package runs"""
 
 KINDS = {"int": 0, "uint": 1, "float": 2, "bool": 6}
-"""of dtypes, in DLPack's numbers, for those without one of their own"""
+"""kind of dtype -> DLPack's type code, for dtypes that are not in OWN"""
 
 OWN = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12}
-"""in DLPack's numbers: kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 (dlpack.h, 1.1)"""
+"""dtype -> separate DLPack type code: kDLBfloat, kDLFloat8_e4m3fn, kDLFloat8_e5m2 (dlpack.h, 1.1)"""
 
 
 @dataclass(eq=False)
 class DeviceArray:
     """A contiguous array in the memory of a device. `np.asarray(a)` copies it to the host; `torch.from_dlpack(a)` and
-    `cupy.from_dlpack(a)` share its memory. A run of a graph takes it as an input or as `out`. memory: its bytes; shape: sizes of
-    its axes; type: of its elements."""
+    `cupy.from_dlpack(a)` share its memory. A run of a graph takes it as an input or in `out`."""
 
     memory: Memory
     shape: tuple[int, ...]
@@ -50,7 +49,7 @@ class DeviceArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """numpy's."""
+        """The numpy dtype of the elements."""
         return self.type.numpy
 
     @property
@@ -66,14 +65,14 @@ class DeviceArray:
         return self.size * self.type.itemsize
 
     def numpy(self) -> np.ndarray:
-        """Copy the values to the host, once what was begun on the device is done."""
+        """Return a copy of the values on the host, after all started work on the device is done."""
         here = HOST.allocate(self.nbytes)
         if self.nbytes:
             transfer(self.memory, here, HOST)
         return array_view(here, 0, self.shape, [int(s) for s in contiguous_strides(self.shape)], self.type)
 
     def copy(self) -> DeviceArray:
-        """The same values in other memory of the device."""
+        """Return a copy in new memory of the device."""
         result = empty(self.device, self.shape, self.type)
         if self.nbytes:
             transfer(self.memory, result.memory, HOST)
@@ -94,8 +93,8 @@ class DeviceArray:
 
     def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
                    dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
-        """A capsule that shares this memory. stream: on which its reader is going to read it, in CUDA's numbers for Python's array
-        API (None and 1: the default stream; -1: the reader sees to it). Raises BufferError."""
+        """Return a DLPack capsule that shares this memory. stream: the reader's CUDA stream, in the numbers of the Python array API
+        (None and 1: the default stream; -1: the reader synchronizes). Raises BufferError."""
         here = self.__dlpack_device__()
         if dl_device not in (None, here):
             raise BufferError(f"an array on {self.device.name} cannot be given as one of DLPack's device {dl_device}\n"
@@ -106,12 +105,12 @@ class DeviceArray:
 
 
 def empty(device: Device, shape: Sequence[int], type: DType) -> DeviceArray:
-    """A new array; what it holds is anything."""
+    """Return a new array with undefined contents."""
     return DeviceArray(device.allocate(math.prod(shape) * type.itemsize), tuple(shape), type)
 
 
 def lies_elsewhere(value: Any) -> bool:
-    """Return whether a value says, in the words of DLPack, that it is on another device than the host."""
+    """Return whether a value is on another device than the host, by its `__dlpack_device__`."""
     if isinstance(value, np.ndarray):
         return False
     where = getattr(value, "__dlpack_device__", None)
@@ -122,7 +121,7 @@ def lies_elsewhere(value: Any) -> bool:
 
 
 def why_not_read(value: Any) -> tuple[str, str] | None:
-    """Why the memory of a tensor does not say what it holds, and what to do; None where it does. DLPack has no word for it."""
+    """Return None, or (reason, fix) where a tensor's values must not be read from its memory (lazily negated ones, for example)."""
     for lazily, what, fix in (("is_neg", "its elements are negated when they are read", ".resolve_neg()"),
                               ("is_conj", "its elements are conjugated when they are read", ".resolve_conj()")):
         asked = getattr(value, lazily, None)
@@ -136,8 +135,8 @@ def why_not_read(value: Any) -> tuple[str, str] | None:
 
 
 def shared(value: Any) -> DeviceArray:
-    """A tensor on another device, as an array on the same memory. Raises BufferError for one that is not contiguous or of a dtype
-    that graphs do not have, UnknownDevice."""
+    """Return a tensor of another library on a device as an array on the same memory. Raises BufferError where it is not contiguous
+    or has a dtype that graphs do not have; UnknownDevice."""
     if isinstance(value, DeviceArray):
         return value
     kind, index = (int(x) for x in value.__dlpack_device__())
@@ -169,17 +168,17 @@ class _DLTensor(ctypes.Structure):
 
 
 class _Managed(ctypes.Structure):
-    """DLManagedTensor; its fields are set below, as one is a function of itself."""
+    """The struct DLManagedTensor. Its fields are set below, as the deleter's type refers to the struct."""
 
 
 _Deleter = ctypes.CFUNCTYPE(None, ctypes.POINTER(_Managed))
 _Managed._fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
 
 OURS = 3
-"""references to a capsule without other owners: of `_lent`, and of the counting code (a name and an argument)"""
+"""reference count of a capsule that has no owner but `_lent`: one of `_lent`, two of the counting code (a name and an argument)"""
 
 NAME, USED = b"dltensor", b"used_dltensor"
-"""name of a capsule that was not read yet, and of one that has a reader"""
+"""name of a capsule that was not consumed yet, and of a consumed one"""
 
 _python = ctypes.PyDLL(None)
 _new: Callable[..., Any] = _python.PyCapsule_New
@@ -192,7 +191,7 @@ _rename: Callable[..., int] = _python.PyCapsule_SetName
 _rename.restype, _rename.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)  # type: ignore[attr-defined]
 
 _lent: dict[int, tuple[Any, ...]] = {}
-"""what readers of our memory still use, by the address of the structure that they were given"""
+"""address of an exported DLManagedTensor -> objects that must live until its reader releases it"""
 
 
 def _forget(managed: Any) -> None:
@@ -203,8 +202,8 @@ _on_end_of_reader = _Deleter(_forget)
 
 
 def _drop_unread() -> None:
-    """Drop entries that were never read and cannot be, as their capsule is held here alone. A capsule's own destructor could do
-    that at once, but would run Python while a reader's error is under way, and that error would be lost."""
+    """Drop entries of `_lent` whose capsules were never read and have no other owner. A capsule's destructor could do that earlier,
+    but it might run while a reader's exception propagates, and that exception would be lost."""
     for at, (capsule, *_) in list(_lent.items()):
         if sys.getrefcount(capsule) <= OURS and _valid(id(capsule), NAME):
             _lent.pop(at, None)
@@ -250,7 +249,7 @@ def _array_of(capsule: Any, device: Device) -> DeviceArray:
 
 
 class _TensorOwner:
-    """An owner whose end gives another library's tensor back."""
+    """The owner of another library's tensor; when it is collected, the tensor is released (`_give_back`)."""
 
 
 def _give_back(managed: Any, capsule: Any) -> None:

@@ -1,4 +1,4 @@
-"""device_constants: constants and values of dims as memory of a device; memory of a device as an array."""
+"""device_constants: copies of constants and dim values to a device, and of operands from a device to an array."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tensor_graphs.runtime.frame import Frame
 
 
 def constant(value: Any, dtype: DType, device: Device) -> Memory:
-    """A constant of a graph, in memory of its own."""
+    """Return a constant of a graph in new memory of the device."""
     array = value.array() if isinstance(value, ArrayValue) else np.asarray(value).astype(dtype.numpy)
     return _copied(memory_of(np.ascontiguousarray(array)), device)
 
 
 def number(value: int, dtype: DType, device: Device) -> Memory:
-    """The value of a dim, as one element."""
+    """Return the value of a dim as memory of one element on the device."""
     source = memory_of(np.full(1, value).astype(dtype.numpy))
     return source if device is HOST else _copied(source, device)
 
@@ -36,7 +36,7 @@ def _copied(source: Memory, device: Device) -> Memory:
 
 
 def array_of(frame: Frame, w: Window) -> np.ndarray:
-    """Return the value of an operand: a view on the host, a copy of what is on another device (there it is contiguous)."""
+    """Return an operand's value as an array: a view if it is on the host, else a copy (operands on devices are contiguous)."""
     memory, (offset, shape, strides) = frame.memory[w.base], frame.shape_of(w)
     assert memory is not None
     if memory.device is HOST or 0 in shape:

@@ -1,7 +1,7 @@
-"""dim_tables: the numbers of a program that depend on dims, each once: sizes, strides, and where operands begin.
+"""dim_tables: tables of the numbers of a program that depend on dims: sizes, strides and offsets of operands.
 
-One table of integers per run holds the values of expressions, then the offsets of operands from their bases; a step has indices
-into it. One compiled function evaluates everything."""
+One integer table per run has the values of all distinct expressions, then the offsets of operands from their bases. Steps refer to
+it by indices. One compiled function evaluates all expressions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from tensor_graphs.paths.lower import Operand, Program, arena_buffers
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """An operand as numbers of the tables: its base, its offset (a pointer of `DimTables`), the expressions of shape and
-    strides."""
+    """An operand as indices into the tables. pointer: of its offset (`DimTables.pointer`). shape, strides: of expressions."""
 
     base: int
     pointer: int
@@ -29,8 +28,8 @@ class Window:
 
 
 class DimTables:
-    """Collects what a program looks up; `close` when all is known. Base 0 is the null pointer, then comes an arena per device, and
-    buffer b of the program is base `first` + b."""
+    """A collector of a program's expressions and operands; `close` builds the tables. Base 0 is the null pointer, then comes an
+    arena per device; buffer b of the program is base `first` + b."""
 
     def __init__(self, program: Program, dims: Sequence[str]) -> None:
         self.program, self.dims = program, tuple(dims)
@@ -50,8 +49,7 @@ class DimTables:
         return self.arenas[self.program.buffers[home].device] if home in self._slots else self.first + home
 
     def pointer(self, operand: Operand | None) -> int:
-        """Number of the operand's offset from its base; None: of a null pointer. It is counted from the first pointer on
-        (`close`)."""
+        """Return the number of an operand's offset from its base (None: of a null pointer); its table index is `n_exprs` + that."""
         slot = self.n_slots if operand is None else self._slots.get(self.program.home(operand.buffer), self.n_slots)
         key = (slot, self.expr(0 if operand is None else operand.offset))      # the last slot is always 0: not in an arena
         return self._pointers.setdefault(key, len(self._pointers))
@@ -70,21 +68,21 @@ class DimTables:
         self._expr_index = np.array([expr for _, expr in self._pointers], dtype=np.int64)
 
     def table(self) -> np.ndarray:
-        """A table for the values of a run."""
+        """Return a new table for the values of a run; constant expressions are set."""
         table = np.zeros(max(1, self.n_exprs + len(self._pointers)), dtype=np.int64)
         table[:self.n_exprs] = self._fixed
         return table
 
     def bases(self) -> np.ndarray:
-        """A table for the addresses of a run."""
+        """Return a new, zero table for the addresses of a run, by base."""
         return np.zeros(self.first + len(self.program.buffers), dtype=np.uint64)
 
     def slots(self, arena_offsets: Sequence[int]) -> np.ndarray:
-        """The array that `fill` takes. arena_offsets: of each buffer with arena memory."""
+        """Return the `slots` array for `fill`. arena_offsets: offset of each buffer that has arena memory."""
         return np.array([*arena_offsets, 0], dtype=np.int64)
 
     def fill(self, table: np.ndarray, slots: np.ndarray, sizes: Sequence[int]) -> None:
-        """Write the values at these sizes into a table."""
+        """Write the values of all expressions and offsets at these sizes into a table."""
         table[self._moving] = self._evaluate(*sizes)
         table[self.n_exprs:self.n_exprs + len(self._slot_index)] = slots[self._slot_index] + table[self._expr_index]
 

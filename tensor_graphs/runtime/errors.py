@@ -1,4 +1,4 @@
-"""errors: what a run says when it is asked wrongly."""
+"""errors: the exception for invalid arguments of a run."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from tensor_graphs.errors import TensorGraphsError
 
 
 class RunError(TensorGraphsError):
-    """Inputs, dims, parameters or outputs that do not fit the graph. Nothing ran and no state changed."""
+    """An error for inputs, dims, parameters or outputs that do not fit the graph. Nothing ran and no state changed."""

@@ -1,6 +1,6 @@
-"""executor: one variant of a plan, made concrete. Addresses are base + offset; both come from tables that are filled per run.
+"""executor: executes one variant of a plan. Addresses are base + offset; both are looked up in tables that are filled per run.
 
-Instructions run as segments (segments/). What depends on dims is evaluated once per run (dim_tables.py), where a size changed."""
+Instructions run as segments (segments/). Numbers that depend on dims are evaluated only when a size changes (dim_tables.py)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensor_graphs.runtime.segments import segments_of
 
 
 class Executor:
-    """The concrete form of one program: segments, tables, and what is bound once (constants, parameters, bind-time values)."""
+    """The executable form of one program: segments, tables, and memory bound once (constants, parameters, bind-time values)."""
 
     def __init__(self, variant: Variant, dims: Sequence[str]) -> None:
         self.variant = variant
@@ -49,7 +49,7 @@ class Executor:
         self.state_devices = self._devices_of("state")
         self.fixed: dict[int, Memory] = {}
         self.bound = 0
-        """how often `fixed` has changed"""
+        """number of changes of `fixed` so far"""
         for base, b in enumerate(self.program.buffers, self.lookup.first):
             if b.kind == "constant":
                 assert b.dtype is not None
@@ -65,9 +65,9 @@ class Executor:
 
     def bind(self, parameters: Mapping[str, Memory], changed: set[str] | None = None,
              shared: dict[Hashable, Memory] | None = None) -> None:
-        """Set the parameters (whole, of the right type) and evaluate what depends on them alone; values that no run reads are freed
-        after their last use. changed: only these were replaced; other values stay. shared: values that executors of the same
-        parameters have evaluated in this round; read from there, or put there."""
+        """Set all parameters and evaluate the bind-time values (computed from parameters alone); values that no run reads are freed
+        after their last use. changed: names of replaced parameters; values independent of them are kept. shared: key -> bind-time
+        value, exchanged by executors with the same parameters."""
         self.bound += 1
         for name, base in self.parameter_bases.items():
             self.fixed[base] = parameters[name]
@@ -92,8 +92,8 @@ class Executor:
 
     def _restore(self, parameters: Mapping[str, Memory], stale: Sequence[int], shared: dict[Hashable, Memory],
                  ) -> dict[int, CachedValues]:
-        """Take the kept values that another executor has made, or an earlier process (bind_time_cache.py; those are put into
-        `shared`). Returns where the outputs of the other instructions may be kept, by index."""
+        """Reuse values of other executors (`shared`) and of earlier processes (bind_time_cache.py; also added to `shared`). Returns
+        instruction index -> cache file, for instructions whose outputs are still to be computed and written there."""
         own = {index: homes for index in stale if (homes := self.bind_time.kept_outs(index))}
         places = places_of(self.bind_time, [i for i, homes in own.items() if not self.bind_time.all_in(homes, shared)], parameters)
         for index, place in list(places.items()):
@@ -106,7 +106,7 @@ class Executor:
         return places
 
     def _room(self, frame: Frame, home: int) -> Memory:
-        """Memory for a value that is about to be made: of a kept one what it had, unless that is mapped from a file."""
+        """Return memory for a bind-time value that is computed next: its previous memory unless that is mapped from a file."""
         base, b = self.lookup.first + home, self.program.buffers[home]
         held = frame.memory[base]
         if held is None or (held.device.is_host and not held.owner.flags.writeable):
@@ -119,10 +119,10 @@ class Executor:
     # ---- running ----
 
     def _prepare(self, frame: Frame, sizes: tuple[int, ...]) -> None:
-        """Fill the frame's tables for these dims; nothing to do when they did not change."""
+        """Fill the frame's tables for these sizes of dims, unless they are the frame's last ones."""
         if frame.binding == sizes:
             return
-        frame.binding = None                                          # until all is there: what raises below is tried again
+        frame.binding = None                                          # until all is filled: the next run retries after an error
         key = tuple(sizes[i] for i in self._layout_dims)
         frame.sizes = self.lookup.binding(sizes)
         if frame.layout_key != key:
@@ -139,16 +139,16 @@ class Executor:
             held = frame.memory[base]
             if held is None or held.device.is_host:
                 frame.set_base(base, number(value, b.dtype, device_named(b.device)))
-            else:                                                       # the same place: what was captured reads it there
+            else:                                                       # in place: captured work reads this address
                 transfer(number(value, b.dtype, HOST), held, HOST)
         frame.binding = sizes
 
     def run(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, Memory], *, seconds: Any = None,
             after: Callable[[Instruction, list[Any]], None] | None = None,
             spans: list[tuple[int, float, float]] | None = None) -> None:
-        """Run every instruction. bases: memory of inputs, outputs and states, by base number. seconds: receives the time of each
-        instruction. after: called after every instruction with the values of its outputs (slow: for tracing). spans: receives
-        (instruction, start, end) on the host's clock; each instruction then runs alone, and its device is waited for."""
+        """Run every instruction. bases: base -> memory of inputs, outputs and states. seconds: array to which the time of each
+        instruction is added. after: called after each instruction with its outputs (slow, for tracing). spans: list that receives
+        (index, start, end) on the host's clock; each instruction then runs alone, followed by a wait for its device."""
         self.ready(frame, sizes, bases)
         if after is not None:
             for segment in self.segments:
@@ -171,7 +171,7 @@ class Executor:
                 segment.run(frame)
 
     def ready(self, frame: Frame, sizes: tuple[int, ...], bases: Mapping[int, Memory]) -> None:
-        """Fill a frame's tables for a run at these sizes, on this memory."""
+        """Fill a frame's tables for a run at these sizes, on the memory `bases` (by base number)."""
         self._prepare(frame, sizes)
         if frame.bound != self.bound:                               # what is bound is in the tables of other frames already
             for base, memory in self.fixed.items():
@@ -183,7 +183,7 @@ class Executor:
                 frame.set_base(base, memory)
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
-        """Return the one native call that runs a ready frame (its result 0: no error); None where a run is more than that."""
+        """Return a function that runs a ready frame by one native call (result 0: no error); None where a run is more than that."""
         return self.segments[0].native_call(frame) if len(self.segments) == 1 else None
 
     @property
@@ -192,12 +192,12 @@ class Executor:
         return len(self.segments) == 1 and self.segments[0].native
 
     def silence(self) -> Callable[[], None]:
-        """Make every call do nothing, to measure the walk itself; return the function that undoes it."""
+        """Make every call do nothing, to measure the overhead of the walk; return a function that undoes this."""
         undo = ExitStack()
         for segment in self.segments:
             undo.callback(segment.silence())
         return undo.close
 
     def watch(self, clock: Callable[[], float], taken: list[float]) -> list[int]:
-        """Put a watch around every call (segments/segment.py); returns the instructions that are timed without one."""
+        """Time every call by `clock` into `taken` (segments/segment.py); return instructions that only `run(seconds=)` times."""
         return [i for segment in self.segments for i in segment.watch(clock, taken)]

@@ -1,4 +1,4 @@
-"""frame: the tables and the arenas of one run at a time; a compiled graph keeps a few and hands each to one thread."""
+"""frame: the tables and arenas that one run uses at a time; a compiled graph keeps a few frames, one per simultaneous run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
 
 LARGE_ARENA = 1 << 20
-"""bytes, from which on an arena is given back when another variant of the plan runs"""
+"""size in bytes above which an arena is freed when another variant of the plan runs"""
 
 
 class Frame:
-    """values: what a run looks up (dim_tables.py). bases: addresses by base number. memory: what lies there (None: memory of the
-    host of which only the address is known). views: what segments have made of the memory at a base, by window; dropped when that
-    memory is replaced, and all of them when a size changes. rooms: `room`'s, by base."""
+    """The tables and arenas of one run at a time. values: the integer table (dim_tables.py). bases: base -> address. memory: base
+    -> Memory (None: host memory of which only the address is set). views: base -> window id -> view that a segment has created;
+    dropped when the memory is replaced, or a size changes. rooms: base -> buffer of `room`."""
 
     def __init__(self, executor: Executor) -> None:
         self.values, self.bases = executor.lookup.table(), executor.lookup.bases()
@@ -30,23 +30,23 @@ class Frame:
         self.binding: tuple[int, ...] | None = None
         self.layout_key: tuple[int, ...] | None = None
         self.arena_offsets: list[int] = []
-        self.slots = executor.lookup.slots(())              # the same, as the tables are made of them
+        self.slots = executor.lookup.slots(())              # the arena offsets in the form that `fill` takes
         self.apart = self.shift = 0
         self.views: defaultdict[int, dict[int, Any]] = defaultdict(dict)
         self.shapes: dict[int, tuple[int, tuple[int, ...], tuple[int, ...]]] = {}
         self.rooms: dict[int, Memory] = {}
         self.kept: dict[int, Any] = {}
-        """what segments keep for this frame, by their id"""
+        """id of a segment -> its data for this frame"""
         self.states: object | None = None
-        """`Session.places` of the session whose states are in the tables"""
+        """`Session.places` of the session whose states' addresses are in the tables"""
         self.bound = -1                                     # the executor's `bound` whose values are in the tables
         self._arena_bases = executor.lookup.arenas
         self.sizes: Mapping[str, int] = {}
         self.call: Callable[[], int] | None = executor.native_call(self)
 
     def spread(self, apart: int, shift: int = 0) -> None:
-        """Leave `apart` bytes around all that lies in an arena or in scratch, and move the former off their alignment by `shift`
-        (`ArenaLayout.offsets`)."""
+        """Leave gaps of `apart` bytes around all buffers in arenas and scratch, and shift buffers in arenas by `shift` bytes off
+        their alignment (`ArenaLayout.offsets`)."""
         if (apart, shift) != (self.apart, self.shift):
             self.apart, self.shift = apart, shift
             self.layout_key = self.binding = None
@@ -57,7 +57,7 @@ class Frame:
         self.views.pop(base, None)
 
     def room(self, base: int, device: Device, nbytes: int) -> Memory:
-        """Memory on a device for what a caller gives or wants on another one; the same from run to run where it is large enough."""
+        """Return a buffer on a device for a caller's array on another one; later runs reuse it where it is large enough."""
         held = self.rooms.get(base)
         if held is None or held.nbytes < nbytes:
             self.rooms.pop(base, None)                                # free before growing
@@ -65,13 +65,13 @@ class Frame:
         return held if held.nbytes == nbytes else device.part(held, 0, nbytes)
 
     def let_go(self, bases: Iterable[int]) -> None:
-        """Keep no memory alive that lies at these bases; their addresses stay until others are put there."""
+        """Drop the references to the memory at these bases, so that it may be freed; the addresses stay until they are replaced."""
         for base in bases:
             self.memory[base] = None
             self.views.pop(base, None)
 
     def shape_of(self, w: Window) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-        """(offset in bytes, shape, strides in elements) of an operand at the sizes of this frame."""
+        """Return (offset in bytes, shape, strides in elements) of an operand at the sizes of this frame."""
         shape_and_strides = self.shapes.get(id(w))
         if shape_and_strides is None:
             values = self.values
@@ -80,7 +80,7 @@ class Frame:
         return shape_and_strides
 
     def give_arenas(self, needed: Mapping[str, int]) -> None:
-        """Make an arena of the needed bytes on each device; one that is large enough, and not far too large, stays."""
+        """Allocate an arena of the needed bytes on each device; an arena that is large enough, and up to 4 times that, is kept."""
         for device, nbytes in needed.items():
             held = self.arenas.get(device)
             if held is None or nbytes > held.nbytes or nbytes < held.nbytes // 4:
@@ -93,11 +93,11 @@ class Frame:
 
     @property
     def arena(self) -> Memory:
-        """The arena on the host."""
+        """The arena on the host; empty memory if there is none."""
         return self.arenas.get(HOST.name) or HOST.allocate(0)
 
     def release_large(self) -> None:
-        """Give back arenas of a MB and more."""
+        """Free arenas of more than LARGE_ARENA bytes."""
         for device in [name for name, memory in self.arenas.items() if memory.nbytes > LARGE_ARENA]:
             self._drop(device)
 

@@ -1,6 +1,6 @@
-"""node_instructions: the instruction of a run that makes the value of a node of the compiled graph, or that computes it inside.
+"""node_instructions: finds the instruction that outputs the value of a node of the user's graph, or that computes it internally.
 
-A node is followed through the compiler's changes (`Plan.images`, passes/widen.py, the path's choice), then looked up among the
+A node is mapped through the compiler's changes (`Plan.images`, passes/widen.py, the choices of the path), then looked up among the
 program's values."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tensor_graphs.rewrites.passes.widen import WIDER, widened_values
 
 
 class NodeValues:
-    """The values of one variant of a plan."""
+    """The values of one variant of a plan, found by nodes of the user's graph."""
 
     def __init__(self, plan: Plan, path: Path, program: Program) -> None:
         self.plan, self.path, self.program = plan, path, program
@@ -28,13 +28,13 @@ class NodeValues:
         self.kernels = {ins.label: ins.kernel for ins in program.instructions}
 
     def at(self, node: Node) -> tuple[str, int, Operand] | None:
-        """The label of the instruction, which of its outputs, and the window into that; None where no instruction makes it."""
+        """Return (label of the instruction that outputs a node's value, number of the output, operand); None if there is none."""
         operand = self._of_given.get(node) if node in self._given else self._operands([node]).get(node)
         operand = operand or self._equal.get(node)
         return None if operand is None or operand.buffer not in self.made else (*self.made[operand.buffer], operand)
 
     def why_not(self, node: Node) -> tuple[str, str]:
-        """Why no instruction makes a value, and what to do about it, as parts of a sentence."""
+        """Return (reason, fix) as parts of a sentence: why no instruction outputs a node's value, and what to do."""
         if node.op.kind == "leaf" or node in self._of_given or node in self._equal:
             return ", which is given, or made when parameters are bound", ""
         graph = self.plan.given
@@ -51,7 +51,7 @@ class NodeValues:
                 f"\n  fix: tap {labels[0]!r} for what that makes{plain}, or have the value as an output of the graph")
 
     def written_at(self, label: str) -> str:
-        """The location in the source of what an instruction makes; "" where that is not known."""
+        """Return the location in the user's source of an instruction's first known node, "" if unknown."""
         return self._places.get(label, "")
 
     @cached_property
@@ -64,7 +64,7 @@ class NodeValues:
 
     @cached_property
     def _given(self) -> dict[Node, None]:
-        """The nodes of the graph that was compiled; of a plan that was read from bytes they are not known."""
+        """The nodes of the user's graph that have one output; none for a plan that was read from bytes."""
         return {} if self.plan.given is None else dict.fromkeys(n for n in self.plan.given.nodes if len(n.types) == 1)
 
     @cached_property
@@ -72,7 +72,7 @@ class NodeValues:
         return self._operands(self._given)
 
     def _operands(self, nodes: Iterable[Node]) -> dict[Node, Operand]:
-        """The values of those nodes that are still made in the plan's graph."""
+        """Return node -> operand with its value, for those of the nodes that the plan still computes."""
         images, written, nodes = self.plan.images, self.plan.written, list(nodes)
         now: list[list[Node | None]] = [[images.get(n, n) for n in nodes]]
         if written is not None:                                     # the graph before it was widened, or its products narrowed
@@ -90,7 +90,7 @@ class NodeValues:
 
     @cached_property
     def _equal(self) -> dict[Node, Operand]:
-        """The values that are nodes of the given graph in atomic ops: where a path runs a definition, it has words of its own."""
+        """Node of the user's graph -> operand of a value with the same expansion into atomic ops (where a path expanded it)."""
         values, nodes = self.program.values, self._given
         try:
             atoms = expand_all([*values, *nodes])
@@ -106,7 +106,7 @@ class NodeValues:
         return consumers(self.plan.given.roots)
 
     def _after(self, node: Node) -> list[str]:
-        """The instructions that make what is next made of a node's value."""
+        """Return the labels of the nearest instructions that compute something from a node's value."""
         labels: dict[str, None] = {}
         todo, seen = [node], {node}
         for n in todo:

@@ -1,4 +1,4 @@
-"""prepared_run: a run on arrays that stay where they are, of which addresses and tables are made once."""
+"""prepared_run: the class Prepared, a repeatable run on fixed arrays."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Prepared:
-    """A run on arrays that stay where they are, made by `CompiledGraph.prepared`: their addresses and all tables are made once.
-    outputs: the arrays that each run writes, by name. Runs of one Prepared are serialised."""
+    """A repeatable run on fixed arrays, created by `CompiledGraph.prepared`, which fills all tables once. outputs: name -> array
+    that each run writes. Runs of one Prepared are serialised."""
 
     def __init__(self, compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int], session: Session | None,
                  out: Mapping[str, Any] | None) -> None:
@@ -54,8 +54,8 @@ class Prepared:
                        "  fix: pickle the bound model, and call prepared(…) where it is read")
 
     def run(self, *arguments: object) -> dict[str, Any]:
-        """Compute the outputs from the present values of the inputs, and move the session's states on. -> `outputs`, the same
-        arrays. Raises CallError for any argument."""
+        """Compute the outputs from the current contents of the inputs, update the session's states, and return `outputs` (the same
+        arrays each time). Raises CallError for any argument."""
         if arguments:
             raise CallError("a prepared run takes no arguments: it reads the arrays that it was prepared with",
                             fix="write into those, x[...] = values, then run(); or run(inputs) of the bound model")

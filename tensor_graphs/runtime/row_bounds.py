@@ -1,8 +1,8 @@
-"""row_bounds: checks of the rows that a run writes into its states, where their numbers are values of an input.
+"""row_bounds: checks of the rows that a run writes into its states, where the row numbers are values of an input.
 
-Sizes of a run are checked by language/conditions.py. Where a write begins at an input (a position for each sequence), its values
-are checked before anything is read or written: an index below 0 writes nothing, one behind the last row would lose its value.
-Numbers computed from anything else are not checked: the op drops what does not fit."""
+Sizes of a run are checked by language/conditions.py. Row numbers that come from an input (a position for each sequence) are checked
+before a run: a value would be lost if its row is behind the last one (below 0 is allowed, and writes nothing). Row numbers computed
+from anything else are not checked: the op drops rows that do not fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensor_graphs.runtime.errors import RunError
 
 @dataclass(frozen=True)
 class RowsFromInput:
-    """A write into `state` along `axis` at the values of `input`, each of them the first of `count` rows."""
+    """A write into `state` (of `rows` rows along `axis`). Each value of `input` is the first of `count` written rows."""
 
     state: str
     axis: int
@@ -35,7 +35,7 @@ class RowsFromInput:
 
 
 def rows_from_inputs(graph: Graph) -> tuple[RowsFromInput, ...]:
-    """The writes of a graph into its states whose rows an input numbers; each row count of an input once, at its shortest state."""
+    """Return the writes of a graph into its states at rows given by an input; per input and count that into the shortest state."""
     writes: dict[tuple[str, Dim], RowsFromInput] = {}
     for node in graph.nodes:
         rows = node.op.facts.writes
@@ -52,7 +52,7 @@ def rows_from_inputs(graph: Graph) -> tuple[RowsFromInput, ...]:
 
 
 def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
-    """(x, c) where an index is the values of the input x, each the first of c rows: x, or x + iota(c). None for another."""
+    """Return (x, c) for an index x + iota(c), or (x, 1) for x, where x is an input: rows from each value on. None for others."""
     if index.op.facts.rearranges or index.op is leaves.COPY_TO:
         return _input_and_count(index.inputs[0])
     if index.op is leaves.INPUT:
@@ -66,7 +66,7 @@ def _input_and_count(index: Node) -> tuple[Node, Dim] | None:
 
 
 def check_rows(written: tuple[RowsFromInput, ...], inputs: Mapping[str, Any], binding: Mapping[str, int]) -> None:
-    """Raise RunError where a row lies behind the end of its state. inputs: of a run, by name; binding: the sizes of its dims."""
+    """Raise RunError where a written row is behind the end of its state. inputs: name -> array. binding: dim -> size."""
     for w in written:
         array = np.asarray(inputs[w.input])
         if not array.size:

@@ -1,4 +1,4 @@
-"""session: the states of one conversation with a graph (a KV cache). Several plans of graphs with equal states may share one."""
+"""session: the class Session, the states of one conversation (a KV cache). Plans of graphs with equal states may share one."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
 
 OPEN = -1
-"""who has the turn where a stream does: any thread may read it on, or none"""
+"""value of `_holder` while a stream holds the session; any thread may continue the stream, or none"""
 
 
 @dataclass(slots=True)
 class Transcript:
-    """The tokens that a decoder's session has seen, as `stream` records them. fed: the ids that were fed, in order; their keys and
-    values are rows 0 … len(fed) − 1 of the caches. pending: the id that was generated last, which the next run begins with; empty
-    before anything is generated."""
+    """The tokens of a decoder's session, recorded by `stream`. fed: ids that were fed, in order; their keys and values are rows
+    0 … len(fed) − 1 of the caches. pending: the id generated last, which the next run feeds first; empty before any generation."""
 
     fed: list[int] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
 
     @property
     def ids(self) -> list[int]:
-        """The whole conversation: what was fed, then what is pending."""
+        """The ids of the entire conversation: fed, then pending."""
         return [*self.fed, *self.pending]
 
     def rewind(self, length: int) -> None:
-        """Forget all ids from number `length` on. The rows of the caches behind it stay, are not read, and are written over. Raises
-        ArgumentError for what is no number of ids from 0 to all there are."""
+        """Keep the first `length` ids. Cache rows of the others stay, but are not read and will be overwritten. Raises
+        ArgumentError unless `length` is from 0 to the number of ids."""
         have = len(self.ids)
         length = whole("length", length, 0, have, f"how many ids of the {have} stay, from 0 to {have}")
         del self.pending[max(length - len(self.fed), 0):]
@@ -52,14 +51,14 @@ class Transcript:
 
 
 class Session:
-    """Holds the memory of each state, zero at the start. Runs on one session are serialised, and so are calls of `generate`, each
-    as a whole (`turn`); different sessions run at once.
+    """The memory of each state, zero at the start. Runs on one session are serialised, and so are complete calls of `generate`
+    (`turn`); different sessions run simultaneously.
 
-    A state begins on the device where it is expected to be used (`homes`; the host by default). A run that wants it elsewhere moves
-    it there, and it stays.
+    A state is created on the device where it is expected to be used (`homes`; the host by default). A run that uses it on another
+    device moves it there for good.
 
-    transcript: the tokens that `stream` has fed; None once states were set from outside, as their tokens are unknown then.
-    Runs made by hand are not recorded.
+    transcript: the tokens that `stream` has fed; None once states were set by the caller, as their tokens are then unknown.
+    Direct calls of `run` are not recorded.
     """
 
     @phase("bind")
@@ -79,9 +78,9 @@ class Session:
 
     @contextmanager
     def turn(self, *, left_open: bool = False) -> Iterator[None]:
-        """Context manager: the session belongs to one caller, a call of `generate` or (left_open) a stream, which may never be read
-        to its end. Waits while another thread's call runs. Raises RunError where waiting might never end: a stream is open, or this
-        thread's own call runs."""
+        """Return a context in which the session belongs to one caller: a call of `generate` or (left_open) a stream, which may
+        never be read to its end. Waits while another thread's call runs. Raises RunError where a wait might never end: while a
+        stream is open, or within another call of this thread."""
         me = threading.get_ident()
         with self._turns:
             while self._holder is not None:
@@ -103,11 +102,11 @@ class Session:
         return f"<session: {', '.join(listed[:4]) or 'no states'}{f', and {len(listed) - 4} more' if len(listed) > 4 else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled, and copied, as its states and its transcript; where it is read they are on the host."""
+        """Return states and transcript for pickle and copy; in the new session the states are on the host."""
         return _read, (self.types, self.snapshot(), copy.deepcopy(self.transcript))
 
     def reset(self) -> None:
-        """Every state back to zero, in place when there is memory already. Raises RunError while a stream is open (`turn`)."""
+        """Set every state to zero, in place if its memory exists. Raises RunError while a stream is open (`turn`)."""
         with self.turn(), self.lock:
             if not self.memory:
                 need = sum(int(t.nbytes()) for n, t in self.types.items() if self.homes.get(n, HOST) is HOST)
@@ -125,7 +124,7 @@ class Session:
                 memory.device.fill(memory, 0)           # touches the pages now: the memory plan holds from the first run on
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """A state's current value, not to be written: a view on the host, a copy of what is on another device."""
+        """Return a state's current value as a read-only array: a view if it is on the host, else a copy."""
         view = self._value(name).view()
         view.flags.writeable = False
         return view
@@ -147,7 +146,7 @@ class Session:
         return array_view(memory, 0, shape, [int(s) for s in contiguous_strides(shape)], t.dtype)
 
     def on(self, name: str, device: Device) -> Memory:
-        """A state's memory on the device where a run reads it. For a run that holds the lock."""
+        """Return a state's memory on a device, moving it there if necessary. The caller must hold the lock."""
         held = self.memory[name]
         if held.device is not device:
             moved = device.allocate(held.nbytes)
@@ -160,12 +159,12 @@ class Session:
         return held
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """A copy of every state, as it is between two runs."""
+        """Return name -> copy of a state, for all states; waits for a run in progress."""
         with self.lock:
             return {n: self._value(n).copy() if n in self.arrays else self._value(n) for n in self.memory}
 
     def restore(self, states: Mapping[str, Any]) -> None:
-        """Set these states (all of them or, on a RunError, none); the others stay. Refused while a stream is open (`turn`)."""
+        """Set these states; others are kept. On a RunError none is set; one is raised while a stream is open (`turn`)."""
         if not isinstance(states, Mapping):
             raise RunError(f"states are given by name, this is a {type(states).__name__}\n  fix: restore(session.snapshot())")
         arrays: dict[str, np.ndarray] = {}
@@ -186,14 +185,14 @@ class Session:
         return any(np.may_share_memory(array, a) for a in self.arrays.values())
 
     def check(self, graph: Graph) -> None:
-        """Raise RunError unless all states of the graph are held here, with the types that it asks for."""
+        """Raise RunError unless the session has all states of the graph, with equal types."""
         for name, node in graph.states.items():
             if self.types.get(name) != node.type:
                 raise RunError(f"the session has no state {name!r} of {node.type}; make one with compiled.session()")
 
 
 def _read(types: Mapping[str, TensorType], states: Mapping[str, np.ndarray], transcript: Transcript | None) -> Session:
-    """The session that was pickled."""
+    """Return a session from its pickled data."""
     session = Session.__new__(Session)
     session._begin(types)
     session.restore(states)

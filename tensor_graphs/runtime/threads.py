@@ -1,4 +1,4 @@
-"""threads: the number of threads of a plan, one per process: of our pool, and of libraries where it can be set."""
+"""threads: sets the number of threads, one setting per process, of the native thread pool and of torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tensor_graphs.kernels.registry import native_library, why_missing
 
 
 def set_threads(count: int) -> None:
-    """Use `count` threads in our own kernels, and in torch when it is loaded. Raises ValueError for a count below 1."""
+    """Use `count` threads in native kernels, and in torch when it is loaded. Raises ValueError for a count below 1."""
     if count < 1:
         raise ValueError(f"{count} threads: at least one is needed")
     if why_missing("c") is None:

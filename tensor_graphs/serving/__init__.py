@@ -1,8 +1,8 @@
-"""serving: texts and tokens out of a compiled model.
+"""serving: generates tokens and text with a compiled model.
 
 In: a loaded model, a compiled graph with a session, texts or token ids.  Out: token ids and text, one at a time.
 May import: every room above (language … frontends).  Never: cli.
 Read first: generate.py (prefill, then one token at a time), then sampling.py (the next token)
-and conversation.py (turns of a chat).
+and conversation.py (messages of a chat).
 Words: stop ids = token ids that end a generation; transcript = the tokens that a session's caches hold.
 """

@@ -1,13 +1,13 @@
-"""conversation: a chat with a model: texts in, texts out, over one session.
+"""conversation: a chat with a model, text in and text out, over one session.
 
     talk = Conversation(model, compiled, system="Be brief.")
     for piece in talk.say("Hello"):
         print(piece, end="")
 
-The folder's chat template renders all messages at every turn, and that text, tokenised, is what the model sees: exactly the ids of
-the whole conversation. Of these only what is not in the session's caches is fed. Mostly the caches hold a prefix of them; where a
-template renders an earlier turn otherwise than it was generated (it trims it, or leaves out what was thought aloud), the caches go
-back to where the ids differ.
+For each message the folder's chat template renders all messages so far. The model sees exactly the ids of that text. Only ids that
+are not in the session's caches yet are fed. Mostly the caches hold a prefix of the ids. Where a template renders an earlier answer
+differently from its generated tokens (it trims it, or drops the model's reasoning), the caches are rewound to the first different
+id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def chat_tokenizer(model: LoadedModel) -> Tokenizer:
-    """The model's tokenizer, if it can write a chat. Raises TokenizerError: no tokenizer, or no chat template."""
+    """Return the model's tokenizer if it can render a chat. Raises TokenizerError without a tokenizer or a chat template."""
     if model.tokenizer is None:
         raise TokenizerError(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so text cannot become tokens", file=model.folder,
                              fix="save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
@@ -42,18 +42,18 @@ def chat_tokenizer(model: LoadedModel) -> Tokenizer:
 
 
 def system_message(text: str | None) -> list[dict[str, str]]:
-    """The messages that a chat begins with."""
+    """Return the messages that a chat begins with."""
     return [] if text is None else [{"role": "system", "content": text}]
 
 
 class Conversation:
-    """The turns so far, and the session that holds them.
+    """The messages so far, and the session that holds their tokens.
 
     model, compiled: a decoder with a chat template, and its `graph` or (greedy only) `greedy_graph`, bound. system: a text that
-    goes before all turns. sampling: of all answers; the draws go on from turn to turn. stop_texts: an answer ends before the first
-    of them. log_probabilities: record them in `last`. messages: the turns as the template gets
-    them; last: what the latest answer took; fed: how many tokens were fed for it.
-    Raises TokenizerError: no tokenizer, no chat template; ArgumentError: a system text that is no string.
+    precedes all messages. sampling: for all answers; the draws continue from answer to answer. stop_texts: an answer ends before
+    the first of them. log_probabilities: record them in `last`. messages: the messages as given to the template. last: ids and
+    times of the latest answer. fed: number of tokens fed for it. Raises TokenizerError without a tokenizer or a chat template;
+    ArgumentError for a system text that is no string.
     """
 
     def __init__(self, model: LoadedModel, compiled: CompiledGraph, *, system: str | None = None,
@@ -67,7 +67,7 @@ class Conversation:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all turns, empty the cache, and begin the draws again. Raises RunError while an answer is open."""
+        """Forget all messages, empty the cache, and restart the draws. Raises RunError while an answer is open."""
         self.session.reset()
         self.messages = system_message(self.system)
         self.last, self.fed = self._generation(), 0
@@ -77,19 +77,18 @@ class Conversation:
         """Yield the answer to a user's text, a piece per token (often "", while a character is not complete or a stop text may have
         begun).
 
-        tokens: how many at most; None: until the model ends its turn (`model.end_ids`), or the cache is full. A caller may stop at
-        any piece: what was generated stays as the answer. A turn without any answer is forgotten, so that after an error the
-        conversation is what it was before.
-        Raises ConversationError when the cache has no room for the turn and `tokens` more, and then nothing was computed; for
-        None when it is full before the answer ends. ArgumentError for what is no text; TokenizerError for a text or a
-        template that makes no tokens; FrontendError for tokens that the model does not have; SamplingError; RunError while
-        another answer is open, which ends when it was read or is closed.
+        tokens: the largest number of tokens; None: until the model ends its answer (`model.end_ids`), or the cache is full. A
+        caller may stop at any piece: the text generated so far remains as the answer. A message without any answer is forgotten, so
+        after an error the conversation is unchanged. Raises ConversationError when the cache has no room for the message and
+        `tokens` more, and then nothing was computed; with tokens None, when the cache is full before the answer ends. ArgumentError
+        for a text that is no string; TokenizerError for a text or a template that gives no tokens; FrontendError for tokens that
+        the model does not have; SamplingError; RunError while another answer is open: until it was read to its end or is closed.
         """
         with self.session.turn(left_open=True):
             yield from self._say(text, tokens)
 
     def _say(self, text: str, tokens: int | None) -> Iterator[str]:
-        """Yield what `say` yields, in the session's turn."""
+        """Yield the pieces of `say`, with the session locked."""
         asked = {"role": "user", "content": text_given("the text of a turn", text)}
         self.last, self.fed = self._generation(), 0
         ids = self.tokenizer.encode_chat([*self.messages, asked])
@@ -107,7 +106,7 @@ class Conversation:
 
     @property
     def answer(self) -> str:
-        """The text of the latest answer; the token or the stop text that ended it is no part of it."""
+        """The text of the latest answer, without the token or the stop text that ended it."""
         ids = self.last.ids
         text = self.tokenizer.decode(ids[:-1] if ids and ids[-1] in self.model.end_ids else ids)
         return UntilStop(self.stop_texts).finish(text)
@@ -116,7 +115,7 @@ class Conversation:
         return Generation(log_probabilities=[] if self.log_probabilities else None)
 
     def _not_in_the_caches(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids of a conversation that are still to be fed, at least the last one; the caches go back to the others."""
+        """Return the ids of a conversation still to be fed, at least the last; the caches are rewound to the common prefix."""
         transcript = self.session.transcript
         assert transcript is not None, "the session was made here, so what its caches hold is known"
         fed = transcript.fed

@@ -1,7 +1,7 @@
-"""generate: tokens from a compiled decoder: prefill the prompt, then one token at a time, on one session.
+"""generate: generates tokens with a compiled decoder: prefill of the prompt, then one token at a time, on one session.
 
-A session is a conversation. What is in its caches is `session.transcript.fed`, and the last token that was generated is not: it is
-pending, and the next call feeds it before its own prompt.
+A session is a conversation. `session.transcript.fed` lists the tokens in its caches. The last generated token is not among them: it
+is pending, and the next call feeds it before its own prompt.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from tensor_graphs.serving.sampling import Sampler, Sampling, log_probability
 
 @dataclass
 class Generation:
-    """Result of a generation. times in seconds; ids: the new ones; stopped: by a stop id or a stop text; log_probabilities: natural
-    logarithm of the probability that the model gave each new token (None: they are not recorded)."""
+    """Result of a generation; times in seconds. ids: the new ids. stopped: True if a stop id or stop text ended it.
+    log_probabilities: natural logarithm of the probability that the model gave each new token (None: not recorded)."""
 
     ids: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
@@ -40,14 +40,14 @@ class Generation:
 
     @property
     def tokens_per_second(self) -> float:
-        """From the median decode step; 0 when there was none."""
+        """Tokens per second, from the median decode step; 0 when there was none."""
         return 1.0 / float(np.median(self.step_seconds)) if self.step_seconds else 0.0
 
 
 def check_room(prompt: Sequence[int], tokens: int, max_positions: int, vocabulary: int, most: int | None = None) -> None:
     """Raise FrontendError for a prompt that does not fit the cache, or ids outside of the vocabulary.
 
-    max_positions: tokens that the cache holds; most: those for which the model has positions (None: any number).
+    max_positions: number of tokens that the cache holds; most: number of positions of the model (None: no limit).
     """
     if not prompt:
         raise FrontendError("the prompt is empty", fix="at least one token id is needed to predict the next")
@@ -72,7 +72,7 @@ def check_ids(ids: Sequence[int], vocabulary: int) -> None:
 
 
 def cache_length(compiled: CompiledGraph) -> int:
-    """Return the number of tokens that the caches of a decoder's sessions hold. Raises FrontendError for another graph."""
+    """Return the number of tokens that the caches of a decoder's sessions hold. Raises FrontendError for other graphs."""
     if not isinstance(compiled, CompiledGraph):
         fix = "tg.bind(tg.compile(model.graph), model.weights) makes one of a model that was loaded"
         raise ArgumentError(f"{compiled!r:.80} is no compiled model\n  fix: {fix}")
@@ -85,29 +85,29 @@ def cache_length(compiled: CompiledGraph) -> int:
 def stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None, *,
            sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
            result: Generation | None = None) -> Iterator[int]:
-    """Yield up to `tokens` new token ids (None: until the cache is full); stops behind one that is in `stop`, which is yielded too.
+    """Yield up to `tokens` new token ids (None: until the cache is full); stop after an id that is in `stop`, which is yielded too.
 
-    compiled: of a decoder's graph; one whose output is `token` (see `gemma3_graph`) decodes greedily only. sampling: a Sampler goes
-    on with its draws, a Sampling begins them; its repetition penalty counts all tokens of the conversation. Timings and ids go into
-    `result`, and log probabilities where that has a list for them.
+    compiled: of a decoder's graph; a graph that outputs `token` (see `gemma3_graph`) decodes greedily only. sampling: a Sampler
+    continues its draws, a Sampling starts new ones; its repetition penalty counts all tokens of the conversation. result: receives
+    timings and ids, and log probabilities if it has a list for them.
 
-    On a session that was streamed to before, this goes on with its conversation: the first run feeds the pending token (the one
-    that was yielded last) and then the prompt, behind the tokens that are in the caches; an empty prompt goes on with the answer.
-    A token counts as fed once its run is done, so a caller may stop at any token. `session.reset()` begins again.
+    On a session that was streamed to before, the conversation continues: the first run feeds the pending token (the last one
+    yielded) and then the prompt, after the tokens in the caches; an empty prompt continues the answer. A token counts as fed once
+    its run is done, so a caller may stop at any token. `session.reset()` starts a new conversation.
 
-    From the first token that is asked for until the last one is there, or the generator is closed, the session is taken: another
-    `generate`, `stream` or `reset` on it raises RunError. This waits for a `generate` of another thread.
+    The session is locked from the request for the first token until the last token is computed, or the generator is closed: another
+    `generate`, `stream` or `reset` on it raises RunError. A `generate` of another thread is waited for.
 
-    Raises ConversationError, before anything is computed, when the cache has no room for the prompt and `tokens` more, and when
-    the session's states were set from outside; for None when the cache is full and no stop came. Raises SamplingError for logits
-    that are no numbers, and where draws, a penalty or log probabilities are requested of a graph that gives the likeliest token
-    only; FrontendError when there is nothing to feed.
+    Raises ConversationError, before anything is computed, when the cache has no room for the prompt and `tokens` more, and when the
+    session's states were set from outside; with tokens None, when the cache is full and no stop came. Raises SamplingError for NaN
+    or infinite logits, and where draws, a penalty or log probabilities are requested of a graph that outputs only the likeliest
+    token; FrontendError when there is nothing to feed.
     """
     with ExitStack() as turn:
         turn.enter_context(_held(session).turn(left_open=True))
         for number, token in enumerate(_stream(compiled, session, prompt, tokens, sampling, stop, result), 1):
             if number == tokens or token in stop:
-                turn.close()                         # nothing is computed any more, and many a reader stops here
+                turn.close()                         # no more is computed, and many callers stop here
             yield token
 
 
@@ -119,7 +119,7 @@ def _held(session: Session) -> Session:
 
 def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None,
             sampling: Sampling | Sampler | None, stop: Sequence[int], result: Generation | None) -> Iterator[int]:
-    """Yield what `stream` yields, for a caller who has the session's turn."""
+    """Yield the tokens of `stream`, for a caller that has locked the session."""
     capacity = cache_length(compiled)
     if tokens is not None:
         whole("tokens", tokens, 0)
@@ -140,7 +140,7 @@ def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], to
         with phase("next tokens" if number else "first token"):
             outputs = compiled.run({"ids": ids}, dims={"p": past, "m": 1}, session=session)
             transcript.fed += feed
-            transcript.pending = []                  # until there is another: it is fed
+            transcript.pending = []                  # none until the next is picked: it was fed
             try:
                 token = (sampler.pick(outputs["logits"][-1], transcript.fed) if "logits" in outputs else checked_token(outputs))
             except SamplingError as e:
@@ -161,7 +161,7 @@ def _stream(compiled: CompiledGraph, session: Session, prompt: Sequence[int], to
 
 
 class TextDecoder(Protocol):
-    """Text of tokens that come one by one (`tokenizer.StreamingDecoder`)."""
+    """Decoder of tokens that arrive one by one to text (`tokenizer.StreamingDecoder`)."""
 
     @property
     def stopped(self) -> bool: ...
@@ -174,10 +174,10 @@ class TextDecoder(Protocol):
 def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int], tokens: int | None, decoder: TextDecoder,
                 result: Generation, *, sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
                 hidden: Sequence[int] = (), in_turn: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield (id, text) of each new token of `stream`, up to the one that completes a stop text of the decoder.
+    """Yield (id, text) of each new token of `stream`, up to the token that completes a stop text of the decoder.
 
-    A text is often "", while a character is not complete or a stop text may have begun; what was held back comes with the last
-    token. hidden: ids without a text. in_turn: the caller has the session's turn. Raises what `stream` raises.
+    A text is often "", while a character is not complete or a stop text may have begun; text that was held back comes with the last
+    token. hidden: ids without a text. in_turn: the caller has locked the session. Raises the errors of `stream`.
     """
     new = (_stream(compiled, session, prompt, tokens, sampling, stop, result) if in_turn else
            stream(compiled, session, prompt, tokens, sampling=sampling, stop=stop, result=result))
@@ -191,8 +191,7 @@ def stream_text(compiled: CompiledGraph, session: Session, prompt: Sequence[int]
 
 
 def _ids_of(compiled: CompiledGraph, prompt: Sequence[int]) -> list[int]:
-    """The token ids of a prompt. Raises ArgumentError for what is no list of ids, FrontendError for one outside of the
-    vocabulary."""
+    """Return a prompt's token ids. Raises ArgumentError for another type, FrontendError for an id outside of the vocabulary."""
     fix = "one list of token ids, like model.tokenizer.encode(text)"
     if isinstance(prompt, str) or not hasattr(prompt, "__iter__"):
         raise ArgumentError(f"the prompt is {prompt!r:.80}\n  fix: {fix}")
@@ -202,8 +201,8 @@ def _ids_of(compiled: CompiledGraph, prompt: Sequence[int]) -> list[int]:
 
 
 def vocabulary_of(compiled: CompiledGraph) -> int:
-    """Return the number of tokens that a decoder's graph knows: the rows of the table in which it looks `ids` up."""
-    graph = compiled.plan.given or compiled.plan.written or compiled.graph     # parts may have taken the look-up in
+    """Return the size of a decoder's vocabulary: the number of rows of the table in which `ids` are looked up."""
+    graph = compiled.plan.given or compiled.plan.written or compiled.graph     # parts may contain the look-up
     rows = [bounds(n.inputs[0].shape[0])[1] for n in graph.nodes if n.op.facts.reads is not None
             and graph.inputs["ids"] in n.inputs[1:]]
     return min(rows, default=sys.maxsize)
@@ -218,7 +217,7 @@ def _transcript(session: Session) -> Transcript:
 
 
 def _require_room(past: int, new: int, tokens: int, capacity: int) -> None:
-    """Raise ConversationError where the cache does not hold what it has, the new tokens and all but the last of those asked for."""
+    """Raise ConversationError unless the cache has room for its tokens, the new ones, and all requested ones but the last."""
     needed, fewer = past + new + tokens - 1, capacity - past - new + 1
     if needed > capacity:
         before = f"the conversation has {past} tokens in the cache, {new} are to come" if past else f"the prompt has {new} tokens"
@@ -229,7 +228,7 @@ def _require_room(past: int, new: int, tokens: int, capacity: int) -> None:
 
 
 def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session, ids: np.ndarray, past: int) -> SamplingError:
-    """The error, and which tensor held the first NaN: the run is made again, which writes the same rows of the caches."""
+    """Return the error with the tensor that held the first NaN. The run is repeated for it, and writes equal cache rows."""
     source = compiled.first_nan({"ids": ids}, dims={"p": past, "m": 1}, session=session)
     if source is None:
         return error
@@ -240,7 +239,7 @@ def _with_source(error: SamplingError, compiled: CompiledGraph, session: Session
 
 
 def checked_token(outputs: Mapping[str, np.ndarray]) -> int:
-    """The last position's token. Raises SamplingError when its logit is NaN or infinite: the model is wrong."""
+    """Return the last position's token. Raises SamplingError when its logit is NaN or infinite: the model is wrong."""
     logit, token = float(outputs["logit"][-1]), int(outputs["token"][-1])
     if not math.isfinite(logit):
         raise SamplingError(f"the largest logit, of token {token}, is {logit}",
@@ -252,10 +251,10 @@ def checked_token(outputs: Mapping[str, np.ndarray]) -> int:
 def generate(compiled: CompiledGraph, prompt: Sequence[int], tokens: int, *, session: Session | None = None,
              sampling: Sampling | Sampler | None = None, stop: Sequence[int] = (),
              on_token: Callable[[int], None] | None = None, log_probabilities: bool = False) -> Generation:
-    """Run `stream` to its end, on a session of its own or, going on with its conversation, on the given one; on_token is called
-    with each id; log_probabilities: record them, too. Calls of several threads on one session wait for each other, each for the
-    whole of the other. Raises ArgumentError, what `stream` raises, and RunError where a stream is open on the session or `on_token`
-    asks for more of it."""
+    """Generate up to `tokens` ids by `stream`, on a new session or, continuing its conversation, on the given one. on_token: called
+    with each id. log_probabilities: record these too. Calls of several threads on one session run one after the other, each to its
+    end. Raises ArgumentError, the errors of `stream`, and RunError where a stream is open on the session or `on_token` requests
+    more of it."""
     function("on_token", on_token, "the id of a token")
     cache_length(compiled)
     whole("tokens", tokens, 0)

@@ -1,7 +1,7 @@
-"""sampling: the next token from one row of logits — the largest, or a draw from the likeliest.
+"""sampling: picks the next token from one row of logits: the largest logit, or a draw from the likeliest tokens.
 
 Order, as in transformers: penalise the tokens of the context, divide by the temperature, keep the top k, keep the smallest
-set that holds probability p, keep what is at least min p as likely as the likeliest, draw.
+set that holds probability p, keep tokens at least min p times as likely as the likeliest, draw.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tensor_graphs.frontends.errors import SamplingError
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Settings by which a token is picked. temperature: 0 = always the largest logit; top_k: 0 = all; top_p: 1 = all; seed: of the
-    draws; min_p: share of the largest probability that a token needs, 0 = all; repetition_penalty: logits of tokens that are in
-    the context are divided by it where positive, multiplied where negative (Keskar et al., CTRL, 2019); 1 = none.
+    """Settings by which a token is picked. temperature: 0 = always the largest logit. top_k: 0 = all. top_p: 1 = all. seed: of the
+    draws. min_p: share of the largest probability that a token needs, 0 = all. repetition_penalty: logits of tokens that are in the
+    context are divided by it where positive, multiplied where negative (Keskar et al., CTRL, 2019); 1 = none.
 
     Raises SamplingError when a value is out of range.
     """
@@ -58,22 +58,22 @@ class Sampling:
 
     @property
     def needs_logits(self) -> bool:
-        """True where a graph that gives the likeliest token only is not enough."""
+        """True where a graph that outputs only the likeliest token is not sufficient."""
         return not self.greedy or self.repetition_penalty != 1
 
 
 class Sampler:
-    """Picks tokens, one row of logits after the other; the same settings and rows give the same tokens."""
+    """A picker of tokens, one per row of logits; equal settings and rows give equal tokens."""
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
         self._generator = np.random.Generator(np.random.Philox(sampling.seed))
 
     def pick(self, logits: np.ndarray[Any, Any] | Sequence[float], context: Sequence[int] = ()) -> int:
-        """The id of the next token, from logits[vocabulary] of any float dtype. context: ids that came before, for the penalty.
+        """Return the id of the next token, from logits[vocabulary] of any float dtype. context: preceding ids, for the penalty.
 
-        Greedy takes the first of equal largest ones. A logit of −inf is never picked.
-        Raises SamplingError: not one row, a NaN or +inf (the model is wrong), nothing but −inf.
+        Greedy sampling takes the first of equal largest logits. A logit of −inf is never picked. Raises SamplingError for logits of
+        another rank, with a NaN or +inf (the model is wrong), or with −inf only.
         """
         row = penalised(_checked(logits), context, self.sampling.repetition_penalty)
         if self.sampling.greedy:
@@ -85,7 +85,7 @@ class Sampler:
 
 
 def penalised(row: np.ndarray[Any, Any], context: Sequence[int], penalty: float) -> np.ndarray[Any, Any]:
-    """logits[vocabulary] with those of the context's tokens made less likely, each once; the row itself without a penalty."""
+    """Return logits[vocabulary] with each token of the context penalised once; the row itself without a penalty."""
     if penalty == 1 or not context:
         return row
     out, seen = row.astype(np.float64), np.unique(np.asarray(context, dtype=np.int64))
@@ -94,7 +94,7 @@ def penalised(row: np.ndarray[Any, Any], context: Sequence[int], penalty: float)
 
 
 def log_probability(logits: np.ndarray[Any, Any] | Sequence[float], token: int) -> float:
-    """Natural logarithm of the probability that the model itself gives a token: before temperature, penalty and cuts."""
+    """Return the natural logarithm of the probability that the model gives a token: before temperature, penalty and cuts."""
     row = _checked(logits).astype(np.float64)
     return float(row[token] - row.max() - np.log(np.exp(row - row.max()).sum()))
 
@@ -102,7 +102,7 @@ def log_probability(logits: np.ndarray[Any, Any] | Sequence[float], token: int) 
 def candidates(
     logits: np.ndarray[Any, Any] | Sequence[float], sampling: Sampling
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """(ids i64[c], probabilities f64[c]) of the tokens that may be drawn, likeliest first; probabilities sum to 1.
+    """Return (ids i64[c], probabilities f64[c]) of the tokens that may be drawn, likeliest first; probabilities sum to 1.
 
     Equal logits are taken in the order of their ids. Raises SamplingError as `Sampler.pick` does.
     """
@@ -134,7 +134,7 @@ def candidates(
 
 
 def _largest(row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-    """Indices of the `count` largest values, in falling order, equal values by rising index."""
+    """Return the indices of the `count` largest values, in falling order, equal values by rising index."""
     if count < row.size:
         least = np.partition(row, row.size - count)[row.size - count]
         above = np.flatnonzero(row > least)

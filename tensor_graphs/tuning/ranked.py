@@ -1,8 +1,8 @@
-"""ranked: a space in which a strategy proposes many schedules, and only those that a cost model ranks first are compiled and timed.
+"""ranked: a search space in which only the schedules that a cost model ranks first are compiled and timed.
 
-A strategy sees measured scores where there are some, else predicted ones. After every POOL new proposals, or where a strategy names
-nothing new, the FEW that may be the fastest are measured, compiled together. The errors of measured neighbours correct a
-prediction: schedules of one call share what the model does not know of it.
+A strategy gets measured scores where there are some, else predicted ones. After every POOL new proposals, or if the strategy
+proposes nothing new, the FEW schedules that may be the fastest are compiled together and measured. The errors of similar measured
+schedules correct a prediction, as schedules of one signature share what the model does not know about it.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tensor_graphs.costs.schedule_features import features_of_schedule
 from tensor_graphs.tuning.space import Measured, Space
 
 POOL, FEW, ANY = 32, 6, 2
-"""new proposals after which some are measured; how many of the best by prediction, and how many at random, as a model may be wrong
-"""
+"""new proposals that trigger a measurement; schedules then measured, the best by prediction and (as models may be wrong) at
+random"""
 
 IN_VAIN = 8
-"""steps in a row that name nothing new, after which some are measured too"""
+"""consecutive steps without a new proposal that trigger a measurement too"""
 
 BROKEN = 4.0
-"""the score of an unusable schedule, where it corrects predictions"""
+"""the score that stands for an unusable schedule when it corrects predictions"""
 
 OPTIMISM = 0.5
-"""share of the spread of a prediction by which it may be better"""
+"""share of a prediction's spread by which optimistic scores are lower"""
 
 ALIKE = 0.5
-"""weight of a measured schedule per action of difference, relative to the model's 1"""
+"""factor on the weight of a measured schedule for each action by which it differs; the model's weight is 1"""
 
 Predict = Callable[[Schedule], Estimate]
 
 
 def ranked(space: Measured) -> Space:
-    """Return the space, ranked by this machine's model of schedules; itself where none was trained."""
+    """Return the space ranked by this machine's cost model of schedules; the given space where none was trained."""
     model = cost_model.of_machine(cost_model.SCHEDULES)
     if model is None:
         return space
@@ -47,7 +47,7 @@ def ranked(space: Measured) -> Space:
 
 
 class Ranked:
-    """A ranked space. predict: the logarithm of a schedule's score, and its spread."""
+    """A ranked space. predict: returns the logarithm of a schedule's score, and its spread."""
 
     def __init__(self, space: Space, predict: Predict) -> None:
         self.space, self.seed, self.predict = space, space.seed, predict
@@ -78,14 +78,14 @@ class Ranked:
         return [self.found[schedule] if schedule in self.found else self.estimate(schedule)[0] for schedule in schedules]
 
     def better(self, one: Schedule, other: Schedule) -> bool:
-        """Return whether one is faster, in pairs; unmeasured ones are measured first, together with the best proposals."""
+        """Return whether `one` is faster than `other` in pairs; unmeasured ones are measured first, with the best proposals."""
         new = [schedule for schedule in dict.fromkeys((one, other)) if schedule not in self.found]
         if new:
             self.measure([*new, *self.best(FEW // 2)])
         return self.space.better(one, other)
 
     def best(self, count: int) -> list[Schedule]:
-        """Return the unmeasured proposals that may be the fastest."""
+        """Return the unmeasured proposals with the best optimistic scores."""
         left = {schedule: self.estimate(schedule)[1] for schedule in self.predicted if schedule not in self.found}
         return sorted(left, key=lambda schedule: left[schedule])[:count]
 
@@ -95,7 +95,7 @@ class Ranked:
         self.found |= zip(several, self.space.scores(several), strict=True)
 
     def estimate(self, schedule: Schedule) -> tuple[float, float]:
-        """Return the expected score, and an optimistic one."""
+        """Return the expected score and an optimistic one."""
         estimate = self.predicted[schedule]
         own = self.actions(schedule)
         weight, off = 1.0, 0.0
@@ -107,7 +107,7 @@ class Ranked:
         return math.exp(middle), math.exp(middle - OPTIMISM * estimate.spread / math.sqrt(weight))
 
     def actions(self, schedule: Schedule) -> frozenset[int]:
-        """Encode actions as numbers, which compare at once."""
+        """Return a schedule's actions encoded as integers, which compare quickly."""
         if schedule not in self.sets:
             self.sets[schedule] = frozenset(self.numbers.setdefault(a, len(self.numbers)) for a in schedule)
         return self.sets[schedule]

@@ -1,5 +1,4 @@
-"""space: the search space of a strategy: the schedules of one signature at some sizes, and their scores, until the time is spent.
-"""
+"""space: the search space of a strategy: the schedules of one signature at given sizes, and their scores, with a time limit."""
 
 from __future__ import annotations
 
@@ -20,27 +19,27 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.tuning.timing import Paired, ScheduleBench, WrongOutputs, compiled
 
 FIRST, MORE, LAST, PLACES = 5, 12, 15, 3
-"""pairs of samples: of every schedule, of one that may be faster than the seed, and of the winner, at each of several places"""
+"""pairs of samples: of every schedule; of one that may beat the seed; of the winner at each place in memory; number of places"""
 
 MAY_BE = 0.97
-"""a score below which a schedule is measured more closely"""
+"""score below which a schedule gets MORE pairs of samples"""
 
 FASTER, WINS = 0.98, 0.7
-"""ratio of the winner's time to the seed's, and the share of pairs that it wins, in samples of their own (one of two hundred equal
-schedules would win 45 of them): else the seed stays"""
+"""requirements on the winner in fresh samples: its time ÷ the seed's is below the first, and its share of pairs won reaches the
+second (one in two hundred equal schedules would win that share of 45 pairs); else the seed stays"""
 
 KEPT = 0.2
-"""of the time, for the last test"""
+"""share of the time reserved for the final test"""
 
 SMALL = 1 << 16
-"""iterations up to which the interpreter runs a program that is cut or lowered differently"""
+"""most iterations of a program that the interpreter checks, if it is cut or lowered differently"""
 
 BAD = float("inf")
-"""the score of a schedule that is not legal, does not compile or computes something else"""
+"""the score of a schedule that is illegal, does not compile or computes a different result"""
 
 
 class TimeIsOver(Exception):
-    """The time of a search is over."""
+    """Signal that the time of a search is over."""
 
 
 class Space(Protocol):
@@ -49,21 +48,21 @@ class Space(Protocol):
     seed: Schedule
 
     def sites(self, schedule: Schedule) -> Sequence[Sequence[Action]]:
-        """Return the other actions of each site."""
+        """Return for each site of a schedule its alternative actions."""
 
     def changed(self, schedule: Schedule, action: Action) -> Schedule:
-        """Return the schedule with this action; itself where that is not legal."""
+        """Return the schedule with this action, or the schedule unchanged where the action is illegal."""
 
     def scores(self, schedules: Sequence[Schedule]) -> list[float]:
-        """Return the scores, measured once each."""
+        """Return the scores; each schedule is measured once."""
 
     def better(self, one: Schedule, other: Schedule) -> bool:
-        """Return whether one is faster than another, in pairs of samples."""
+        """Return whether `one` is faster than `other`, in pairs of samples."""
 
 
 @dataclass(frozen=True)
 class Looked:
-    """A schedule that a search has tried. why: it cannot be used."""
+    """A schedule that a search has tried. samples: None if it is unusable; why: the reason."""
 
     schedule: Schedule
     samples: Paired | None
@@ -75,8 +74,8 @@ class Looked:
 
 
 class Measured:
-    """The space of a signature on this machine. first: pairs of samples of every schedule. Raises what `actions.seed` raises, for
-    what `gen` does not write."""
+    """The space of a signature on this machine, with measured scores. first: pairs of samples of every schedule. Raises the errors
+    of `actions.seed` where `gen` cannot generate the signature."""
 
     def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST) -> None:
         self.signature, self.deadline, self.first = signature, time.perf_counter() + (1.0 - KEPT) * seconds, first
@@ -140,9 +139,9 @@ class Measured:
         return pairs.ratio < FASTER and pairs.wins >= WINS
 
     def winner(self) -> tuple[Schedule, Paired | None]:
-        """Return the best schedule that beats the seed in samples of their own, and these; else the seed. It has to be faster on
-        other operands too, at several places in memory: where arrays lie makes a short kernel some percent faster or slower, and a
-        search fits its operands."""
+        """Return the best schedule that beats the seed in fresh samples, and these samples; else (seed, None). It must also be
+        faster on other operands, at several places in memory: alignment makes a short kernel some percent faster or slower, and a
+        search adapts to its operands."""
         ranked = sorted((looked for looked in self.looked.values() if looked.schedule != self.seed and looked.score < 1.0),
                         key=lambda looked: looked.score)[:3]
         benches = self.elsewhere() if ranked else []
@@ -154,11 +153,11 @@ class Measured:
         return self.seed, None
 
     def elsewhere(self) -> list[ScheduleBench]:
-        """Return operands at other places in memory, held together so that no two share a place."""
+        """Return benches with operands at PLACES other addresses, all alive, so that no two share memory."""
         return [ScheduleBench(self.signature, self.dims) for _ in range(PLACES)]
 
     def beside_seed(self, schedule: Schedule, benches: Sequence[ScheduleBench], rounds: int) -> list[Paired]:
-        """Return samples of a schedule and of the seed at each place."""
+        """Return interleaved samples of a schedule and of the seed on each bench."""
         own, its = self.programs[schedule], self.programs[self.seed]
         return [bench.pairs(bench.load(own), bench.load(its), rounds) for bench in benches]
 
@@ -177,7 +176,7 @@ class Measured:
         return Looked(schedule, pairs)
 
     def _interpreted(self, schedule: Schedule) -> None:
-        """Interpret small programs, lowered or cut differently. Raises WrongOutputs where the result differs."""
+        """Check a small program that is lowered or cut differently with the interpreter. Raises WrongOutputs if it differs."""
         program, seed = self.programs[schedule], self.programs[self.seed]
         if _structure(schedule) == _structure(self.seed) or self._turns(seed) > SMALL or self._turns(program) > SMALL:
             return

@@ -1,6 +1,7 @@
-"""strategies: ways to search a space of schedules until its time is spent; all see the same interface (space.py) and store nothing.
+"""strategies: search strategies for spaces of schedules. All use the interface in space.py, run until time is over and store
+nothing.
 
-A strategy may propose any schedule: its measurements are in the space, and the winner is tested against the seed again.
+A strategy may propose any schedule. The space keeps the measurements, and its winner is tested against the seed again.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from tensor_graphs.tuning.space import Space, TimeIsOver
 Strategy = Callable[[Space, random.Random], None]
 
 MOST_CHANGES = 4
-"""actions by which a random schedule differs from the seed at most"""
+"""most actions by which a random schedule differs from the seed"""
 
 IN_VAIN = 200
-"""steps in a row that name no new schedule, after which a space counts as exhausted"""
+"""consecutive steps without a new schedule after which a space counts as exhausted"""
 
 
 def descent(space: Space, rng: random.Random) -> None:
-    """Search one site after the other: take the best of its actions where it is faster in pairs, else two random changes."""
+    """Search site by site: take a site's best action if it wins in pairs; where no site improves, change two at random."""
     best = space.seed
     at = best
     while True:
@@ -46,13 +47,13 @@ def descent(space: Space, rng: random.Random) -> None:
 
 
 def at_random(space: Space, rng: random.Random, together: int = 4) -> None:
-    """Try schedules that differ from the seed by a few actions."""
+    """Try random schedules that differ from the seed by a few actions."""
     while True:
         space.scores([_walked(space, space.seed, rng, rng.randint(1, MOST_CHANGES)) for _ in range(together)])
 
 
 def beam(space: Space, rng: random.Random, width: int = 4, neighbours: int = 4) -> None:
-    """Repeat: the best few, some neighbours of each of them, the best few of all these."""
+    """Repeat: keep the best few of the schedules held before and some random neighbours of each."""
     held = [space.seed]
     while True:
         near = [_walked(space, s, rng, 1) for s in held for _ in range(neighbours)]
@@ -62,7 +63,7 @@ def beam(space: Space, rng: random.Random, width: int = 4, neighbours: int = 4) 
 
 
 def evolution(space: Space, rng: random.Random, size: int = 8) -> None:
-    """Evolve a population: the better of two at random is a parent, children take actions of either and one more; the worst go."""
+    """Evolve a population: a parent wins against a random rival, a child mixes two and has one change, the worst go."""
     population = list(dict.fromkeys([space.seed, *(_walked(space, space.seed, rng, 2) for _ in range(size - 1))]))
     while True:
         parents = [_better_of_two(space, population, rng) for _ in range(size // 2 * 2)]
@@ -80,7 +81,7 @@ def _better_of_two(space: Space, population: Sequence[Schedule], rng: random.Ran
 
 @dataclass
 class _Node:
-    """Decisions on the first sites. reward: the sum over visits."""
+    """A node of the search tree, with decisions for the first `depth` sites. reward: the sum over visits."""
 
     schedule: Schedule
     depth: int
@@ -91,7 +92,7 @@ class _Node:
 
 
 def tree_search(space: Space, rng: random.Random, curiosity: float = 0.1) -> None:
-    """Search by Monte-Carlo tree search: site by site, the child with the largest bound (UCT), the rest at random."""
+    """Search by Monte-Carlo tree search: at each site the child with the largest bound (UCT), then random changes."""
     root = _Node(space.seed, 0)
     while True:
         path = [root]
@@ -121,24 +122,24 @@ def tree_search(space: Space, rng: random.Random, curiosity: float = 0.1) -> Non
 
 STRATEGIES: Mapping[str, Strategy] = {
     "descent": descent, "beam": beam, "evolution": evolution, "tree": tree_search, "random": at_random}
-"""the built-in ones; the first is the default"""
+"""the built-in strategies; the first is the default"""
 
 _registered: dict[str, Strategy] = {}
-"""those of users"""
+"""user-registered strategies"""
 
 
 def known() -> dict[str, Strategy]:
-    """Return the strategies by name, those of users too."""
+    """Return the built-in and the user-registered strategies by name."""
     return {**STRATEGIES, **_registered}
 
 
 class StrategyError(TensorGraphsError):
-    """A search strategy of a user that cannot be registered, or that raised."""
+    """A user-registered strategy that cannot be registered, or that raised."""
 
 
 def register(name: str) -> Callable[[Strategy], Strategy]:
     """Decorator: register a search strategy, a function of (space, rng), under a name for `tg profile --strategy NAME`. A second
-    function of the same name replaces the first. Raises StrategyError.
+    function under that name replaces the first. Raises StrategyError.
 
     >>> @register("one step")
     ... def one_step(space, rng):
@@ -163,8 +164,8 @@ def register(name: str) -> Callable[[Strategy], Strategy]:
 
 
 def walk(space: Space, strategy: str, rng: random.Random) -> None:
-    """Run a strategy until the time of its space is spent, or it names nothing new any more. Raises StrategyError where a
-    strategy of a user raises."""
+    """Run a strategy until its space has no time left or the strategy proposes nothing new. Raises StrategyError where a
+    user-registered strategy raises."""
     try:
         known()[strategy](_Bored(space), rng)
     except TimeIsOver:
@@ -177,7 +178,7 @@ def walk(space: Space, strategy: str, rng: random.Random) -> None:
 
 
 class _Bored:
-    """A space that raises TimeIsOver once a strategy has repeated known schedules too often in a row."""
+    """A space that raises TimeIsOver after too many consecutive steps without a new schedule."""
 
     def __init__(self, space: Space) -> None:
         self.space, self.seed = space, space.seed
@@ -203,7 +204,7 @@ class _Bored:
 
 
 def _walked(space: Space, schedule: Schedule, rng: random.Random, steps: int) -> Schedule:
-    """Return the schedule after this many random actions."""
+    """Return the schedule after `steps` random actions."""
     for _ in range(steps):
         sites = space.sites(schedule)
         if sites:
@@ -212,7 +213,7 @@ def _walked(space: Space, schedule: Schedule, rng: random.Random, steps: int) ->
 
 
 def _crossed(space: Space, one: Schedule, other: Schedule, rng: random.Random) -> Schedule:
-    """Return one with about half of the actions in which another differs."""
+    """Return `one` with about half of the actions in which `other` differs from it."""
     for action in other:
         if action not in one and rng.random() < 0.5:
             one = space.changed(one, action)

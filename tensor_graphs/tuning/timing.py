@@ -1,7 +1,7 @@
-"""timing: schedules of one signature, timed interleaved with the seed in this process.
+"""timing: time schedules of one signature in this process, interleaved with the seed.
 
-Code of our own generator is trusted: candidates share this process and its pool, and are compared with the seed's outputs before
-they are timed. The judge compares the winner with the oracle, in a process of its own, before it is chosen (tune.py).
+Code from the package's own generator is trusted: candidates run in this process and its thread pool, and are compared with the
+seed's outputs before timing. The judge compares the winner with the oracle in a separate process before it is chosen (tune.py).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.measure.points.inputs import make_inputs
 
 COLD_BYTES, MOST_SETS = 32 << 20, 8
-"""operands lie at another place in each run, until this many bytes were read: the last used are not in the nearest cache"""
+"""bytes of distinct operands through which runs rotate, and the most sets of them: a run's operands have left the nearest cache"""
 
 LEAST_SECONDS = 2e-4
-"""of a sample: shorter runs are repeated"""
+"""least duration of a sample; shorter runs are repeated"""
 
 HALF_LIMIT, NARROW_LIMIT, WIDE_LIMIT = 2e-2, 1e-4, 1e-10
-"""deviation of a schedule's outputs from the seed's, relative to the largest of them: sums are taken in another order"""
+"""largest deviation of a schedule's outputs from the seed's, by dtype width, relative to the largest output: sums change order"""
 
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -42,26 +42,26 @@ class Paired:
 
     @staticmethod
     def joined(several: Sequence[Paired]) -> Paired:
-        """Return all of their pairs."""
+        """Return the pairs of several objects as one."""
         return Paired(tuple(s for paired in several for s in paired.own), tuple(s for paired in several for s in paired.seed))
 
     @property
     def ratio(self) -> float:
-        """Ratio of the times of the schedule and the seed: of the medians over pairs, as a slow moment changes these little."""
+        """Ratio of the schedule's time to the seed's: the median over pairs, which a slow moment affects little."""
         return float(np.median(np.asarray(self.own) / np.asarray(self.seed)))
 
     @property
     def wins(self) -> float:
-        """Share of pairs in which it was faster."""
+        """Share of pairs in which the schedule was faster."""
         return float(np.mean(np.asarray(self.own) < np.asarray(self.seed)))
 
 
 class WrongOutputs(Exception):
-    """Error: a schedule computes something else than the seed."""
+    """Error: a schedule's results differ from the seed's."""
 
 
 class ScheduleBench:
-    """Operands of a signature at some sizes, and programs called on them."""
+    """Operands of a signature at given sizes, on which programs are called and timed."""
 
     def __init__(self, signature: Signature, binding: Mapping[str, int]) -> None:
         self.native = library.load()
@@ -79,7 +79,7 @@ class ScheduleBench:
         self.turn = 0
 
     def load(self, program: StageProgram) -> Callable[[], None]:
-        """Return a call of a compiled program, on other operands each time."""
+        """Return a function that calls a compiled program, on the next set of operands each time."""
         code = libraries.code_of(program)
         function = _CALL(self.native.address(code.symbol, str(code.path)))
         ints = (ctypes.c_int64 * max(1, len(program.dims)))(*(self.ints[str(s)] for s in program.dims))
@@ -92,7 +92,7 @@ class ScheduleBench:
         return run
 
     def compare(self, run: Callable[[], None]) -> None:
-        """Raise WrongOutputs where a call's result differs from that of the first call that was compared."""
+        """Raise WrongOutputs where a call's results differ from those of the first call compared."""
         outs = self.sets[(self.turn + 1) % len(self.sets)][0]
         for out in outs:
             out.reshape(-1).view(np.uint8)[:] = 0xA5                  # a number alone has no bytes to view
@@ -108,7 +108,7 @@ class ScheduleBench:
                 raise WrongOutputs(f"it is off the rules' schedule by {np.nanmax(np.abs(out - ref)):.2g}")
 
     def pairs(self, run: Callable[[], None], seed: Callable[[], None], rounds: int) -> Paired:
-        """Return samples of both, interleaved, in another order each time."""
+        """Return interleaved samples of both functions; the order within pairs alternates."""
         repeats = self.repeats(seed)
         own, its = list[float](), list[float]()
         for i in range(rounds):
@@ -121,7 +121,7 @@ class ScheduleBench:
         return Paired(tuple(own), tuple(its))
 
     def repeats(self, run: Callable[[], None]) -> int:
-        """Runs in a sample."""
+        """Return the number of runs in a sample."""
         run()
         begun = time.perf_counter()
         run()
@@ -129,5 +129,5 @@ class ScheduleBench:
 
 
 def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
-    """Compile programs together; return for each None, or why there is no code of it."""
+    """Compile programs together; return for each None, or why it cannot be compiled."""
     return libraries.compiled(programs)

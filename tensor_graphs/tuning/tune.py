@@ -1,7 +1,7 @@
-"""tune: search a schedule for one signature at some sizes, store what was tried, have the winner judged, and make it a kernel.
+"""tune: search a schedule for one signature at given sizes, store all trials, have the winner judged, and make it a kernel.
 
-Tried schedules are traces of the kind `search`, which no choice reads. The winner is judged and timed like any kernel, interleaved
-with the rules' one, and is chosen where those rows favour it.
+Trials are stored as traces of the kind `search`, which no choice reads. The winner is judged and timed like any kernel, interleaved
+with the rules' kernel, and chosen where those rows favour it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tensor_graphs.tuning.strategies import STRATEGIES, StrategyError, walk
 log = logging.getLogger(__name__)
 
 LOOPS = "gen.loops"
-"""the kernel whose loops the rules arrange: the seed of every search"""
+"""the kernel with the rules' schedule: the seed of every search"""
 
 JUDGED = 1.2
-"""seconds of timed runs of the winner, and of the seed: several processes each"""
+"""seconds of timed runs of the winner, and of the seed, over several processes each"""
 
 
 def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds: float, *, strategy: str = next(iter(STRATEGIES)),
          seed: int = 0) -> TunedPart:
-    """Search for this many seconds and return the result; judging its winner comes on top. Raises NotLowered where `gen` writes no
-    loops, and StrategyError."""
+    """Search for this many seconds and return the result; judging its winner takes extra time. Raises NotLowered where `gen`
+    generates no loops, and StrategyError."""
     started = time.perf_counter()
     threads = library.load().threads()
     library.set_threads(judge.threads or 0)
@@ -68,7 +68,7 @@ def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds
 
 def store(database: Database, signature: Signature, binding: Mapping[str, int], space: Measured, strategy: str, seed: int,
           threads: int | None = None) -> None:
-    """File all that was tried, except the seed."""
+    """Store all trials except the seed."""
     database.ensure_graph(graph_record(signature))
     database.add_traces(_trace(signature, binding, looked, strategy, seed, threads) for looked in space.looked.values()
                         if looked.schedule != space.seed)

@@ -1,4 +1,4 @@
-"""charts: pictures with two logarithmic axes, as plain SVG written here: pareto.py and roofline_chart.py draw on it."""
+"""charts: pictures with two logarithmic axes as plain SVG, used by pareto.py and roofline_chart.py."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ WIDTH, HEIGHT = 860, 560
 LEFT, RIGHT, TOP, BOTTOM = 96, 30, 56, 70
 
 APART = 26
-"""pixels between two labels, at least: of closer points the first is labelled"""
+"""Least distance in pixels between two labels: of closer points only the first is labelled."""
 
 Ticks = Sequence[tuple[float, str]]
-"""pixels along an axis, and their labels"""
+"""(pixels along an axis, label) of each tick."""
 
 
 def opened(title: str, note: str) -> list[str]:
@@ -29,7 +29,7 @@ def closed(lines: Sequence[str]) -> str:
 
 
 def frame(x_ticks: Ticks, y_ticks: Ticks, x_label: str, y_label: str) -> list[str]:
-    """Draw both axes: a grid at the ticks, given in pixels, their labels, and the axes' names."""
+    """Return lines of SVG for both axes: a grid at the ticks, given in pixels, their labels, and the axes' names."""
     out = []
     for at, label in x_ticks:
         out += [line(at, TOP, at, HEIGHT - BOTTOM, "#ddd"), text(at, HEIGHT - BOTTOM + 20, label, anchor="middle")]
@@ -43,7 +43,7 @@ def frame(x_ticks: Ticks, y_ticks: Ticks, x_label: str, y_label: str) -> list[st
 
 
 class Circles:
-    """Circles, each with a title, and labels that do not overlap."""
+    """SVG lines of circles, each with a title, and labels that do not overlap."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -60,7 +60,7 @@ class Circles:
 
 
 def axis(values: Sequence[float], start: float, end: float) -> tuple[Callable[[float], float], list[float]]:
-    """Return (value -> pixel, on a logarithmic scale; positions of ticks: decades, and 2 and 5 of each where that leaves few)."""
+    """Return (value -> pixel, on a logarithmic scale; values of the ticks: decades, and 2 and 5 of each if those are few)."""
     low, high = (min(values), max(values)) if values else (1.0, 10.0)
     low, high = low / 1.25, high * 1.25
     span = math.log10(high / low)

@@ -1,6 +1,6 @@
-"""compare: two plans of one graph, step by step: the differences, the reasons for them, and their costs.
+"""compare: compares two plans of one graph, step by step: the differences, the reasons for them, and their costs.
 
-In: plans that were chosen, or pinned and run again.  Out: for each range of sizes that a path of each serves, the steps that
+In: plans that were chosen, or pinned and run again. Out: for each range of sizes that one path of each plan serves, the steps that
 differ, with the difference in time; then errors and memory. The differences of the steps add up to that of the paths.
 """
 
@@ -20,13 +20,13 @@ from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant
 BESIDE, NO_STEP = "beside the steps: copies, and what parts take as a whole", "no step of its own"
 
 LONGEST = 100
-"""characters of a reason, or of what a step computes, on the screen"""
+"""Characters of a reason, or of the description of a step, on the screen."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """Way in which one of the plans computes a part. seconds: of all its calls; none of a part that is rewritten, whose steps
-    count. why_not: why it has not the other plan's way ("" where that has nothing)."""
+    """The choice of one plan for an op. seconds: of all its calls; 0 where the op is expanded, as its steps count. why_not: the
+    reason why the other plan's choice was not taken ("" where that plan does not compute the op)."""
 
     way: str
     calls: int
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Difference:
-    """A part that is computed differently; a side is None where its path does not reach the part."""
+    """An op that the plans compute differently; a side is None where its path does not reach the op."""
 
     what: str
     a: Side | None
@@ -52,13 +52,13 @@ class Difference:
 
     @property
     def seconds(self) -> float:
-        """Additional seconds of B."""
+        """Seconds that B takes longer than A."""
         return (self.b.seconds if self.b else 0.0) - (self.a.seconds if self.a else 0.0)
 
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes that one path of each plan serves. same: steps that are alike."""
+    """Sizes that one path of each plan serves. same: number of steps that are alike."""
 
     cell: Cell
     a: Variant
@@ -149,10 +149,10 @@ class Comparison:
 
 def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second"), sizes: Mapping[str, int] | None = None,
             costed: Callable[[Plan, Mapping[str, int]], Plan] | None = None) -> Comparison:
-    """Compare two plans of one graph. sizes: at which memory is compared (default: the largest); a range that serves them comes
-    first. priced: a plan with the same choices and its costs at these sizes, for ranges in which the two were costed at different
-    sizes; without it their times are not compared. Raises GraphError for plans of different graphs, PlanError for a size outside of
-    its dim's range."""
+    """Return a comparison of two plans of one graph. sizes: at which memory is compared (default: the largest); ranges that contain
+    them come first. costed: returns a plan with equal choices and its costs at given sizes, for ranges in which the two were costed
+    at different sizes; without it their times are not compared there. Raises GraphError for plans of different graphs, PlanError
+    for a size outside of its dim's range."""
     if a.pin.written != b.pin.written and a.graph != b.graph:
         raise GraphError(f"these are plans of different graphs, {a.pin.written[:12]} and {b.pin.written[:12]}",
                          fix="two plans of one graph")
@@ -170,7 +170,7 @@ def compare(a: Plan, b: Plan, names: tuple[str, str] = ("the first", "the second
 
 
 def _within(cell: Cell, *priced_at: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes of a cell: those of one of the plans where they lie in it, else its lowest."""
+    """Return sizes in a cell: those at which one of the plans was costed, if the cell has them, else its lowest."""
     lowest = {**priced_at[0], **{name: low for name, low, _ in cell.ranges}}
     return dict(next((at for at in priced_at if cell.holds(at)), lowest))
 
@@ -193,7 +193,7 @@ def _range(cell: Cell, v: Variant, a: Plan, w: Variant, b: Plan) -> Range:
 
 
 def _is_rewritten(d: Difference) -> bool:
-    """Return whether one of the plans has steps in place of this part, which are differences too: their cause comes first."""
+    """Return True if one of the plans expands the op. Its steps are listed as differences too, after their cause."""
     return any(s is not None and is_way_on(s.way) for s in (d.a, d.b))
 
 
@@ -215,7 +215,7 @@ def _side(e: Evidence | None, other: Evidence | None, plan: Plan, mine: Variant,
 
 
 def _why_not(name: str, e: Evidence, backends: Sequence[str]) -> str:
-    """Return why a plan computes a part as it does, and not in the way of this name."""
+    """Return the reason why a plan did not choose the kernel, recipe or definition of this name for an op."""
     refused = dict(e.refused).get(name)
     if refused is not None:
         return refused

@@ -1,11 +1,11 @@
-"""diagram: a graph, or a plan of one, as boxes and arrows in the language of Graphviz; equal layers are one, with their number.
+"""diagram: draws a graph or a plan as boxes and arrows in Graphviz's language; equal layers are drawn once, with their number.
 
     text = of_graph(graph, "softmax.tg")            # the language DOT
     text = of_plan(plan, {"n": 1}, "softmax.tg")    # the steps of the variant for these sizes
     svg = laid_out(text)                            # by Graphviz's program `dot`
 
-A box is an op that is no view, or an instruction. Views are part of the arrows; parameters and states are lines in the boxes that
-read them. In a plan a box has the colour of its backend, the border of its device, and a height and border width by its share of
+A box is an op that is no view, or an instruction. Views are part of the arrows. Parameters and states are lines in the boxes that
+read them. In a plan the colour of a box shows its backend and the border its device; height and border width show its share of
 the time.
 """
 
@@ -30,33 +30,33 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.views.repeats import Item, folded, shown_for, stands_for
 
 COLOURS = ("#cfe3f7", "#fbe0c3", "#d6efd0", "#f6d3dc", "#e3d9f2", "#f5efb8", "#d0eeec", "#e6dfd5")
-"""of backends, in the order of their names"""
+"""Colours of backends, in the order of their names."""
 
 BORDERS = ("#555555", "#c0392b", "#1f6fb2", "#2e8b57", "#8e44ad")
-"""of devices, the host first"""
+"""Border colours of devices, the host first."""
 
 LEAF = "#ffffff"
 
 HEIGHT, TALLER = 0.6, 3.0
-"""inches of a box without a time, and those added for all of the time"""
+"""Height in inches of a box without a time; inches added for a box with all of the time."""
 
 THICKER = 7.0
-"""points added to the border of a box with all of the time"""
+"""Points added to the border of a box with all of the time."""
 
 MOST_LINES, LONGEST = 6, 80
-"""lines of the operands of a box, and characters of one"""
+"""Most lines on the operands of a box, and most characters of one line."""
 
 LAYOUT_SECONDS = 120
 
 
 class DiagramError(TensorGraphsError):
-    """A diagram that cannot be placed: Graphviz is missing, or it failed."""
+    """A diagram that cannot be laid out: Graphviz is missing, or it failed."""
 
 
 @dataclass(frozen=True)
 class Box:
-    """One step. kind: equal for the same step of another layer. reads: numbers of the boxes before it that it reads. group: of its
-    colour. leaf: an input or an output. seconds: of one call, None where that is not known; measured: or estimated."""
+    """One step. kind: equal for corresponding steps of equal layers. reads: numbers of the earlier boxes that it reads. group:
+    decides its colour. leaf: True for an input or output. seconds: of one call, None if unknown; measured: False if estimated."""
 
     title: str
     kind: Hashable
@@ -71,7 +71,7 @@ class Box:
 
 @dataclass
 class Boxes:
-    """All boxes of a picture, operands first. grouped: the meaning of `Box.group`, for the legend."""
+    """All boxes of a picture, operands first. grouped: meaning of `Box.group`, for the legend."""
 
     grouped: str
     made: list[Box] = field(default_factory=list)
@@ -84,7 +84,7 @@ class Boxes:
 # ---- a graph ---------------------------------------------------------------------------------------------------------
 
 def of_graph(graph: Graph, title: str) -> str:
-    """Draw the ops of a graph as they are written. title: of the picture. Returns text in DOT."""
+    """Return a drawing of a graph's ops as they are written, in DOT. title: of the picture."""
     boxes, at = Boxes("op"), dict[Node, int]()
     updated: dict[Node, list[str]] = {}
     for name, node in graph.updates.items():
@@ -106,7 +106,7 @@ def of_graph(graph: Graph, title: str) -> str:
 
 
 def _made_by(node: Node) -> Node:
-    """Return the node that a value is a view of."""
+    """Return the node that a chain of views starts from."""
     while node.op.facts.view:
         node = node.inputs[0]
     return node
@@ -115,7 +115,7 @@ def _made_by(node: Node) -> Node:
 # ---- a plan ----------------------------------------------------------------------------------------------------------
 
 def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
-    """Draw the instructions of the variant that serves these sizes (default: those it was costed at). Returns text in DOT."""
+    """Return a drawing, in DOT, of the instructions of the variant that serves these sizes (default: those it was costed at)."""
     v = plan.variant({**plan.variants[0].at, **sizes})
     costed = ", ".join(f"{name}={size}" for name, size in v.at.items())
     serves = f" for {v.cell}" if v.cell.ranges else ""
@@ -148,7 +148,7 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
 
 
 NAMED = {"parameter": "parameter", "state": "state", "bound": "made of parameters:"}
-"""kinds of buffers that a box names, in words"""
+"""Kinds of buffers that a box names -> the words for them."""
 
 
 def _type_of(program: Program, name: str) -> str:
@@ -156,7 +156,7 @@ def _type_of(program: Program, name: str) -> str:
 
 
 def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> int | None:
-    """Return the box that wrote a value: the value itself, or what its memory held before it was overwritten."""
+    """Return the box that wrote a value, or else the box that wrote the memory that the value is in."""
     return writers.get(operand.buffer, writers.get(program.home(operand.buffer)))
 
 
@@ -178,7 +178,7 @@ def _text(boxes: Boxes, title: str) -> str:
            "  node [shape=box, style=filled, fontname=Helvetica, fontsize=10, margin=\"0.12,0.05\", height=0.3];",
            "  edge [arrowsize=0.6, color=\"#777777\"];"]
     out += _clusters(items, lambda i: _box(i, alike[i], many[i], total, colours, borders), 1, [0])
-    arrows: dict[tuple[int, int], bool] = {}                        # whether it leads to the next of several
+    arrows: dict[tuple[int, int], bool] = {}                        # True: to the next of several equal layers
     for k, b in enumerate(ordered):
         for read in b.reads:
             ends = shown[read], shown[k]
@@ -190,8 +190,8 @@ def _text(boxes: Boxes, title: str) -> str:
 
 
 def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
-    """Return the same boxes, those first that neither are on the longest chain nor read from it: tables of positions and masks
-    would make the first layer that reads them unlike all others."""
+    """Return the boxes reordered: first those that are neither on the longest chain nor read from it. Otherwise tables of positions
+    and masks would make the first layer that reads them unlike all other layers."""
     depth: list[int] = []
     for b in all_boxes:
         depth.append(1 + max((depth[r] for r in b.reads), default=0))
@@ -211,7 +211,7 @@ def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
 
 
 def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, count: list[int]) -> list[str]:
-    """Return the boxes as lines of text; those of a Repeat in a frame with their number. count: frames so far."""
+    """Return the boxes as lines of DOT; those of a Repeat in a frame with its number. count: number of frames so far."""
     out, space = [], "  " * depth
     for item in items:
         if isinstance(item, int):
@@ -225,7 +225,7 @@ def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, coun
 
 
 def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> str:
-    """Return one line of text. alike: all boxes that it stands for, `many` of them."""
+    """Return one line of DOT for a box. alike: all boxes that it is drawn for; many: their number."""
     b = alike[0]
     lines = [in_common([box.lines[i] for box in alike if i < len(box.lines)])[:LONGEST] for i in range(len(b.lines))]
     if len(lines) > MOST_LINES:
@@ -247,7 +247,7 @@ def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Ma
 
 
 def in_common(names: Sequence[str]) -> str:
-    """Merge names that differ in their numbers, with a star for each such number; of others return the first.
+    """Return names that differ in numbers only as one name, with a star for each such number; else the first name and an ellipsis.
 
     >>> in_common(["layers.0.w f32[8]", "layers.1.w f32[8]"]), in_common(["a", "b"])
     ('layers.*.w f32[8]', 'a, …')
@@ -259,7 +259,7 @@ def in_common(names: Sequence[str]) -> str:
 
 
 def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, estimated: bool) -> str:
-    """Return a table of colours, borders and lines in a corner."""
+    """Return a table that explains colours, borders and lines, in DOT."""
     rows = [f'<tr><td bgcolor="{colour}">{grouped} {escape(name)}</td></tr>' for name, colour in colours.items()]
     if len(borders) > 1:
         rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
@@ -292,7 +292,7 @@ def placer() -> str:
 
 
 def laid_out(text: str) -> str:
-    """Lay out text in the language DOT as an SVG document. Raises DiagramError."""
+    """Return the diagram in a DOT text, laid out as an SVG document. Raises DiagramError."""
     try:
         done = subprocess.run([placer(), "-Tsvg"], input=text, capture_output=True, encoding="utf-8", timeout=LAYOUT_SECONDS,
                               check=False)

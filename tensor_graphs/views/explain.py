@@ -1,4 +1,4 @@
-"""explain: what was chosen and why, on one screen or as data."""
+"""explain: the choices in a plan and the reasons for them, on one screen or as data."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tensor_graphs.paths.plan_text import added_up, at_once, beyond, dearest_ste
 from tensor_graphs.views.compare import compare
 
 MOST_STEPS = 9
-"""lines of a recipe's derivation, on the screen"""
+"""Most lines of a recipe's derivation on the screen."""
 
 LONGEST_REASON = 240
-"""characters of the reason for refusing a kernel, on the screen"""
+"""Most characters of the reason for refusing a kernel on the screen."""
 
 
 def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def _variant(v: Variant) -> dict[str, Any]:
 
 
 def _rows(e: Evidence) -> dict[str, Any]:
-    """Return the rows a choice rests on: of its time (with its age now), and of its comparison with the oracle."""
+    """Return the database rows that a choice rests on: for its time (with the age now), and for its comparison with the oracle."""
     if not isinstance(e, Choice):
         return {"trace": None, "measured_at": None, "age_seconds": None, "verdict_trace": None, "rows": 0, "rows_agreeing": 0,
                 "suspect": "", "covered": "", "derivation": []}
@@ -75,20 +75,20 @@ def _rows(e: Evidence) -> dict[str, Any]:
 
 
 def _measured(e: Evidence) -> str:
-    """Return the row that a time rests on, for people; "" where it rests on none."""
+    """Return text that names the database row of a time; "" where it was not measured."""
     row = _rows(e)
     of = f" (of {row['rows']} rows {row['rows_agreeing']} agree)" if row["rows"] > 1 else ""
     return "" if row["trace"] is None else f"measured, trace {row['trace']}{of}, {age(row['age_seconds'])}"
 
 
 def _whole(e: Evidence) -> str:
-    """Return the time of a part as a whole the way that was chosen, and its row."""
+    """Return text on the measured time of a part as a unit in the chosen way, and its row; "" where it was not measured."""
     row = _measured(e)
     return f" | as a whole {e.seconds * 1e6:.1f} µs, {row}" if row else ""
 
 
 def _arranged(v: Variant, name: str) -> list[str]:
-    """Return the actions of a searched schedule that differ from the rules'."""
+    """Return a line with the actions of a searched schedule that differ from the default rules'; none for other kernels."""
     kernel = v.kernels.get(name)
     if kernel is None or not kernel.remade:
         return []
@@ -98,7 +98,7 @@ def _arranged(v: Variant, name: str) -> list[str]:
 
 
 def _derived(v: Variant, e: Evidence) -> list[str]:
-    """Return the rules by which reductions of loops became one pass."""
+    """Return the rules by which reductions in loops were fused into one pass, one per line."""
     kernel, signature = v.kernels.get(e.chosen), v.program.signatures.get(e.signature)
     if kernel is None or kernel.module != backend.__name__ or kernel.op != ANY_OP or signature is None:
         return []
@@ -106,13 +106,13 @@ def _derived(v: Variant, e: Evidence) -> list[str]:
 
 
 def _refused(e: Evidence) -> list[str]:
-    """Return a line for each kernel that may not be used; of a long reason the beginning, `explain_data` has all of it."""
+    """Return a line for each kernel that may not be used. A long reason is cut; `explain_data` has all of it."""
     return [f"{'':17}refused: {name}: {why if len(why) <= LONGEST_REASON else why[:LONGEST_REASON - 1] + '…'}"
             for name, why in e.refused]
 
 
 def age(seconds: float) -> str:
-    """Format for people: 3 days, 5 hours, 12 minutes."""
+    """Return a time in seconds as text for people: 3 days, 5 hours, 12 minutes."""
     for unit, size in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -120,7 +120,7 @@ def age(seconds: float) -> str:
 
 
 def _elsewhere(v: Variant, wanted: Mapping[str, int]) -> str:
-    """Note that a variant was costed at other sizes than the requested ones, and how to have these."""
+    """Return a note if a variant was costed at other sizes than the requested ones, with the way to have it costed at these."""
     other = {n: s for n, s in wanted.items() if v.at.get(n, s) != s}
     sizes = ", ".join(f"{n}={s}" for n, s in other.items())
     return f", not at {sizes} (tg.compile(graph, at={other}) costs it there)" if other else ""
@@ -129,12 +129,12 @@ def _elsewhere(v: Variant, wanted: Mapping[str, int]) -> str:
 @worded
 def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, at: Mapping[str, int] | None = None,
             against: Plan | None = None) -> str:
-    """Return one screen of text: per variant the dearest choices, what each rests on, and the alternatives.
+    """Return one screen of text: for each variant the most expensive choices, the evidence for each, and the alternatives.
 
-    dims: sizes for the memory: `at` unless given, and the largest of what neither names. rows: choices shown of a variant. at:
-    requested sizes: the variant that serves them comes first, and of each other one a line is shown. against: another plan of the
-    graph: only the differences are shown, with their reasons and their costs in time, error and memory (compare.py).
-    Raises GraphError for what is no plan, PlanError for sizes that are none.
+    dims: sizes for the memory: `at` by default, and the largest for dims in neither. rows: number of choices shown per variant. at:
+    requested sizes: the variant that serves them comes first, and all others have one line. against: another plan of the graph:
+    only the differences are shown, with their reasons and their costs in time, error and memory (compare.py). Raises GraphError for
+    an object that is no plan, PlanError for sizes that do not fit.
     """
     _require_plan(plan)
     rows = whole("rows", rows, 1)

@@ -1,7 +1,7 @@
-"""pareto: listed paths as a picture: time against error, both on logarithmic axes; those that no other beats in both are joined.
+"""pareto: a picture of listed paths: time against error, both on logarithmic axes. The paths of the Pareto front are joined by
+lines.
 
-A point's number is its place in the list. An error of 0, and an unmeasured one, have rows of their own, since a logarithm has no
-place for them.
+A point's label is its number in the list. Errors that are 0 or unknown have rows of their own, as a logarithm cannot show them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from tensor_graphs.views import charts
 from tensor_graphs.views.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, axis
 
 ROW = 34
-"""pixels of the row of errors that are unknown, or 0"""
+"""Height in pixels of the row of errors that are unknown, or 0."""
 
 
 def front(paths: Sequence[Path]) -> list[int]:
-    """Return the places of the paths that no other beats in time and error, the fastest first. One of unknown error is in no front.
-    """
+    """Return the indices of the paths that no other beats in time and error, the fastest first; none of unknown error."""
     order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
     places: list[int] = []
     least = math.inf
@@ -32,7 +31,7 @@ def front(paths: Sequence[Path]) -> list[int]:
 
 
 def picture(paths: Sequence[Path], title: str) -> str:
-    """Draw the paths as an SVG document. title: what they compute, and at which sizes."""
+    """Return the paths drawn as an SVG document. title: the graph, and its sizes."""
     errors = [p.error for p in paths if p.error]
     zero, unknown = any(p.error == 0 for p in paths), any(p.error is None for p in paths)
     top, bottom = TOP + ROW * unknown, HEIGHT - BOTTOM - ROW * zero

@@ -1,4 +1,4 @@
-"""repeats: consecutive repetitions written once, also nested: 18 equal layers are one, times 18."""
+"""repeats: folds consecutive repetitions, nested ones too: 18 equal layers become one layer, times 18."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 WORTH = 4
-"""elements that folding has to save: two equal steps in a row are no layer"""
+"""Fewest elements that a fold has to save: two equal steps in a row are no layer."""
 
 
 @dataclass(frozen=True)
 class Repeat:
-    """Consecutive repetitions, `times` of them. inside: the first."""
+    """Consecutive repetitions, `times` of them. inside: the items of the first repetition."""
 
     times: int
     inside: tuple[Item, ...]
 
 
 Item = int | Repeat
-"""the number of an element, or several"""
+"""The number of an element, or a Repeat of several."""
 
 
 def folded(kinds: Sequence[Hashable], among: Sequence[int] | None = None) -> tuple[Item, ...]:
     """Return the elements in their order, with runs of equal blocks folded; elements are equal where their kinds are.
 
-    The fold that saves the most comes first, then those before, in and after it. among: the numbers of the elements in question.
+    The fold that saves the most comes first, then those before, in and after it. among: the numbers of the elements to fold.
 
     >>> folded("xababaababacy")
     (0, Repeat(times=2, inside=(1, 2, 3, 4, 5)), 11, 12)
@@ -40,8 +40,8 @@ def folded(kinds: Sequence[Hashable], among: Sequence[int] | None = None) -> tup
 
 
 def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
-    """Return (elements saved, where the first block begins, its length, how many there are) of the folding that saves the most; of
-    equal ones the shortest block, and the first."""
+    """Return (elements saved, start of the first block, its length, number of blocks) of the fold that saves the most; of equal
+    folds the one with the shortest block, and the first."""
     number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
     numbers = [number[kind] for kind in kinds]
     best = 0, 0, 1, 1
@@ -56,7 +56,7 @@ def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
 
 
 def shown_for(items: Sequence[Item], many: int = 1) -> dict[int, int]:
-    """Return the elements that remain, and how many each stands for."""
+    """Return the elements that are shown, each -> the number of elements that it is shown for."""
     counts: dict[int, int] = {}
     for item in items:
         counts |= {item: many} if isinstance(item, int) else shown_for(item.inside, many * item.times)
@@ -64,7 +64,7 @@ def shown_for(items: Sequence[Item], many: int = 1) -> dict[int, int]:
 
 
 def stands_for(items: Sequence[Item]) -> list[int]:
-    """Return for every element, in order, the one that is shown in its place.
+    """Return for every element, in order, the number of the element that is shown for it.
 
     >>> stands_for(folded("aaaaab" * 2))
     [0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 5]

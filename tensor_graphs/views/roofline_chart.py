@@ -1,8 +1,7 @@
-"""roofline_chart: the distance of each step of a plan from the least time that the device allows: a table of kernels, and the
-roofline picture.
+"""roofline_chart: compares a plan's steps with the least times that the device allows, as a table of kernels and a roofline chart.
 
-A step takes at least the slower of its bytes at the bandwidth of memory and its arithmetic at the device's flop/s for its dtype,
-both as calibration measured them (measure/rates/table.py, gpu.py). The rest is lost time, which sorts the table.
+The least time of a step is the larger of bytes / memory bandwidth and arithmetic / the device's flop/s for its dtype, both rates as
+calibration measured them (measure/rates/table.py, gpu.py). Time beyond the least is lost; the table is sorted by lost time.
 Source: roofline model, Williams, Waterman and Patterson, CACM 52(4), 2009.
 """
 
@@ -34,14 +33,14 @@ NAMES = (FLOPS, FLOPS_F64, FLOPS_BF16, "flops_bf16", "flops_f16", "flops_f8e4m3"
 MEASURED = "measured"
 
 LARGEST, SMALLEST = 15.0, 3.0
-"""pixels: radius of a step that takes all of the time, and of one that takes none"""
+"""Radius in pixels of a step that takes all of the time, and of a step that takes none."""
 
 COLOURS = ("#36c", "#c33", "#2e8b57", "#8e44ad", "#d08000")
 
 
 @dataclass(frozen=True)
 class Roof:
-    """Rates of a device: byte/s from memory, flop/s by the constant's name. source: of these, for people."""
+    """Rates of a device: memory bandwidth in byte/s, flop/s by name of the constant. source: origin of the rates, for people."""
 
     device: str
     bandwidth: float
@@ -54,7 +53,7 @@ class Roof:
 
     @staticmethod
     def of(device: str, database: Database, backends: Sequence[str], threads: int | None = None) -> Roof:
-        """Return the best measured rates of these backends, all of this device; else priors."""
+        """Return the best rates that were measured for these backends on a device, else priors."""
         rows = [constants(database, environment_of(b, threads), device) for b in backends if why_missing(b) is None]
         best: dict[str, float] = {}
         for name, row in (item for r in rows for item in r.items()):
@@ -70,8 +69,8 @@ class Roof:
         return Roof(device, peaks[READ], {name: peaks[name] for name in NAMES if name in peaks}, source)
 
     def raised(self, steps: Sequence[Stood]) -> Roof:
-        """Return the roof, no lower than measured products of the host show it to be: those that do no less than their definition.
-        """
+        """Return the roof with peaks raised to the speed of measured matrix products on the host that exceed them. Only products
+        that do all the arithmetic of their definition count."""
         beaten = {s.peak: s for s in sorted(steps, key=lambda s: s.speed) if s.product and s.device == self.device
                   and s.speed > BEATEN * self.flops[s.peak]} if self.measured and self.device == HOST.name else {}
         if not beaten:
@@ -82,8 +81,8 @@ class Roof:
                        source=f"{self.source}; {reasons}: tg devices --measure")
 
     def peak(self, spec: Spec) -> str:
-        """Return the constant that bounds the arithmetic of a step: of its widest operands; f32 where the right one is not known,
-        and on a GPU for all that is no product, which its tensor cores do not compute."""
+        """Return the name of the constant that limits a step's arithmetic: by its widest operands; f32's where that constant is
+        unknown, and on a GPU for all ops but matrix products, as tensor cores do not compute these."""
         names = {t.dtype.name for t in (*spec.inputs, *spec.outputs)}
         if "f64" in names or FLOPS_BF16 in self.flops:
             wanted = FLOPS_F64 if "f64" in names else FLOPS_BF16 if "bf16" in names else FLOPS
@@ -98,7 +97,7 @@ class Roof:
 
 
 def _said(name: str) -> str:
-    """Format a constant of arithmetic for people: "bf16 weights"."""
+    """Return the name of a peak for people: "bf16 weights"."""
     return name.removeprefix("flops_").replace("_", " ")
 
 
@@ -108,9 +107,9 @@ def _speed(value: float) -> str:
 
 @dataclass(frozen=True)
 class Stood:
-    """A step of a plan compared with its roof. seconds, nbytes, flops: of one call; least: seconds at the roof; bound: which of the
-    two it is. peak: the constant that bounds its arithmetic. signature: its key. product: whether it was measured, and does all of
-    the arithmetic of sums of products."""
+    """A step of a plan compared with its roof. seconds, nbytes, flops: of one call. least: seconds at the roof. bound: the limit
+    that decides, "memory" or "arithmetic". peak: name of the constant that limits its arithmetic. signature: its key. product: True
+    for a measured matrix product that does all the arithmetic of its definition."""
 
     what: str
     kernel: str
@@ -128,17 +127,17 @@ class Stood:
 
     @staticmethod
     def of(e: Evidence, kernel: Kernel, signature: Signature, at: Mapping[str, int], roof: Roof) -> Stood:
-        """Return the step as one kernel computes it at these sizes."""
+        """Return the step as a kernel computes it at these sizes."""
         nbytes, flops = work(signature, tuple(sorted(at.items())))
         nbytes = nbytes if kernel.traffic is None else float(d.evaluate(kernel.traffic(signature.spec), at))
-        if kernel.arithmetic is not None and roof.device == HOST.name:  # of a GPU's kernels it is for estimates: in units of f32
+        if kernel.arithmetic is not None and roof.device == HOST.name:  # a GPU kernel's serves estimates: in units of f32
             flops = float(d.evaluate(kernel.arithmetic(signature.spec), at))
         facts = signature.spec.op.facts
         return Stood(e.title, kernel.name, roof.device, e.calls, e.seconds, e.measured, nbytes, flops, 0.0, "",
                      roof.peak(signature.spec), e.signature, e.measured and facts.product and not facts.closed).below(roof)
 
     def below(self, roof: Roof) -> Stood:
-        """Return the step below that roof."""
+        """Return the step compared with another roof."""
         moved, computed = self.nbytes / roof.bandwidth, self.flops / roof.flops[self.peak]
         return replace(self, least=max(moved, computed), bound="memory" if moved >= computed else "arithmetic")
 
@@ -149,7 +148,7 @@ class Stood:
 
     @property
     def share(self) -> float:
-        """Share of its roof that it reaches; above 1 where it reads from caches, or moves less than its operands have."""
+        """Least time / time; above 1 where the step reads from caches, or moves fewer bytes than its operands have."""
         return self.least / self.seconds if self.seconds else 1.0
 
     @property
@@ -188,7 +187,7 @@ class KernelTable:
                 "kernels": [s.to_json() for s in self.steps]}
 
     def lines(self, rows: int) -> list[str]:
-        """Return lines for people: the roofs, and a line for each of the first steps."""
+        """Return lines for people: the roofs, and one line for each of the first `rows` steps."""
         sizes = ", ".join(f"{n}={s}" for n, s in self.at.items())
         out = [f"roof of {roof}" for roof in self.roofs]
         out += [] if all(r.measured for r in self.roofs) else ["note: tg devices --measure measures the roof"]
@@ -206,7 +205,7 @@ class KernelTable:
 
 
 def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None = None, threads: int | None = None) -> KernelTable:
-    """Return the steps of the variant that serves these sizes (default: those it was costed at), at those it was costed at."""
+    """Return the steps of the variant that serves these sizes (default: those it was costed at), at the sizes it was costed at."""
     v = plan.variant({**plan.variants[0].at, **(sizes or {})})
     sizes_of_plan = {n: int(s) for n, s in v.at.items()}
     roofs: dict[str, Roof] = {}
@@ -225,7 +224,7 @@ def kernel_table(plan: Plan, database: Database, sizes: Mapping[str, int] | None
 
 
 def picture(table: KernelTable, title: str) -> str:
-    """Draw each step by arithmetic per byte and speed, below the roof, as an SVG document; numbers are places in the table."""
+    """Return an SVG picture of the steps below the roof, by arithmetic per byte and speed; numbers are rows of the table."""
     drawn = [(i, s) for i, s in enumerate(table.steps, 1) if s.flops and s.seconds]
     peaks = {(r.device, name): value for r in table.roofs for name, value in r.flops.items()
              if any((s.device, s.peak) == (r.device, name) for _, s in drawn)}

@@ -1,5 +1,4 @@
-"""summary: a plan at given sizes in a few rows: the steps that take most of a run, what each time rests on, and the alternatives.
-"""
+"""summary: a plan at given sizes in a few rows: its most expensive steps, the source of each time, and the alternatives."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from tensor_graphs.paths.plan import Evidence, Plan
 from tensor_graphs.paths.plan_text import at_once, dearest_steps, expected
 
 ROWS = 5
-"""steps that are shown"""
+"""Number of steps that are shown."""
 
 
 @dataclass(frozen=True)
 class SummaryStep:
-    """One row. seconds: of all calls in a run; share: of the time of all steps, 0 to 1; error: largest relative error measured
-    against the oracle, None if it was never compared; rival: the next best way, for people."""
+    """One row. seconds: of all calls in a run. share: of the time of all steps, 0 to 1. error: largest relative error measured
+    against the oracle, None if it was never compared. rival: the next best way, for people."""
 
     what: str
     kernel: str
@@ -33,7 +32,7 @@ class SummaryStep:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """Rows of the dearest steps. title: the time of a run; rest: the steps that are left out; why: why this path was chosen."""
+    """Rows of the most expensive steps. title: time of a run. rest: the steps left out. why: reason for choosing this path."""
 
     title: str
     steps: tuple[SummaryStep, ...]
@@ -42,7 +41,7 @@ class PlanSummary:
 
 
 def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS) -> PlanSummary:
-    """Return the summary of the variant that serves the sizes in `at`. Raises PlanError for a size that its dim can not have."""
+    """Return the summary of the variant that serves the sizes in `at`. Raises PlanError for a size outside of its dim's range."""
     v = plan.variant(at or {})
     steps = dearest_steps(v)
     total = sum(e.seconds * e.calls for e in steps) or 1.0

@@ -1,4 +1,4 @@
-"""timeline: one run of a plan, step by step, as a trace that Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing) show.
+"""timeline: records one run of a plan, step by step, as a trace for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing).
 
     document = timeline(plan, database, {"n": 1}, "softmax.tg")
 
@@ -22,16 +22,16 @@ from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.views.roofline_chart import kernel_table
 
 RUNS = 5
-"""without pauses, whose median is shown; and step by step, of which the fastest is shown, as other work on a machine slows runs
-down"""
+"""Number of runs of each kind: without pauses, the median of which is shown; and step by step, the fastest of which is shown, as
+other work on a machine slows runs down."""
 
 
 def timeline(plan: Plan, database: Database, sizes: Mapping[str, int], title: str, threads: int | None = None) -> dict[str, Any]:
     """Return the trace of one run at these sizes (default: those the plan was costed at), on random inputs and weights, states at
     zero.
 
-    Each step is one call from Python, and its device is waited for: steps that overlap in a run do not here, and each slice
-    includes some microseconds of the call. `otherData` has the time of this run and the median of those without pauses, in µs.
+    Each step is one call from Python, and its device is waited for: steps that overlap in an ordinary run do not overlap, and
+    slices include some microseconds of the call. `otherData` has the time of this run and the median time without pauses, in µs.
     """
     v = plan.variant({**plan.variants[0].at, **sizes})
     binding = {**v.at, **sizes}

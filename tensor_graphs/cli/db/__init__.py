@@ -1,9 +1,9 @@
-"""db: looking after the database of measurements: `tg db VERB`, one family of verbs a file.
+"""db: maintenance of the database of measurements: `tg db VERB`, with one file per group of verbs.
 
 In: a database, by path or URL.  Out: tables for people, or one JSON document.
 May import: everything, like the rest of the command line.
-Read first: query.py (what is known), maintain.py (is it sound), import_export.py (in and out), retry.py (measure again),
-replaying.py (run again where it was wrong), drain.py (measure what was asked for).
+Read first: query.py (its contents), maintain.py (checks), import_export.py (import and export), retry.py (measure again),
+replaying.py (rerun a failure), drain.py (measure what was requested).
 """
 
 from __future__ import annotations

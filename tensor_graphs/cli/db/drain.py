@@ -1,4 +1,4 @@
-"""drain: measure what plans asked for and nobody has measured yet. Any number of these may run on one machine at a time."""
+"""drain: measures what plans requested and nobody has measured yet. Several of these may run on one machine simultaneously."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tensor_graphs.records.work_queue import Queued
 
 MOST_REASONS = 5
-"""lines that say why a request is not possible here"""
+"""limit on the printed reasons why requests cannot be answered on this machine"""
 
 
 def drain(
@@ -66,7 +66,7 @@ def drain(
 
 
 def queue_lines(store: Database, queue: Sequence[Queued], here: Sequence[Environment] | None = None) -> Iterator[str]:
-    """Yield what is in the queue, a line for each environment, and what was abandoned. here: the environments that were drained."""
+    """Yield the queue's contents, a line per environment, and abandoned requests. here: environments that were drained."""
     from tensor_graphs.records import work_queue
 
     for q in sorted(queue, key=lambda q: (here is None or q.environment not in here, -q.waiting)):

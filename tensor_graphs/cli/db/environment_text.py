@@ -1,4 +1,4 @@
-"""environment_text: an environment in words, on one line."""
+"""environment_text: describes an environment on one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def place_in_words(environment: Environment) -> str:
-    """The hardware, with what tells two machines of one processor apart, and two environments of one machine."""
+    """Return the hardware, with what distinguishes machines with the same processor and environments of one machine."""
     cores = dict(environment.hardware).get("cores")
     threads = dict(environment.libs).get("threads")
     memory = f"{environment.memory_bytes >> 30} GiB" if environment.memory_bytes else ""

@@ -1,4 +1,4 @@
-"""import_export: the database, or a data set in it, out to a file and in from one."""
+"""import_export: exports the database, or a data set in it, to a file, and imports such files."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def import_(
         from tensor_graphs.records.portable import import_file
 
         taken = partial(import_file, file=source, reads=why_no_graph, sound_only=sound_only)
-        if not source.is_file():  # said before a database is made
+        if not source.is_file():  # checked before a database is made
             what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else (
                 "is not there\n  fix: a file that tg db export FILE wrote")
             raise options.NotPossible(f"{source} {what}")
@@ -94,9 +94,9 @@ def import_(
 
 
 def _receiving(db: str | None, read: Callable[[Database], object]) -> Database:
-    """The database to import into; a new one is made only when `read` could read all into one in memory.
+    """Return the database to import into. A new one is made only after `read` could read everything into one in memory.
 
-    So a refused file leaves no empty database behind. To remove one instead could take it from a process that has opened it since.
+    So a refused file leaves no empty database. Removing an empty one later could take it from a process that has opened it since.
     """
     from tensor_graphs.records import NoDatabase, open_database
 
@@ -109,7 +109,7 @@ def _receiving(db: str | None, read: Callable[[Database], object]) -> Database:
 
 
 def _installed(name: str) -> ImplementationRecord | None:
-    """The kernel of this name as it is installed here; its backend is loaded only when it is asked for."""
+    """Return the installed kernel of this name, or None; its backend is loaded only when needed."""
     from tensor_graphs.costs.filing import implementation_of
     from tensor_graphs.kernels.registry import kernel_named
 
@@ -128,7 +128,7 @@ def _tell(report: Any, json: bool) -> None:
 
 @contextmanager
 def _progress(what: str, quiet: bool) -> Iterator[OnStep]:
-    """A progress bar that counts rows, on standard error; not shown when that is no terminal, or when quiet."""
+    """Context manager: a progress bar that counts rows, on standard error; hidden off a terminal or when quiet."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     shown = options.console()

@@ -1,4 +1,4 @@
-"""maintain: is the database sound, is it compact, and whose code may run."""
+"""maintain: checks and compacts the database, and decides whose code may run."""
 
 from __future__ import annotations
 

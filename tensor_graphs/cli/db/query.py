@@ -1,4 +1,4 @@
-"""query: what the database knows: its size, the fastest of a graph, the past of a kernel, what failed."""
+"""query: shows what is in the database: its size, the fastest kernels of a graph, a kernel's history, failures."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ def _show_ranking(store: Database, rows: Sequence[FullTrace], tolerance: float, 
 
 
 def _machines(store: Database) -> dict[str, str]:
-    """Environment key -> the label of its machine, a digest of hardware and platform."""
+    """Return environment key -> the label of its machine, a digest of hardware and platform."""
     from tensor_graphs.records import queries
 
     return {key: place.machine for key, place in queries.environments(store)}
 
 
 def _way(r: FullTrace) -> str:
-    """A kernel's name, with how it was timed where that was not alone, and what it assumes; of a path what it runs."""
+    """Return a kernel's name, with the assumptions it makes; for a run of an entire path, its description."""
     from tensor_graphs.costs.filing import ASSUMES
 
     if r.kind != "in_graph":
@@ -138,7 +138,7 @@ def _way(r: FullTrace) -> str:
 
 
 def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str:
-    """Return what is there, where no row is within the tolerance: times with larger errors, or no times."""
+    """Return why no row is within the tolerance: only times with larger errors are in the database, or no times."""
     from tensor_graphs.records import queries
 
     meant = meant or _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
@@ -161,24 +161,24 @@ def _why_nothing(store: Database, tolerance: float, meant: _Meant | None) -> str
 
 
 def _timed(store: Database, keys: Sequence[str]) -> set[str]:
-    """Return the keys that have a row, however large its error is."""
+    """Return the keys that have a timed row, whatever its error."""
     from tensor_graphs.records import queries
 
     return {key for key in keys if queries.ways(store, key)}
 
 
 def _above(error: float) -> str:
-    """A short number that is not less."""
+    """Return a short number that is not less than `error`."""
     short = f"{error:.1e}"
     return short if float(short) >= error else f"{error * 1.1:.1e}"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Meant:
-    """The graphs that a person means. keys: those that the database has. unless_timed: a command that measures each op that the
-    file itself says, by the op's key: its options; of ops that some kernel here computes. imports: more options of it.
-    at: sizes asked about, "" for all; sizes: they, by the file's dims. dims: of each key, what the file calls its canonical
-    dims, in each place where it stands."""
+    """The graphs that the user asks about. keys: structural keys that are in the database. unless_timed: an op's key -> the options
+    of tg profile that measure it, for ops of the file that some installed kernel computes. imports: further options of that
+    command. at: the sizes asked about, "" for all. sizes: `at` by the file's dims. dims: key -> the file's names for the canonical
+    dims, one sequence for each position in the file."""
 
     what: str
     keys: Sequence[str]
@@ -189,28 +189,28 @@ class _Meant:
     dims: Mapping[str, Collection[Sequence[str]]] = dataclasses.field(default_factory=dict)
 
     def axes_of(self, key: str) -> list[dict[str, int]]:
-        """The axes of the workloads of a graph at the sizes that are asked about."""
+        """Return the axes of a graph's workloads at the requested sizes."""
         from tensor_graphs.costs.filing import FIXED
 
         return [{f"d{i}": self.sizes[n] for i, n in enumerate(names)} or {FIXED: 1}
                 for names in self.dims[key] if self.sizes.keys() >= set(names)]
 
     def measured_by(self, timed: Collection[str]) -> str:
-        """The command that measures what is not among the timed; "" where there is nothing like that."""
+        """Return the command that measures the keys that are not in `timed`; "" if there are none."""
         done = {words for key, words in self.unless_timed.items() if key in timed}      # a part has a key for each wording
         wanted = dict.fromkeys(words for words in self.unless_timed.values() if words not in done)
         return " ".join(["tg profile", self.what, *wanted, *self.imports]) if wanted else ""
 
 
 class _Shapes:
-    """The operands' types of what a row is about, at its sizes, like f32[16, 256]."""
+    """The types of a row's operands at its sizes, such as f32[16, 256]."""
 
     def __init__(self, store: Database) -> None:
         self.store = store
         self.graphs: dict[str, Graph | None] = {}
 
     def of(self, row: FullTrace) -> list[str]:
-        """One a operand, its sizes where the row says them; nothing of a graph that cannot be read here."""
+        """Return one type per operand, with sizes if the row has them; [] for a graph that cannot be read in this process."""
         from tensor_graphs.kernels.one_op_signature import signature_of_graph
 
         graph = self._graph(row.graph_key)
@@ -307,7 +307,7 @@ def failures(
 
 
 def _of_one_run(timed: Failure, compared: Failure | None = None) -> bool:
-    """Return whether two failures, one after the other, are what one measurement filed: at its sizes, and about all of them."""
+    """Return True if two consecutive failures come from one measurement: one at its sizes, and one about all sizes."""
     if compared is None or (timed.trace.kind, compared.trace.kind) != ("cold", "verify"):
         return False
     a, b = timed.trace, compared.trace
@@ -315,8 +315,8 @@ def _of_one_run(timed: Failure, compared: Failure | None = None) -> bool:
 
 
 def _over_reference(conditions: Mapping[str, Any]) -> str:
-    """The time over that of the reference stream, which days have in common; "" where it was not measured, or (in a row that came
-    from elsewhere) not so."""
+    """Return the time relative to the reference stream's, which makes different days comparable; "" if it was not measured, or (in
+    an imported row) not in this form."""
     match conditions:
         case {"over_reference": {"median": float(times), "quiet": quiet}, "reference": {"kind": str(kind)}}:
             return f"{times:.4g} × {kind}{', busy' if quiet is False else ''}"
@@ -334,7 +334,7 @@ def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequenc
 
 
 def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
-    """Return the graphs that a person names. Raises NotPossible when it has none of that."""
+    """Return the graphs that the user names. Raises NotPossible if the database has none of them."""
     from tensor_graphs.records import queries
 
     if at is not None:
@@ -364,8 +364,8 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
 
 
 def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...], None]]:
-    """Return the names that a file has for the canonical dims of its graph as a whole, as written and as it is compiled, and
-    of the ops in it, by key: an op that stands at several dims has several names for one."""
+    """Return key -> the file's names for canonical dims: of the entire graph, as written and as compiled, and of each op in it. An
+    op that occurs at several dims has several tuples of names."""
     from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 
@@ -381,7 +381,7 @@ def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...]
 
 
 def _forms_of(what: str, tolerance: float) -> tuple[Graph, Graph, Graph]:
-    """A file's graph as written, prepared, and as it is compiled."""
+    """Return a file's graph as written, prepared, and in the form that is compiled."""
     from tensor_graphs.choice.intermediates import forms
     from tensor_graphs.choice.prepare import prepare
     from tensor_graphs.choice.request import Request
@@ -392,9 +392,9 @@ def _forms_of(what: str, tolerance: float) -> tuple[Graph, Graph, Graph]:
 
 
 def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], dict[str, str]]:
-    """The keys under which a file's graph is filed: its own, those of its ops and of what is compiled in its place (parts, ops that
-    were recognised, wider intermediates), down into the definitions. And by key the option of tg profile that measures an op: of
-    numpy's, which has a kernel for each, and not of those that would be compiled first, unless some were imported."""
+    """Return the keys under which the database has a file's graph: of the graph, its ops, the ops that are compiled instead (parts,
+    recognised ops, wider intermediates) and ops inside of definitions. Also return key -> the option of tg profile that measures
+    the op: with a numpy kernel, as numpy has one for each op and needs no compilation, unless kernels were imported."""
     from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
     from tensor_graphs.kernels.signature import signature_of

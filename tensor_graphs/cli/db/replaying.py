@@ -1,4 +1,4 @@
-"""replaying: the point at which a kernel was wrong, run once more in this process, where a debugger can stop in the kernel."""
+"""replaying: reruns the point at which a kernel was wrong, in this process, where a debugger can stop inside of the kernel."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def replay(
 
 
 def _no_numbers(row: FullTrace, reason: str) -> str:
-    """Why a trace that is not INCORRECT_NUMERICAL is not run again, and what is done instead."""
+    """Return why a trace that is not INCORRECT_NUMERICAL cannot be run again, and what to do instead."""
     return (f"trace {row.trace_id} cannot be run again: the trace says no point at which numbers are wrong, it is {row.status}: "
             f"{reason}\n  fix: in a program of yours the kernel itself runs on arrays of that size, my_kernel.run([x, …]), with a "
             "debugger around it (docs/backends.md, When it is wrong)")

@@ -1,8 +1,8 @@
-"""retry: measure again what failed, and compare again what passed. Rows are for ever, so a newer one has to speak.
+"""retry: measures again what failed, and compares again what passed. Rows never change; a newer row supersedes an older.
 
-A crash, a time-out or a failed build is answered by its newest row: when the judge finds the kernel well today, the next compile
-may use it. A wrong shape, a wrong dtype, a changed operand or a wrong number stays: such code must change, and then it is other
-code, with another source hash. So does what a kernel that had passed gets wrong today: it is not chosen any more.
+A crash, a time-out or a failed build is superseded by a newer row: if verification passes now, the next compile may use the kernel.
+A wrong shape, a wrong dtype, a changed operand or a wrong number is permanent: such code must change, and then it has another
+source hash. The same holds for a kernel that passed before and is wrong now: it is no longer chosen.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tensor_graphs.records.queries import FullTrace
 
 MOST = 10_000
-"""traces of one kernel that are looked at, the newest"""
+"""limit on the traces of one kernel that are read, the newest first"""
 
 
 def retry(
@@ -56,8 +56,8 @@ def retry(
 
 
 def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrace]:
-    """The last words on this kernel (or this trace) in this machine's environments: failures, and verdicts that passed about the
-    code that it has today; verdicts before times."""
+    """Return the newest traces of this kernel (or this trace) in this machine's environments: failures, and verdicts that passed
+    for the kernel's current code; verdicts come before times."""
     from tensor_graphs.costs.filing import environment_of
     from tensor_graphs.kernels.registry import BACKENDS, why_missing
     from tensor_graphs.records import MissingRecord, queries
@@ -87,7 +87,7 @@ def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrac
 
 
 def _newest(store: Database, kernel: str) -> list[FullTrace]:
-    """Return the newest trace of each identity on each workload in each environment. kernel: a name, or one source hash."""
+    """Return the newest trace for each identity, workload and environment. kernel: a name, or a source hash."""
     from tensor_graphs.records import queries
 
     newest: dict[tuple[str, str, str], FullTrace] = {}
@@ -97,8 +97,8 @@ def _newest(store: Database, kernel: str) -> list[FullTrace]:
 
 
 def _identity_today(name: str) -> str | None:
-    """Return the identity of the kernel that has this name here; None when nothing has (`name` may be a source hash, or
-    somebody's own kernel)."""
+    """Return the identity of the installed kernel of this name; None if there is none (`name` may be a source hash, or a kernel
+    that is not imported)."""
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
 
@@ -109,7 +109,7 @@ def _identity_today(name: str) -> str | None:
 
 
 def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
-    """Examine the kernel as it was examined then, and store the row; (its status or "NOT RETRIED", why)."""
+    """Verify or measure the kernel as the trace was, and store the row. Return (its status or "NOT RETRIED", the reason)."""
     from tensor_graphs.measure.dataset import NotAgain, asked_again
     from tensor_graphs.measure.points.descriptors import given_of
     from tensor_graphs.records import queries

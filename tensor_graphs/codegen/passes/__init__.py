@@ -1,1 +1,1 @@
-"""passes: a program of stages in, a program that means the same out, whose loops run faster or lose fewer digits."""
+"""passes: transformations of stage programs that keep the meaning, for faster loops or fewer lost digits."""

@@ -1,10 +1,10 @@
-"""buffer_rows: sums of one element each, whose row is kept before anything dear is made of it.
+"""buffer_rows: store a row of sums in scratch before applying a costly function to its elements.
 
 A nest that ends with `number = sum over …; out = tanh(… number …)` calls tanh for one element at a time. With a row of the sums in
-scratch the second stage is a loop over memory, and runs in vectors. Steps of a scan have such nests; elsewhere their products are
-other kernels' (lowered_request.py, MOST_TURNS).
+scratch the second stage is a loop over memory, and is vectorised. Steps of a scan have such nests; outside of scans other kernels
+compute these products (lowered_request.py, MOST_TURNS).
 
-In: an arranged program.  Out: another one, where a nest is like that; the one that came stays as it is.
+In: an arranged program.  Out: a new program if a nest has that form, else the one given, which is never changed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
 LEAST, MOST = 8, 4096
-"""elements of a row that is kept: of fewer no vector is full, more are not near when they are read"""
+"""elements of a stored row, at least and at most: a shorter one fills no vector, a longer one leaves the cache before it is read"""
 
 
 def with_rows(program: StageProgram) -> StageProgram:
-    """The program with the sums of each such nest kept as rows of its last axis."""
+    """Return the program in which each such nest stores its sums as rows along its last axis."""
     nests = [_with_rows(program, nest) for nest in program.nests]
     if all(new is nest for new, nest in zip(nests, program.nests, strict=True)):
         return program
@@ -55,7 +55,7 @@ def _along(s: Stage, last: Axis, rows: dict[Array, Array], values: Values) -> St
 
 
 def _reading(value: Value, last: Axis, rows: dict[Array, Array], values: Values) -> Value:
-    """A value that reads rows where it read numbers."""
+    """Return a value that reads from rows what it read from single numbers."""
 
     def load(v: Value, args: tuple[Value, ...]) -> Value | None:
         array, _, inside = v.attr

@@ -1,9 +1,9 @@
-"""closed_form_count: how many elements of an axis compare in a way that indices tell, as an index rather than as a sum.
+"""closed_form_count: the number of indices along an axis that satisfy index comparisons, as a closed form rather than a sum.
 
     t6[i] = sum over r in 0..s of cast(r ≤ i + 3)       →       t6[i] = i32(min(s, i + 4))
 
-Where at least one always does, the question whether any does is answered, and choices by it are gone. In: a program as it was
-lowered.  Out: the same, changed in place; what it computes is the same in every bit.
+Where the count is always at least 1, the test "count ≠ 0" is true, and selections by it are removed. In: a program as lowered. Out:
+that program, changed in place; its results are the same in every bit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tensor_graphs.language.dtypes import bool_
 
 
 def counted(program: StageProgram) -> None:
-    """Write sums of comparisons as indices, and choices that depend on a count that is never 0 as what is chosen."""
+    """Replace sums of comparisons by closed forms, and selections on a count that is never 0 by the selected value."""
     some: set[Array] = set()
     for nest in program.nests:
         for s in nest.stages:
@@ -40,7 +40,7 @@ def counted(program: StageProgram) -> None:
 
 
 def count_of(s: Stage) -> Dim | None:
-    """Return the sum of a stage that counts the indices for which comparisons hold; None for another stage."""
+    """Return the closed form of a stage that counts the indices for which comparisons hold; None for another stage."""
     if s.monoid != "sum" or s.scan is not None or len(s.reduce) != 1 or s.value.op != "cast" or s.value.args[0].dtype is not bool_:
         return None
     (axis,) = s.reduce
@@ -60,7 +60,7 @@ def count_of(s: Stage) -> Dim | None:
 
 
 def all_of(condition: Value) -> Iterator[Value]:
-    """The conditions that all hold where one does."""
+    """Yield the conditions of a conjunction; any other condition is yielded itself."""
     if condition.op == "and":
         for part in condition.args:
             yield from all_of(part)
@@ -69,7 +69,7 @@ def all_of(condition: Value) -> Iterator[Value]:
 
 
 def _decided(program: StageProgram, value: Value, some: set[Array]) -> Value:
-    """A value where counts in these arrays are not 0."""
+    """Return a value simplified by the fact that counts in the arrays `some` are not 0."""
     values = program.values
 
     def one(v: Value, args: tuple[Value, ...]) -> Value:

@@ -1,11 +1,11 @@
-"""forward_stores: a reduction of which every number is only stored elsewhere is stored there at once.
+"""forward_stores: a reduction whose results are only copied elsewhere stores them directly there.
 
     t[j] = sum over r of x[i, j, r]    over j
     y[i, k] = t[k]                     over k         →    y[i, j] = sum over r of x[i, j, r]    over j
 
 A GPU computes such a nest with a thread for each number, rather than a row in shared memory.
 
-In: an arranged program.  Out: the same, changed in place.
+In: an arranged program.  Out: that program, changed in place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tensor_graphs.language.dims import Dim
 
 
 def handed_on(program: StageProgram) -> StageProgram:
-    """The program without stages that only store what a reduction right before them came to."""
+    """Return the program without stages that only copy the result of the reduction right before them."""
     for nest in program.nests:
         for s, last in zip(nest.stages[:-1], nest.stages[1:], strict=True):
             index = _index_of(program, nest, s, last)
@@ -28,7 +28,7 @@ def handed_on(program: StageProgram) -> StageProgram:
 
 
 def _index_of(program: StageProgram, nest: Nest, s: Stage, last: Stage) -> Dim | None:
-    """Return the index at which a reduction stores for the next stage; None where that stage does more than store."""
+    """Return the index at which a reduction can store for the next stage; None where that stage does more than copy."""
     if s.monoid is None or s.scan is not None or last.monoid is not None or last.scan is not None or s.level != last.level:
         return None
     if s.target.role != "scratch" or s.target.dtype not in (s.value.dtype, last.target.dtype):      # it would be rounded twice

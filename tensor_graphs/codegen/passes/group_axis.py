@@ -1,14 +1,13 @@
-"""group_axis: an axis of a nest whose turns share numbers in groups, as an axis of groups and one of the turns in a group.
+"""group_axis: split a nest's axis whose iterations share numbers in groups into an axis of groups and an axis within a group.
 
     nest over i, c in 0..64                                        nest over i, g in 0..8
         t[j] = sum over r of x[i, j, r]    over j in 0..8    →         t = sum over r of x[i, g, r]
         y[i, c, k] = … t[c // 8] …         over k                      y[i, 8 g + h, k] = … t …    over h in 0..8, k
 
-So a group is a turn of its own, whose sums all of its threads share (group_norm). Without it one turn has all groups, and as many
-threads add up as there are groups.
+Each group becomes an iteration of the nest, and all of its threads share the sums of the group (group_norm). Without this pass one
+iteration has all groups, and only as many threads add as there are groups.
 
-In: an arranged program.  Out: the same, changed in place where a nest is like that; what it computes stays, but for the order of
-sums.
+In: an arranged program.  Out: that program, changed in place where a nest has this form; only the order of sums may change.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tensor_graphs.language.dims import Dim
 
 
 def grouped(program: StageProgram) -> StageProgram:
-    """The program with the last axis of each such nest in groups."""
+    """Return the program with the last axis of each such nest split into groups."""
     for nest in program.nests:
         groups = _groups(program, nest)
         if groups is not None:
@@ -28,7 +27,7 @@ def grouped(program: StageProgram) -> StageProgram:
 
 
 def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
-    """(groups, turns of each) of a nest's last axis."""
+    """Return (number of groups, iterations of each) for a nest's last axis; None where the nest has another form."""
     if len(nest.axes) < 1 or nest.tile is not None:
         return None
     axis, level = nest.axes[-1], len(nest.axes) - 1

@@ -1,7 +1,7 @@
-"""in_place: which outputs of a program may lie in the memory of an operand.
+"""in_place: which outputs of a program may share the memory of an operand.
 
-An output whose rows alone are stored lies in its operand's by its meaning (`StageProgram.updated`). Another may where each element
-of the operand is read at the turn that writes the same element, before it is written, or by a nest that is done by then.
+An output of which only some rows are stored shares its operand's memory by definition (`StageProgram.updated`). Another output may
+if each element of the operand is read by the iteration that writes the same element, before the write, or by an earlier nest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tensor_graphs.language.atomic import same_dim
 
 
 def shared_by(program: StageProgram) -> Pairs:
-    """Pairs (output, operand) that may share memory, of an arranged program."""
+    """Return the pairs (output, operand) of an arranged program that may share memory."""
     taken = dict(program.updated)
     free = [(o, y) for o, y in enumerate(program.outputs) if o not in taken]
     alike = [(o, i) for o, y in free for i, x in enumerate(program.operands)
@@ -38,7 +38,7 @@ def _read_before(program: StageProgram, x: Array, y: Array) -> bool:
 
 
 def _in_turn(nest: Nest, reader: Stage, writer: Stage) -> bool:
-    """Return whether a stage runs before another, or is it, in loops over the same axes."""
+    """Return whether two stages loop over the same axes and the reader runs before the writer or is the writer."""
     plain = all(s.monoid is None and s.scan is None and s.within is None for s in (reader, writer))
     return (plain and reader.axes == writer.axes and reader.level == writer.level
             and nest.stages.index(reader) <= nest.stages.index(writer))

@@ -1,20 +1,20 @@
-"""one_pass: reductions along one axis whose elements depend on each other's results, as one pass over the axis, block by block.
+"""one_pass: fuse reductions along one axis whose elements depend on each other's results into one pass over the axis, by blocks.
 
-    t4[] = max over r of t5[r]                                for turns of 64 keys:
+    t4[] = max over r of t5[r]                                for blocks of 64 keys:
     t2[] = sum over r of exp(t5[r] − t4[])            →           t5[q] = …
     y[e] = sum over r of exp(t5[r] − t4[]) / t2[] · v[r, e]       t4 := max(t4, max over q of t5[q])
                                                                   t2 := t2 · exp(before − t4) + sum over q of exp(t5[q] − t4)
                                                                   …
 
-What is kept between the turns is an element of a monoid: the maximum, and sums that belong to it. Two such (m, s) and (n, t) are
-taken together as (M = max(m, n), s · H(m, M) + t · H(n, M)), where H is by what a sum changes when its maximum does (`WEIGHTS`).
-A sum has an H where its element is such a weight times what does not depend on the maximum; `REWRITES` bring elements
-into that form, `REFUSED` names what has none. The tables are words in the ops of stages; the tests prove each row as graphs, and
-hold each derived program to the stage interpreter.
+The state kept between blocks is an element of a monoid: a maximum, and sums relative to it. Two elements (m, s) and (n, t) combine
+to (M = max(m, n), s · H(m, M) + t · H(n, M)), where H is the factor on a sum when its maximum changes (`WEIGHTS`). A sum has an H
+where its element is such a weight times something independent of the maximum. `REWRITES` bring elements into that form; `REFUSED`
+lists examples without an H. The tables are expressions in the ops of stages. Tests prove each row as graphs, and compare each
+derived program with the stage interpreter.
 
-In: a program as it was lowered.  Out: the same, changed in place, with what was done in `StageProgram.derivation`.
-Source of the monoid: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; that such a factor is what makes two
-reductions one: Gibbons, The third homomorphism theorem, 1996.
+In: a program as lowered.  Out: that program, changed in place, with the steps recorded in `StageProgram.derivation`. Source of the
+monoid: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; of the rule that such a factor makes two reductions
+one: Gibbons, The third homomorphism theorem, 1996.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_
 
 BLOCK = 64
-"""turns of the axis that are taken together"""
+"""iterations of the axis in one block"""
 
 LONG = 1 << 18
-"""bytes of a row that is dearer to read again than its sums are to change: where nothing else is gained, shorter ones stay"""
+"""bytes of a row from which on reading it again costs more than rescaling its sums; shorter rows fuse only for another gain"""
 
 
 # ---- the tables ----------------------------------------------------------------------------------------------------------------
@@ -45,8 +45,8 @@ LONG = 1 << 18
 
 @dataclass(frozen=True)
 class SumRule:
-    """left is right wherever what `same` names does not depend on the axis that is reduced. Words: ops of stages; letters:
-    values."""
+    """A rewrite rule: left equals right if the letters in `same` do not depend on the reduced axis. Names are ops of stages,
+    letters stand for any value."""
 
     name: str
     left: str
@@ -65,8 +65,8 @@ QUOTIENT = SumRule("a quotient out of a sum", "sum(div(a, b))", "div(sum(a), b)"
 
 @dataclass(frozen=True)
 class Weight:
-    """A factor of a sum's elements that changes with its maximum: left with `new` for b is left with `old` for b, times factor,
-    wherever old and new are finite."""
+    """A factor of a sum's elements that depends on the sum's maximum b. `left` at b = new equals `left` at b = old, times `factor`,
+    where old and new are finite."""
 
     name: str
     left: str
@@ -84,13 +84,13 @@ REFUSED = (
 )
 
 AGAIN = 4
-"""steps from which on what the maximum is of is kept for its weights, and not computed again"""
+"""ops from which on the operand of the maximum is stored for its weights rather than computed again"""
 
 FINITE = "where(less(max(b, mul(b, -1)), inf), b, 0)"
-"""what weights are taken from where the maximum is no number that can be subtracted; a definition may say so itself"""
+"""the base that weights subtract: the maximum, or 0 where that is not finite; a definition may contain this expression itself"""
 
 CHANGED = "where(less(-inf, seen), f, 0)"
-"""a sum that has seen nothing but −∞ is 0, whatever its factor is"""
+"""the factor on a sum when its maximum changes: 0 as long as the sum has seen only −∞, else f"""
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def parsed(text: str) -> ast.expr:
 
 
 def number_of(word: ast.expr) -> float | None:
-    """The number that a word is; None where it is an op or a letter."""
+    """Return the number that an expression denotes; None where it is an op or a letter."""
     if isinstance(word, ast.UnaryOp):
         inner = number_of(word.operand)
         return None if inner is None else -inner
@@ -112,7 +112,7 @@ def number_of(word: ast.expr) -> float | None:
 
 
 def matched(word: ast.expr, value: Value, letters: dict[str, Value]) -> bool:
-    """Match a value with a word, and enter the meaning of its letters in `letters`; return whether it fits."""
+    """Match a value against an expression, and bind its letters in `letters`; return whether it matches."""
     number = number_of(word)
     if number is not None:
         return value.is_constant(number)
@@ -124,7 +124,7 @@ def matched(word: ast.expr, value: Value, letters: dict[str, Value]) -> bool:
 
 
 def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DType) -> Value:
-    """Build a word's value, computed in a dtype; comparisons are of bool."""
+    """Build the value of an expression, computed in a dtype; comparisons give bool."""
     number = number_of(word)
     if number is not None:
         return values.constant(number, dtype)
@@ -140,8 +140,8 @@ def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DTyp
 
 @dataclass(frozen=True)
 class OnePass:
-    """A nest that became one pass over `size` elements of an axis: over `blocks`, and in each over a `turn`, `block` at most.
-    may_skip: blocks whose elements are all hidden may be left out."""
+    """A nest that was fused into one pass over `size` elements of an axis. blocks: the axis of blocks; turn: the axis within a
+    block, of at most `block` iterations. may_skip: blocks whose elements are all hidden may be skipped."""
 
     nest: Nest
     size: Dim
@@ -152,7 +152,7 @@ class OnePass:
 
 
 def online(program: StageProgram, block: int = BLOCK) -> OnePass | None:
-    """Change the first nest that can be one pass, and return it; None where there is none. block: turns that are taken together."""
+    """Fuse the first nest that can be one pass, and return it; None where there is none. block: iterations per block."""
     counted(program)
     for nest in program.nests:
         for stage in nest.stages:
@@ -165,8 +165,8 @@ def online(program: StageProgram, block: int = BLOCK) -> OnePass | None:
 
 
 def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
-    """Return (where, seen) of an element that is −∞ unless `seen`, where `where` holds (None: everywhere), which is the same for
-    all of its sum; None for another element."""
+    """Return (where, seen) for an element that is −∞ unless `seen`, wherever `where` holds (None: everywhere). `where` does not
+    depend on the summed axis. None for another element."""
     if value.op != "where":
         return None
     condition, one, other = value.args
@@ -183,7 +183,7 @@ def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
 
 
 def _stored_at_once(program: StageProgram, nest: Nest) -> None:
-    """Store directly, where another nest only copies it elsewhere element by element, what the nest makes."""
+    """Store a result of the nest directly where another nest would only copy it, element by element."""
     for s in nest.stages:
         copies = [(n, c) for n in program.nests for c in n.stages if s.target in _read_by(c)]
         whole = s.target.role == "scratch" and s.target.level == 0 and s.monoid is None
@@ -212,11 +212,11 @@ def _stored_at_once(program: StageProgram, nest: Nest) -> None:
 
 
 class _NotDerived(Exception):
-    """Why reductions stay as they are."""
+    """Signal that reductions cannot be fused."""
 
 
 class _PassOfNest:
-    """The reductions of one nest along one axis, of which `most` is the maximum that others depend on."""
+    """The reductions of one nest along one axis; `most` is the maximum on which the others depend."""
 
     def __init__(self, program: StageProgram, nest: Nest, most: Stage, block: int) -> None:
         self.program, self.nest, self.most, self.values = program, nest, most, program.values
@@ -243,8 +243,8 @@ class _PassOfNest:
     # ---- which stages ----
 
     def members(self) -> list[Stage]:
-        """Return the stages that need one turn of the axis alone: elements, the maximum, sums of what depends on it. Raises
-        _NotDerived."""
+        """Return the stages that need only one iteration of the axis at a time: elements, the maximum, sums that depend on it.
+        Raises _NotDerived."""
         elements = {s.target: s for s in self.nest.stages if self.is_element(s)}
         sums = [s for s in self.nest.stages if s.monoid == "sum" and s.scan is None and self.along(s) is not None
                 and self.most.target in self.read(s, elements)]
@@ -264,12 +264,12 @@ class _PassOfNest:
                 and s.scan is None and proved_equal(s.axes[0].size, self.axis.size) and s.index == s.axes[0].symbol)
 
     def along(self, s: Stage) -> Axis | None:
-        """The axis of a reduction that is as long as the maximum's."""
+        """Return the reduced axis of a stage if it is as long as the maximum's; else None."""
         same = len(s.reduce) == 1 and s.level >= self.level and proved_equal(s.reduce[0].size, self.axis.size)
         return s.reduce[0] if same else None
 
     def read(self, s: Stage, elements: dict[Array, Stage]) -> set[Array]:
-        """Return the arrays that a stage reads, also through elements."""
+        """Return the arrays that a stage reads, directly or through elements."""
         arrays: set[Array] = set()
         todo = [s]
         while todo:
@@ -282,8 +282,8 @@ class _PassOfNest:
 
     def in_turns(self, members: Sequence[Stage], blocks: Axis, turn: Axis,
                  change_to: Callable[[Dim], Dim]) -> tuple[list[Stage], bool]:
-        """Return the nest's stages, with the members as one pass, and whether that may leave out hidden blocks. Raises _NotDerived,
-        Entangled."""
+        """Return the nest's stages with the members fused into one pass, and whether the pass may skip hidden blocks. Raises
+        _NotDerived, Entangled."""
         values, level = self.values, self.level
         self.elements = elements = {s.target for s in members if self.is_element(s)}
         at = d.dim(turn.name, 0, self.block - 1)
@@ -388,7 +388,7 @@ class _PassOfNest:
         return [*early, *first, *inside, *last], may_skip
 
     def once(self, value: Value, at: Dim, turn: Axis, blocks: Axis, inside: list[Stage], again: list[Value]) -> Value:
-        """Return the value that the maximum is of; if it costs more to compute than to read, it is stored for those that need it
+        """Return the operand of the maximum. If computing it costs more than a read, it is stored for the stages that need it
         again."""
         if sum(v.op not in ("constant", "index", "load") for v in values_in(value)) < AGAIN:
             return value
@@ -399,8 +399,8 @@ class _PassOfNest:
         return again[1]
 
     def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim], elements: set[Array]) -> Value:
-        """Return a value with its axis as a block and a turn of it; elements are read where this turn has put them. Raises
-        _NotDerived, Entangled."""
+        """Return a value with its axis split into a block and an iteration; elements are read where this iteration stored them.
+        Raises _NotDerived, Entangled."""
         values = self.values
 
         def moved(x: Dim) -> Dim:
@@ -429,7 +429,7 @@ class _PassOfNest:
     # ---- rules at work ----
 
     def without_divisors(self, value: Value, inner: set[str]) -> tuple[Value, list[Value]]:
-        """An element with what all of its sum is divided by taken out."""
+        """Return an element without the divisors that do not depend on the axes `inner`, and these divisors."""
         rewritten = self.rewritten(value, inner)
         divisors = []
         while rewritten.op == "div" and not rewritten.args[1].symbols & inner:
@@ -444,7 +444,7 @@ class _PassOfNest:
             self.said.append(line)
 
     def rewritten(self, value: Value, inner: set[str]) -> Value:
-        """A value by REWRITES, from its arguments up, until none holds."""
+        """Return a value after applying REWRITES bottom-up until none matches."""
         args = tuple(self.rewritten(a, inner) for a in value.args)
         v = self.values.remade(value, args)
         for rule in REWRITES:
@@ -456,8 +456,8 @@ class _PassOfNest:
 
     def weight(self, v: Value, turn: str, now: Value, taken: Value, weighed: dict[Array, str],
                bases: dict[str, Value]) -> tuple[str, Value]:
-        """Return (the kind of weight that a value has as a factor, "" without one; the value with its weight taken from `taken`, a
-        number that can be subtracted). Raises _NotDerived where it depends on the maximum in another way."""
+        """Return (kind, value): the kind of weight that is a factor of a value ("" without one), and the value with that weight
+        relative to `taken`, a finite base. Raises _NotDerived where it depends on the maximum in another way."""
         if v.op == "load" and v.attr[0] in weighed:
             return weighed[v.attr[0]], v
         if not _depends(v, now, set(weighed)):
@@ -484,7 +484,7 @@ class _PassOfNest:
         raise _NotDerived
 
     def finite(self, base: Value) -> Value:
-        """Return a base, or 0 where it may be no number."""
+        """Return a base, or 0 where it may not be finite."""
         if matched(parsed(FINITE), base, {}):
             return base
         return built(self.values, parsed(FINITE), {"b": base}, base.dtype)
@@ -494,7 +494,7 @@ class _PassOfNest:
         return built(self.values, parsed(row.factor), {"old": old, "new": new}, new.dtype)
 
     def corrected(self, result: Value, kind: str, bases: dict[str, Value], taken: Value) -> Value:
-        """A sum of weights that were taken from a finite number, as one of weights taken from the base itself."""
+        """Return a sum of weights relative to the finite base `taken`, converted to weights relative to the original base."""
         base = bases[kind]
         if self.finite(base) is base:
             return result
@@ -502,12 +502,12 @@ class _PassOfNest:
 
 
 def _with(values: Values, value: Value, old: Value, new: Value) -> Value:
-    """A value with another one in the place of one that it is made of."""
+    """Return a value with one of its subexpressions, `old`, replaced by `new`."""
     return rewritten(value, lambda v, args: new if v is old else values.remade(v, args))
 
 
 def _is_chosen(value: Value, where: Value) -> bool:
-    """Return whether an element is 0 times something where a condition does not hold."""
+    """Return whether an element is, or has as a factor, a selection that is 0 where `where` does not hold."""
     if value.op == "mul":
         return any(_is_chosen(a, where) for a in value.args)
     return value.op == "where" and value.args[0] is where and value.args[2].is_constant(0)

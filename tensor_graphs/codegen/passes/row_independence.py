@@ -1,7 +1,7 @@
-"""row_independence: the step of a loop on a few of its rows, where rows do not depend on each other.
+"""row_independence: the step of a loop restricted to a few of its rows, where rows are independent.
 
-A row is what lies at one index of the first axis of the carries. A step keeps rows apart if what it makes of a row is made of that
-row, and of what has no rows (a weight): then some rows may be taken through all turns, whatever becomes of the others.
+A row is the slice of the carries at one index of their first axis. A step keeps rows independent if a row of its results depends
+only on that row of its inputs and on inputs without rows (weights). Some rows can then run through all iterations alone.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tensor_graphs.language.node import Node, TensorType, apply, walk
 from tensor_graphs.language.subgraph import Body
 
 MOST_TRIED = 4
-"""operands of which it is tried whether their first axis is that of rows"""
+"""most operands for which both cases are tried: their first axis is the axis of rows, or is not"""
 
 
 class RowsMeet(Exception):
-    """A step that combines several rows; the message is for people."""
+    """A step that combines several rows; the message is a readable reason."""
 
 
 @dataclass(frozen=True)
 class FewRows:
-    """step: on few rows. of_arguments, of_outputs: which of its arguments, and of the values that it returns, have rows."""
+    """A step on a few rows. of_arguments, of_outputs: whether each of its arguments and returned values has rows."""
 
     step: Definition
     of_arguments: tuple[bool, ...]
@@ -37,7 +37,7 @@ class FewRows:
 
 
 def few_rows(body: Body, carries: int, count: int) -> FewRows:
-    """The step on `count` rows. Raises RowsMeet."""
+    """Return the step on `count` rows. Raises RowsMeet."""
     if not carries or not all(t.rank for t in body.types[:carries]):
         raise RowsMeet("it carries no rows from turn to turn")
     rows = body.types[0].shape[0]
@@ -51,7 +51,7 @@ def few_rows(body: Body, carries: int, count: int) -> FewRows:
 
 
 def _candidates(body: Body, carries: int, rows: Dim) -> Iterator[list[bool]]:
-    """Yield which arguments may have rows: carries do; slices and others may where their first axis is as long."""
+    """Yield guesses which arguments have rows. Carries always do; slices and others may if their first axis is as long."""
     may = [i for i, t in enumerate(body.types) if i >= carries and t.rank and same_dim(t.shape[0], rows)]
     for changed in itertools.product((True, False), repeat=min(len(may), MOST_TRIED)):
         with_rows = {*range(carries), *(i for i, yes in zip(may, changed, strict=False) if yes)}
@@ -92,7 +92,7 @@ def _attributes(node: Node, has: bool, rows: Dim, count: int) -> Mapping[str, An
 
 
 def _kinds(node: Node, inner: Sequence[tuple[bool, ...]], rows: Dim) -> tuple[bool, ...]:
-    """Return whether each value of a node has rows along its first axis. Raises RowsMeet where they meet."""
+    """Return whether each value of a node has rows along its first axis. Raises RowsMeet if the node combines rows."""
     if node.op is leaves.ITEM:
         return (inner[0][node.attrs["index"]],)
     has = [inner_node[0] for inner_node in inner]
@@ -113,7 +113,7 @@ def _kinds(node: Node, inner: Sequence[tuple[bool, ...]], rows: Dim) -> tuple[bo
 
 
 def _kind(node: Node, has: Sequence[bool], rows: Dim) -> bool:
-    """Return whether the value of an atomic op has rows. Raises RowsMeet."""
+    """Return whether the value of an atomic op has rows. Raises RowsMeet if the op combines rows."""
     name, attrs, shape = node.op.name, node.attrs, node.shape
     as_long = bool(shape) and same_dim(shape[0], rows)
     if name == "iota":

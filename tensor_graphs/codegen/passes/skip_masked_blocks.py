@@ -1,9 +1,9 @@
-"""skip_masked_blocks: a pass over blocks (one_pass.py) leaves out those of which nothing counts.
+"""skip_masked_blocks: a pass over blocks (one_pass.py) skips blocks in which every element is masked.
 
-Where an element is −∞ unless positions compare (causal order, a window), −∞ is no maximum and weighs nothing: a block that is −∞
-all over changes nothing. Comparisons of indices say from which block on, and up to which, that is not so, for all lanes together.
+Masked elements are −∞ unless index comparisons hold (causal order, a window). As −∞ does not change a maximum and has weight 0, a
+block of −∞ changes nothing. The comparisons give the first and last block with an unmasked element, for all lanes together.
 
-In: a pass, with or without lanes, whose sums may skip what is hidden (`OnePass.may_skip`).  Out: the same, changed in place.
+In: a pass, with or without lanes, that may skip hidden blocks (`OnePass.may_skip`).  Out: that program, changed in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tensor_graphs.language.dims import Dim
 
 
 def without_hidden(program: StageProgram, one_pass: OnePass) -> bool:
-    """Leave out hidden blocks of a pass, and return whether there were any."""
+    """Remove the hidden blocks from a pass; return whether there were any."""
     nest, blocks, block = one_pass.nest, one_pass.blocks, one_pass.block
     most = next(s for s in nest.stages if s.within == blocks and s.monoid == "max")
     scores = next((s for s in nest.stages if most.value.op == "load" and s.target is most.value.attr[0]), most)

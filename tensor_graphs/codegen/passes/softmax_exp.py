@@ -1,8 +1,8 @@
-"""softmax_exp: exponentials from which the maximum of their row was taken away, where only their sum is wanted.
+"""softmax_exp: detect sums of exp(x − m), m the maximum of their row, for which cheaper exponentials are accurate enough.
 
-Their sum is at least 1, as that of the maximum is. So x · log2 e may be rounded once, and what is not normal may be dropped: the
-errors of the terms, each |x| exp(x) roundings, come to no more than log n roundings of the sum of n of them (the mean of -x under
-exp(x) / sum is below log n). Two instructions of a GPU rather than eight. Where the maximum is infinite or NaN, so is the sum (or
+The sum is at least 1, since the maximum contributes 1. So x · log2 e may be rounded once, and subnormal terms may be dropped: the
+errors of the terms, each |x| exp(x) roundings, add up to at most log n roundings of the sum of n terms (the mean of −x under exp(x)
+/ sum is below log n). A GPU then needs two instructions rather than eight. Where the maximum is infinite or NaN, so is the sum (or
 all of it is 0), however the terms are rounded.
 """
 
@@ -17,7 +17,7 @@ from tensor_graphs.language import dims as d
 
 
 def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
-    """Return whether a stage is a sum of exp(x - m), m the maximum of x over the same row, which the nest has computed before."""
+    """Return whether a stage sums exp(x - m), where m is the maximum of x over the same row, computed earlier in the nest."""
     if s.monoid != "sum" or s.scan is not None or s.joined or s.value.op != "exp" or len(s.reduce) != 1:
         return False
     (by,), (over,) = s.value.args, s.reduce
@@ -38,7 +38,7 @@ def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
 
 
 def _subtracted(away: Value) -> Value | None:
-    """Return m of -m, or of a 0 in its place where m is not finite."""
+    """Return m if `away` is −m, or −m with 0 in place of a non-finite m; None otherwise."""
     if away.op != "mul" or not away.args[1].is_constant(-1.0):
         return None
     m = away.args[0]

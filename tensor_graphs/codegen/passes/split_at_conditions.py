@@ -1,13 +1,14 @@
-"""split_at_conditions: what an index alone decides is decided before the loop: threads that run in step, and vectors, take no
-branch.
+"""split_at_conditions: decide conditions on indices before the loop, so that vector lanes and GPU threads take no branch.
 
-In: a program as it was lowered.  Out: the same, changed in place; what it computes stays, but for the sign of a sum that is zero.
+In: a program as lowered.  Out: that program, changed in place; its results do not change, except for the sign of a sum that is
+zero.
 
-- A sum of what is selected where an index equals a number, and 0 elsewhere, is one load (`selected`): of a row, the label's logit.
-- A reduction of what is inside of bounds, and of what changes nothing outside, is one of the turns that are inside (`limits`, which
-  the renderer asks): of a window, those over the image.
-- A stage whose conditions change along its last axis at equal distances is a stage for each piece, without them (`cut`): of a
-  rotation, both halves, which then read what they share once; of a norm's row, too, which is rotated in the same nest.
+- A sum of elements selected where an index equals a number, and 0 elsewhere, becomes one load (`_select`). Example: the logit of a
+  row's label.
+- A reduction that ignores elements outside of bounds runs only over iterations inside them (`limits`, used by the renderer).
+  Example: a window at the border of an image.
+- A stage whose conditions change at equally spaced points of its last axis becomes one stage for each piece, without conditions
+  (`_cut`). Example: both halves of a rotation, which then share their loads, also in the nest of a norm.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_, i64
 
 PIECES = 4
-"""of an axis, at most"""
+"""most pieces of an axis"""
 
 
 def decided(program: StageProgram) -> StageProgram:
@@ -40,7 +41,7 @@ def decided(program: StageProgram) -> StageProgram:
 
 
 def _select(program: StageProgram, s: Stage) -> bool:
-    """Turn a sum that selects one element into a load; return whether it was one."""
+    """Change a sum that selects one element to a load; return whether it was one."""
     values, where = program.values, s.value
     if s.monoid != "sum" or len(s.reduce) != 1 or where.op != "where":
         return False
@@ -64,7 +65,7 @@ def _select(program: StageProgram, s: Stage) -> bool:
 
 
 def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
-    """Return the number that an axis equals where `condition` is (holds: true, else false); None for another condition."""
+    """Return the value that an axis equals wherever `condition` is true (holds=False: false); None for another condition."""
     while condition.op == "xor" and condition.args[1].op == "constant" and condition.args[1].attr is True:
         condition, holds = condition.args[0], not holds
     if condition.op != "not_equal" or holds or over.symbol == 0:
@@ -77,7 +78,7 @@ def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
 
 
 def _gathers(program: StageProgram, value: Value, axis: Axis) -> bool:
-    """Return whether an index that the value reads with is itself read along an axis."""
+    """Return whether a value reads at an index that is itself loaded from memory along an axis."""
     return any(axis.name in v.symbols for name, v in program.values.gathered.items() if name in value.symbols)
 
 
@@ -120,7 +121,7 @@ def _cut(program: StageProgram, nest: Nest) -> None:
 
 
 def _made_along(v: Value, axis: Axis) -> bool:
-    """Return whether a value reads, turn by turn of an axis, what another stage has made along it."""
+    """Return whether a value reads, along an axis, what another stage stored."""
     if v.op != "load" or v.attr[0].role == "operand":
         return False
     _, offset, inside = v.attr
@@ -128,7 +129,7 @@ def _made_along(v: Value, axis: Axis) -> bool:
 
 
 def _changes_at(v: Value, axis: Axis) -> int | None:
-    """Return the turn of an axis at which a condition changes; None where it is none, or depends on more."""
+    """Return the index of an axis at which a condition changes; None where it is constant or depends on other axes."""
     over = _margin(v)
     if over is None or not isinstance(over, d.Expr) or axis.name not in over.symbols:
         return None
@@ -141,7 +142,7 @@ def _changes_at(v: Value, axis: Axis) -> int | None:
 
 
 def _margin(v: Value) -> Dim | None:
-    """Return a dim that is at least 0 where a comparison of indices holds; None for another condition."""
+    """Return a dim that is ≥ 0 exactly where an index comparison holds; None for another condition."""
     if v.op not in ("at_least", "less"):
         return None
     numbers = []
@@ -162,8 +163,8 @@ def _margin(v: Value) -> Dim | None:
 
 @dataclass(frozen=True)
 class Limits:
-    """The turns of a reduction that count. free: conditions whatever the turn of an axis is; along: (coefficient, rest) of dims
-    that are at least 0 at such turns; value: what is taken in there."""
+    """The iterations of a reduction that count. free: conditions that do not depend on the axis; along: pairs (coefficient, rest),
+    where coefficient · axis + rest ≥ 0 must hold; value: the reduced value for these iterations."""
 
     free: tuple[Value, ...]
     along: tuple[tuple[int, Dim], ...]
@@ -171,7 +172,7 @@ class Limits:
 
 
 def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
-    """Return the limits of a reduction; None where something else than bounds decides, or turns outside count."""
+    """Return the limits of a reduction; None where a condition is no bound on indices, or where excluded elements count."""
     where = s.value
     if where.op != "where" or not _changes_nothing(s, where.args[2]):
         return None
@@ -200,7 +201,7 @@ def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
 
 
 def _changes_nothing(s: Stage, v: Value) -> bool:
-    """Return whether a number is the neutral one of a stage's monoid."""
+    """Return whether a value is the identity of a stage's monoid."""
     if v.op != "constant" or s.monoid not in ("max", "sum"):
         return False
     if s.monoid == "sum":
@@ -210,8 +211,8 @@ def _changes_nothing(s: Stage, v: Value) -> bool:
 
 def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard: Value | None,
                true: Set[Value] = frozenset()) -> Value:
-    """Return a value at other indices, without conditions that are known then. guard: of its loads, in addition to their own. true:
-    conditions that hold."""
+    """Return a value with `change` applied to its indices, and without conditions that this decides. guard: an additional condition
+    for its loads. true: conditions known to hold."""
     cache: dict[Value, Value] = {v: values.constant(True, bool_) for v in true}
 
     def one(v: Value) -> Value:

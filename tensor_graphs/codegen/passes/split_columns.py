@@ -1,6 +1,6 @@
-"""split_columns: long reductions across memory in parts, for devices that have more to keep busy than a nest has columns.
+"""split_columns: cut long reductions across memory into parts, for devices with more parallelism than a nest has columns.
 
-In: a program as it was arranged.  Out: the same, changed in place: a nest of partial results, one that takes them together.
+In: an arranged program.  Out: that program, changed in place: a nest of partial results, and one that combines them.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram,
 from tensor_graphs.language import dims as d
 
 PARALLEL = 1 << 16
-"""columns and parts together that keep a device busy; what each part comes to is read again"""
+"""number of columns times parts that keeps a device busy; more parts would cost more reads of partial results"""
 
 LEAST = 64
-"""rows of a part, at least"""
+"""least rows of a part"""
 
 
 def in_parts(program: StageProgram) -> StageProgram:
-    """Cut the reductions of columns that are few and long."""
+    """Cut reductions of few long columns into parts."""
     program.nests = [piece for nest in program.nests for piece in cut(program, nest, _rows_by_rule(nest))]
     return program
 
 
 def _rows_by_rule(nest: Nest) -> int:
-    """Rows of a part; 0 where the nest stays whole."""
+    """Return the rows of a part; 0 where the nest stays uncut."""
     if why_whole(nest) is not None:
         return 0
     (stage,) = nest.stages
@@ -36,7 +36,7 @@ def _rows_by_rule(nest: Nest) -> int:
 
 
 def why_whole(nest: Nest) -> str | None:
-    """Why a nest is no reduction of columns that can be cut; None where it is one."""
+    """Return why a nest is no reduction of columns that can be cut; None where it is one."""
     if len(nest.stages) != 1:
         return "it has several stages"
     (stage,) = nest.stages
@@ -46,7 +46,7 @@ def why_whole(nest: Nest) -> str | None:
 
 
 def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
-    """Cut a reduction of columns into parts of `chunk` rows and their combination; a nest that cannot be cut so stays."""
+    """Return a reduction of columns as two nests, parts of `chunk` rows and their combination; [nest] if it cannot be cut."""
     if why_whole(nest) is not None:
         return [nest]
     (stage,) = nest.stages

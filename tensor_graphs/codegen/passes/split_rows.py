@@ -1,4 +1,4 @@
-"""split_rows: long reductions along memory in parts, where a nest has fewer turns than a device has multiprocessors.
+"""split_rows: cut long reductions along memory into parts, where a nest has fewer iterations than a device has multiprocessors.
 
     nest over i in 0..64                                           nest over i in 0..64, p in 0..16
         t = sum over r in 0..256, k in 0..784 of x[r, i, k]    →       tp = sum over q in 0..16, k in 0..784 of x[16 p + q, i, k]
@@ -6,9 +6,9 @@
                                                                        t = sum over p in 0..16 of tp
                                                                        y[i] = t / 200704
 
-A reduction of everything to one number is cut before (arrange.py), one across memory after (split_columns.py).
+A reduction of everything to one number is cut earlier (arrange.py), one across memory later (split_columns.py).
 
-In: an arranged program.  Out: the same, changed in place; what it computes stays, but for the order of sums.
+In: an arranged program.  Out: that program, changed in place; only the order of sums changes.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram,
 from tensor_graphs.language import dims as d
 
 FEW = 132
-"""turns of a nest that is cut, at most: a block for each multiprocessor"""
+"""most iterations of a nest that is cut: one block for each multiprocessor"""
 
 BLOCKS = 1024
-"""turns and parts together that keep a device busy"""
+"""number of iterations times parts that keeps a device busy"""
 
 LEAST = 1 << 12
-"""elements of a part, at least; of a row that is cut there are eight parts"""
+"""least elements of a part; a row is cut only if it has at least eight times as many"""
 
 
 def rows_in_parts(program: StageProgram) -> StageProgram:
-    """Cut the rows that are few and long."""
+    """Cut reductions of few long rows into parts."""
     program.nests = [piece for nest in program.nests for piece in _cut(program, nest)]
     return program
 
 
 def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
-    """Cut a reduction of long rows into parts and their combination, with all that is made of it; other nests stay."""
+    """Return a reduction of long rows as two nests, its parts and the combination with all that uses it; [nest] for others."""
     s = _long_row(program, nest)
     if s is None or any(stage.axes or stage.within is not None for stage in nest.stages):
         return [nest]
@@ -62,15 +62,14 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
 
 
 def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
-    """The axes of a nest of parts: those that lie further apart in what is read come first."""
+    """Return the axes of a nest of parts. The axis of parts comes first where its elements are further apart in memory."""
     steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, axes[-1])] for v in values_in(value) if v.op == "load"]
     first = bool(steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
     return (part, *axes) if first else (*axes, part)
 
 
 def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
-    """Return the only reduction of a nest of few turns, if it is long, the same in all turns, and reads nothing of the nest's
-    own."""
+    """Return the only reduction of a nest of few iterations, if it is long and reads nothing that the nest computes; else None."""
     reductions = [s for s in nest.stages if s.monoid is not None]
     if len(reductions) != 1 or not few_and_long(nest, reductions[0]):
         return None
@@ -80,7 +79,7 @@ def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
 
 
 def few_and_long(nest: Nest, s: Stage) -> bool:
-    """Return whether a stage is a reduction of long rows, one in each of few turns."""
+    """Return whether a stage is a reduction of long rows, one in each of few iterations."""
     if s.monoid in (None, "product") or not nest.axes or nest.tile is not None:
         return False
     if any(stage.axes or stage.within is not None for stage in nest.stages if stage.monoid is not None):

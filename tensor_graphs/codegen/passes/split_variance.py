@@ -1,4 +1,4 @@
-"""split_variance: sums of squared deviations from the mean, of few long rows, by parts that are read once.
+"""split_variance: compute sums of squared deviations from the mean, for few long rows, in parts that are read from memory once.
 
     nest over i in 0..64                                        nest over r in 0..256, i in 0..64
         s[i] = sum over r in 0..256, k in 0..784 of x               t = sum over k in 0..784 of x[r, i, k]
@@ -12,11 +12,11 @@
                                                                         where y = sm[i, r] − b
 
 Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-The sum holds around any numbers m and b, as sd says what rounding m leaves, if they are the same everywhere: m is kept, and means
-are quotients, as a compiler may leave out the rounding of a product. Nothing is subtracted from a sum of squares.
+The formula is exact for any numbers m and b, since sd has the error of rounding m, provided every use sees identical values. So m
+is stored, and means are quotients: a compiler may omit the rounding of a product. Nothing is subtracted from a sum of squares.
 
-In: an arranged program.  Out: the same, changed in place where nests are like that; what it computes stays, but for the order of
-sums. Rows whose parts would run along several axes, or have no fitting length, stay as they are (split_rows.py).
+In: an arranged program.  Out: that program, changed in place where nests have this form; only the order of sums changes. Rows whose
+parts would run along several axes, or have no fitting length, are left to split_rows.py.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f64
 
 PART = (256, 1 << 13)
-"""elements of a part, at least and at most: of fewer, the four numbers of each are much; more do not stay in registers"""
+"""elements of a part, at least and at most: in shorter ones the four numbers per part dominate; longer ones do not fit registers"""
 
 MOST_PARTS = 1 << 13
-"""of a row: one block takes them together"""
+"""most parts of a row, since one block combines them"""
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """The sum of a nest, and the sum of squared deviations from its mean of the same or another nest."""
+    """A sum in nest `of`, and the sum of squared deviations from its mean in nest `around` (possibly the same nest)."""
 
     of: Nest
     total: Stage
@@ -51,7 +51,7 @@ class _Pair:
 
 
 def deviations_in_parts(program: StageProgram) -> StageProgram:
-    """The program with each such pair of sums in parts."""
+    """Return the program with each such pair of sums cut into parts."""
     while True:                                                     # others are looked for among the nests that there are by then
         if not any(_cut(program, pair) for pair in _pairs(program)):
             return program
@@ -78,7 +78,7 @@ def _pairs(program: StageProgram) -> Iterator[_Pair]:
 
 
 def _is_around(program: StageProgram, nest: Nest, total: Stage, around: Nest, s: Stage, count: int) -> bool:
-    """Return whether a stage is the sum of (x − sum of x / count)², over the same elements in the same turns."""
+    """Return whether a stage is the sum of (x − sum of x / count)² over the elements of `total`, in corresponding iterations."""
     if s.monoid != "sum" or not few_and_long(around, s) or s.value.op != "mul" or s.value.args[0] is not s.value.args[1]:
         return False
     if [a.size for a in (*around.axes, *s.reduce)] != [a.size for a in (*nest.axes, *total.reduce)]:
@@ -104,7 +104,7 @@ def _is_minus_mean(v: Value, total: Array, where: Dim, count: int) -> bool:
 
 
 def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
-    """Turns of the first axis that are a part, whole ones; 0 where none fit."""
+    """Return how many iterations of the first axis form one part (a divisor of its length); 0 where none fits."""
     first, *rest = reduce
     size, turns = int(d.evaluate(first.size, {})), d.bounds(d.product(a.size for a in nest.axes))[1]
     low, high = PART
@@ -115,8 +115,7 @@ def _chunk(nest: Nest, reduce: tuple[Axis, ...]) -> int:
 
 
 def _cut(program: StageProgram, pair: _Pair) -> bool:
-    """Put the nest of parts before the one of the sum, and both sums of parts into a nest between them; return False without such
-    parts."""
+    """Put the parts of a pair of sums and their combination into two new nests. Return False where there are no fitting parts."""
     nest, total, values = pair.of, pair.total, program.values
     first, *rest = total.reduce
     chunk = _chunk(nest, total.reduce)
@@ -197,7 +196,7 @@ def _cut(program: StageProgram, pair: _Pair) -> bool:
 
 
 def _reading(program: StageProgram, s: Stage, stored: dict[Array, Array], at: Dim) -> Stage:
-    """A stage that reads numbers where they are kept now."""
+    """Return a stage that reads the combined sums from where they are stored now."""
 
     def load(v: Value, _: tuple[Value, ...]) -> Value | None:
         return program.values.load(stored[v.attr[0]], at) if v.attr[0] in stored else None

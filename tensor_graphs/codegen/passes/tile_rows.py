@@ -1,16 +1,16 @@
-"""tile_rows: one pass over blocks (one_pass.py) for many rows at the same time, so that its sums are products of matrices.
+"""tile_rows: run a pass over blocks (one_pass.py) for many rows at the same time, so that its sums become matrix products.
 
     nest over h, i in 0..n                          nest over h, p in 0..ceil(n / 32)
-        in turns of blocks:                             in turns of blocks:
+        for each block:                                 for each block:
             t5[q] = sum over r of k[q, r] · x[i, r]  →      t5[q, l] = sum over r of k[q, r] · packed[r, l]
             …                                               …
 
-Where what each block reads does not depend on the row, 32 rows share it: each number of a row becomes one of as many lanes, next to
-each other in memory, and a sum over a block or over a row's own elements is a register tile of a product (kernels/c/gemm.h), once
-its operands lie as that wants them: of a row's own numbers a copy is packed before the first block; what a block reads is copied if
-it is narrow, or its rows crowd few sets of the cache.
+Where the data of a block do not depend on the row, 32 rows share them. Each number of a row becomes a vector of as many lanes,
+contiguous in memory. A sum over a block, or over a row's own elements, becomes a register tile of a product (kernels/c/gemm.h). Its
+operands need the right layout: a row's own numbers are packed before the first block; the data of a block are copied if their dtype
+is narrow, or if their rows map to few sets of the cache.
 
-In: a pass as one_pass.py derives it.  Out: the same, changed in place, but for the order of sums.
+In: a pass as one_pass.py derives it.  Out: that program, changed in place; only the order of sums changes.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32, f64
 
 FEWEST = 8
-"""rows that are worth lanes: fewer are computed one by one; of a pass of one block, which packs for itself alone, twice as many
-(time one by one ÷ with lanes: 0.8 of 8 rows of 64 keys, 2.1 to 3.7 of 16 to 64)"""
+"""rows from which on lanes pay; fewer are computed one by one. A pass of one block, whose packing is used once, needs twice as many
+(time one by one ÷ with lanes: 0.8 for 8 rows of 64 keys, 2.1 to 3.7 for 16 to 64)"""
 
 LINE = 64
-"""bytes of a line of the cache"""
+"""bytes of a cache line"""
 
 CROWDED = 2048
-"""rows this many bytes apart, or a multiple of that, share few sets of the first cache"""
+"""bytes between rows from which on (with multiples) they map to few sets of the first-level cache"""
 
 
 @dataclass(frozen=True)
 class TileProduct:
     """A stage as target[row, lane] = (target[row, lane] · keep[lane]) + sum over inner of left[row, inner] · right[inner, lane].
 
-    rows, inner, lane: its axes; along_rows: left lies along its rows, which are `stride` elements apart along inner; else the other
-    way round. keep: None where what was there does not count."""
+    rows, inner, lane: its axes. along_rows: left is contiguous along rows, with `stride` elements between steps of inner; else it
+    is the other way round. keep: None where the target's old values do not count."""
 
     rows: Axis
     inner: Axis
@@ -54,8 +54,8 @@ class TileProduct:
 
 
 def product_of(s: Stage) -> TileProduct | None:
-    """Return a stage as a product whose operands lie as a register tile reads them, because `laned` has put them so; None for
-    another stage. One that only looks like it has vectors of no whole width, and panels that begin anywhere."""
+    """Return a stage as a product whose operands have the layout of a register tile, because `laned` arranged them; None for
+    another stage. A stage that only looks like one may have incomplete vectors, and unaligned panels."""
     if not s.tiled:
         return None
     shaped = s.monoid == "sum" and len(s.axes) == 2 and len(s.reduce) == 1 and s.scan is None and s.target.role == "scratch"
@@ -80,12 +80,12 @@ def product_of(s: Stage) -> TileProduct | None:
 
 
 def _lies(load: Value, steps: dict[Axis, int]) -> bool:
-    """Return whether the elements of a load lie this many apart along axes."""
+    """Return whether the elements of a load have the given strides along axes."""
     return all(d.coefficient(load.attr[1], a.name) == step for a, step in steps.items())
 
 
 def laned(program: StageProgram, lanes: int) -> bool:
-    """Change the pass of a program to compute `lanes` rows (half as many where there are few) at the same time; return whether it
+    """Change the pass of a program to compute `lanes` rows at the same time (half as many if there are few); return whether it
     could."""
     for nest in program.nests:
         if not any(s.within is not None for s in nest.stages) or any(s.level != len(nest.axes) for s in nest.stages):
@@ -102,8 +102,8 @@ def laned(program: StageProgram, lanes: int) -> bool:
 
 
 def _is_shared(nest: Nest, axis: Axis) -> bool:
-    """Return whether some sum of the pass multiplies by a value that depends on the block, but not on the axis; with one block
-    only, by one that depends on what the sum is over."""
+    """Return whether some sum of the pass has a factor that depends on the block (with a single block: on what the sum is over) but
+    not on the axis."""
     for s in nest.stages:
         if s.within is not None and s.monoid == "sum" and s.axes and s.value.op == "mul":
             alone = s.within.symbol == 0
@@ -115,7 +115,7 @@ def _is_shared(nest: Nest, axis: Axis) -> bool:
 
 
 class _LanesOfNest:
-    """An axis of a nest's as parts of `width` lanes."""
+    """The transformation of one axis of a nest into parts of `width` lanes."""
 
     def __init__(self, program: StageProgram, nest: Nest, axis: Axis, width: int) -> None:
         self.program, self.nest, self.axis, self.width, self.values = program, nest, axis, width, program.values
@@ -133,7 +133,7 @@ class _LanesOfNest:
         return d.dim(self.lane.name, 0, self.width - 1)
 
     def made(self) -> None:
-        """Raises Entangled, before anything was changed."""
+        """Raises Entangled before anything is changed."""
         first = next(i for i, s in enumerate(self.nest.stages) if s.within is not None)
         stages = [self.with_lanes(s) for s in self.nest.stages]
         packed: list[Stage] = []
@@ -189,7 +189,7 @@ class _LanesOfNest:
 
     def kept(self, name: str, index: Sequence[tuple[Axis, Dim, Dim]], size: Dim, value: Value, within: Axis | None,
              note: str) -> tuple[Stage, Value]:
-        """The stage that keeps a value in scratch, and how it is read. index: axes, their symbols, and how far apart they lie."""
+        """Return the stage that stores a value in scratch, and the load that reads it. index: (axis, its symbol, its stride)."""
         array = Array(name, "scratch", 0, value.dtype, size, self.level)
         offset: Dim = 0
         for _, symbol, step in index:
@@ -198,7 +198,7 @@ class _LanesOfNest:
         return stage, self.values.make("load", value.dtype, attr=(array, offset, self.names()))
 
     def hoist(self, v: Value, s: Stage) -> Value:
-        """A value with what it loads for each lane, whatever the block, from where that lies lane by lane."""
+        """Return a value with its loads that do not depend on the block replaced by loads of packed lanes."""
         turns = {a.name for a in s.own} - {self.lane.name}
         if v.op == "load" and v.attr[0] not in self.own and self.lane.name in v.symbols and not turns & v.symbols:
             if v not in self.hoisted:
@@ -211,8 +211,8 @@ class _LanesOfNest:
     # ---- products ----
 
     def as_product(self, s: Stage) -> tuple[list[Stage], list[Stage]]:
-        """Turn a sum into one that `product_of` knows, if possible; return the stages to run once before, and in each block before
-        it."""
+        """Change a sum to the form that `product_of` accepts, if possible. Return the stages to run once before the pass, and those
+        to run before the sum in each block."""
         if s.monoid != "sum" or len(s.axes) != 2 or len(s.reduce) != 1 or s.value.op != "mul" or s.joined != (s.factor is not None):
             return [], []
         (rows, lane), (inner,) = s.axes, s.reduce
@@ -247,11 +247,11 @@ class _LanesOfNest:
         return before, in_block
 
     def turns(self) -> set[str]:
-        """The axes of blocks, and of elements of one."""
+        """Return the names of the axes within a block."""
         return {a.name for s in self.nest.stages if s.within is not None and s.monoid == "max" for a in s.reduce}
 
     def longest(self, axis: Axis) -> int | None:
-        """Turns of an axis at most, where they are not too many to be kept."""
+        """Return the most iterations of an axis; None where they are too many to store."""
         most = d.bounds(axis.size)[1]
         return most if isinstance(axis.size, int) or axis.name in self.turns() else None
 

@@ -1,19 +1,18 @@
-"""wide_accumulate: what sums of f32 come to stays f64, and so does what is made of it once a row, until it meets the row's
-elements.
+"""wide_accumulate: keep sums of f32, and scalars computed from them once per row, in f64 until they are combined with row elements.
 
     t1[] = sum over r of x[r] · x[r]                   t1 is f64, and so is r = 1 / sqrt(t1 / n + eps)
     y[j] = x[j] · (1 / sqrt(t1[] / n + eps))     →     y[j] = fma(x[j], high(r), x[j] · low(r))
 
-A number of a row costs nothing in f64, while its rounding would be the same for all elements of the row, and such errors do not
-average out. With elements it stays f32 arithmetic, as twice as many fit a register: r is high(r) + low(r), two f32, and a product
-or a sum with both is rounded as one with r would be. A factor of short rows (LONG) is rounded, once. A quotient by such a number is
-a product with both halves of its inverse, where f32 has that.
+A scalar per row costs almost nothing in f64. Its rounding error would be the same for all elements of the row, and such errors do
+not average out. Elements stay f32, as a register holds twice as many: r is split into two f32, high(r) + low(r), and a product or
+sum with both is rounded as one with r would be. As a factor of short rows (LONG) r is rounded, once. A quotient by such a scalar
+becomes a product with both halves of its inverse, where f32 can hold that.
 
-Sums that a program says in f64 because f32 may not hold their elements (wide_statistics.py) are added up in f32, too, in blocks;
-the renderer adds a block up again in f64 where it left the range of f32. `beside_first`: values of f32 less the first of their row,
-which the renderer adds again in f64, so that numbers that lie close together lose no digits of their differences.
+Sums that a program has in f64 because f32 may not hold their elements (wide_statistics.py) are also added in f32, in blocks; the
+renderer adds a block again in f64 if it left the range of f32. `beside_first` marks f32 values minus the first one of their row,
+which the renderer adds back in f64, so that nearly equal numbers lose no digits of their differences.
 
-In: a program that is to be rendered.  Out: another one; its scratch takes as many bytes, as only variables become f64.
+In: a program that is to be rendered.  Out: a new program; its scratch has the same size, as only variables become f64.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import bool_, f32, f64
 
 KEPT = frozenset({"add", "mul", "div", "reciprocal", "sqrt"})
-"""ops that go on in f64 where all is a number of a row; others take it rounded"""
+"""ops that continue in f64 where all their arguments are scalars of a row; other ops get these rounded"""
 
 LONG = 512
-"""elements of a row from which on it takes products and sums with both halves of a number of its own. Measured on norms of f32 in
-the cache, time before ÷ after: 0.95 to 1.2 of rows of 512 to 1024; of rows of 64 to 320 0.72 to 0.95, which wait for the halves"""
+"""elements of a row from which on its products use both halves of a row scalar. Measured on norms of f32 in the cache, time before
+÷ after: 0.95 to 1.2 for rows of 512 to 1024; 0.72 to 0.95 for rows of 64 to 320, which wait for the halves"""
 
 
 def in_f64(values: Values, v: Value, ops: Collection[str] = ("add", "mul")) -> Value:
-    """A value of f32 in f64: these ops of what is loaded, of constants and of whole numbers without a rounding; else as it was."""
+    """Return an f32 value in f64. Results of `ops` on loads, constants and whole numbers are not rounded; other values are cast."""
     if v.dtype is f64:
         return v
     if v.op in ops:
@@ -51,7 +50,7 @@ def in_f64(values: Values, v: Value, ops: Collection[str] = ("add", "mul")) -> V
 
 
 def unrounded(program: StageProgram) -> StageProgram:
-    """With numbers of rows that are not rounded."""
+    """Return the program with unrounded row scalars."""
     written = Counter(s.target for nest in program.nests for s in nest.stages)
     indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
     parts = {s.value.attr[0] for nest in program.nests for s in nest.stages if s.monoid == "sum" and s.value.op == "load"}
@@ -80,7 +79,7 @@ def unrounded(program: StageProgram) -> StageProgram:
 
 def _may_cancel(nest: Nest) -> bool:
     """Return whether elements are added to products with sums of exponentials, as in a softmax's gradient: y g - y sum(y g) is a
-    small difference where one y is nearly 1, and a sum of f32 would lose as much as that is."""
+    small difference where one y is nearly 1, as small as the error of an f32 sum."""
     sums = {s.target for s in nest.stages if s.monoid == "sum"}
     dear = any(v.op in DEAR for s in nest.stages for v in values_in(s.value))
     return dear and any(v.op == "add" and any(_has_factor(a, sums) for a in v.args) and v.dtype is f32
@@ -92,7 +91,7 @@ def _has_factor(v: Value, sums: Collection[Array]) -> bool:
 
 
 class _Unrounded:
-    """The values of a stage inside of axes of these names, of `wide` numbers in the place of those that were rounded."""
+    """The values of one stage, reading the arrays in `wide` in f64. `fixed`: the axes that a row scalar may depend on."""
 
     def __init__(self, program: StageProgram, nest: Nest, stage: Stage, wide: Mapping[Array, Array]) -> None:
         self.values, self.wide = program.values, wide
@@ -102,7 +101,7 @@ class _Unrounded:
         self.both = d.bounds(d.product(a.size for a in stage.own))[1] >= LONG
 
     def __call__(self, v: Value) -> Value:
-        """Return the value, in f64 where it is made of numbers of a row alone."""
+        """Return the value, in f64 where it depends only on row scalars."""
         if v not in self.known:
             self.known[v] = self.made(v, [self(a) for a in v.args])
         return self.known[v]
@@ -127,7 +126,7 @@ class _Unrounded:
         return v if rounded == list(v.args) else make(v.op, v.dtype, *rounded, attr=v.attr)
 
     def with_halves(self, op: str, args: Sequence[Value]) -> Value | None:
-        """A quotient by a number of the row, a product or a sum with one; None where it is rounded before."""
+        """Return a quotient by a row scalar, or a product or sum with one, using both halves; None where it is rounded before."""
         make = self.values.make
         if op == "div" and args[1].dtype is f64:
             x, number = self.narrow(args[0]), args[1]
@@ -142,13 +141,13 @@ class _Unrounded:
         return make("fma", f32, x, make("high", f32, number), make("mul", f32, x, make("low", f32, number)))
 
     def beside(self, x: Value, number: Value) -> Value:
-        """Return x plus a number of its row, as one rounding of both halves of that would have it where x is near."""
+        """Return x plus a row scalar; where x is close to it the result is rounded as if added to both halves exactly."""
         high = self.values.make("add", f32, x, self.values.make("high", f32, number))
         return self.values.make("add", f32, high, self.values.make("rest", f32, number))
 
     def of_narrow(self, v: Value) -> Value | None:
-        """Return the elements of a sum of f64 in f32, where they are made of f32 and numbers of the row; else None. Without squares
-        they may lie close together, so their differences from the first one are added up."""
+        """Return the elements of an f64 sum in f32, where they depend on f32 values and row scalars; else None. Elements that are
+        no products may be nearly equal, so their differences from the first are added up."""
         narrow = self.in_f32(v)
         if narrow is None or narrow.symbols <= self.fixed:
             return None

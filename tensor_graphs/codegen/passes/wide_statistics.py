@@ -1,18 +1,18 @@
-"""wide_statistics: sums of squares, the means taken off before, and what is made of both once a row: f64, whatever the elements
-are.
+"""wide_statistics: compute sums of squares, the means subtracted before, and scalars derived from both in f64, for elements in f32.
 
     m = sum(x) / n                            m = sum(f64(x)) / n
     t = sum((x − m) · (x − m))         →      t = sum((f64(x) − m) · (f64(x) − m))
     y = (x − m) · rsqrt(t / n + eps)          y = (x − f32(m)) · f32(rsqrt(t / n + eps))
 
-The square of an f32 is a number of f64, exactly. In f32 it is infinite from 2^64 on and loses digits below 2^-51, and a sum of
-numbers that lie close together loses of their differences what it rounds (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for
-computing the sample variance", 1983). A product of two vectors is summed in f64 where the squares of one of them are, as in a
-cosine; sums of other products (dot, linear, attention) stay as they are.
+The square of an f32 is exact in f64. In f32 it is infinite from 2^64 on and loses digits below 2^-51, and rounding the sum of
+nearly equal numbers loses digits of their differences (T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample
+variance", 1983). A product of two vectors is summed in f64 where the squares of one of them are, as in a cosine; sums of other
+products (dot, linear, attention) stay as they are.
 
-What elements are made of a mean is computed in f64 and rounded once, so that a large mean costs no digits of what it leaves.
+Elements computed from a mean are computed in f64 and rounded once, so that a large mean costs no digits of the differences.
 
-In: the outputs of a definition in the ops that stages have.  Out: the same, with casts; itself where no squares are summed.
+In: outputs of a definition in the ops that stages have.  Out: those outputs with casts, or unchanged where no squares are
+summed.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ DERIVED = frozenset({"add", "mul", "div", "reciprocal", "sqrt", "where", "reshap
 
 
 def with_wide_statistics(outputs: Sequence[Node]) -> list[Node]:
-    """The outputs with their statistics in f64."""
+    """Return the outputs with their statistics in f64."""
     statistics = _statistics(outputs)
     return rebuild(outputs, _Widened(statistics).replaced) if statistics else list(outputs)
 
 
 def _statistics(outputs: Sequence[Node]) -> dict[Node, list[Node]]:
-    """Return the sums of squares, and of products with what is squared, that something else reads, and the sums that these are made
-    of; each with the nodes from its summand to the product, which are computed in f64."""
+    """Return the statistics: sums of squares (and of products with a squared factor) that other nodes read, and the sums that these
+    depend on. Each maps to the nodes from its summand to the product, which are computed in f64."""
     readers = consumers(outputs)
     summed = {node: _to_product(node.inputs[0]) for node in walk(outputs)
               if node.op.name == "sum" and node.dtype is f32 and readers[node]}
@@ -49,7 +49,7 @@ def _statistics(outputs: Sequence[Node]) -> dict[Node, list[Node]]:
 
 
 def _to_product(x: Node) -> list[Node]:
-    """Return a node, and those under it, through views, paddings, choices and constant factors, to one that is none of these."""
+    """Return the nodes from x down through views, paddings, selections and constant factors to one that is none of these."""
     path = [x]
     while True:
         if x.op.name == "mul" and any(_is_constant(i) for i in x.inputs):
@@ -70,7 +70,7 @@ def _is_constant(x: Node) -> bool:
 
 
 class _Widened:
-    """The nodes of a definition, each from its operands on. statistics: as `_statistics` finds them."""
+    """A rebuild of a definition's nodes, operands first, with the given statistics (see `_statistics`) in f64."""
 
     def __init__(self, statistics: dict[Node, list[Node]]) -> None:
         self.statistics = statistics

@@ -1,1 +1,1 @@
-"""print: a program of loops as text, C for a processor and CUDA C for a GPU."""
+"""print: printers of stage programs as source code, C for a processor and CUDA C for a GPU."""

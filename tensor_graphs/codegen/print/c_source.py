@@ -1,10 +1,10 @@
-"""c_source: a program as C, a function for each nest and one that runs them, in the form of our other kernels (kernels/c/tg.h).
+"""c_source: a program printed as C in the style of the handwritten kernels (kernels/c/tg.h): one function per nest, one to run
+them.
 
-The text is to be read: the program's stages stand above it as a comment, values are written once, where all that they depend on is
-known. Loops over the axis that walks memory have bodies without branches, which the compiler turns into vector instructions. A sum
-of f32 is accumulated in registers of f32 over a block of elements and in f64 beyond, as the hand-written kernels do; what it comes
-to stays f64 (wide_accumulate.py). How many elements, and how loops are walked beside that, is the program's advice (`StageAdvice`,
-`NestAdvice`).
+The source is meant to be read. The program's stages precede it as a comment; each value is computed once, as early as its inputs
+are available. Loops over the contiguous axis have bodies without branches, which the compiler vectorises. A sum of f32 is
+accumulated in registers of f32 over a block of elements and in f64 beyond, as in handwritten kernels, and stays f64
+(wide_accumulate.py). Block lengths and loop structure follow the program's advice (`StageAdvice`, `NestAdvice`).
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
 
 TILE = 64
-"""turns of each of the two axes of a block at most, as TILE of numbers.h: a row of a block is as long"""
+"""most iterations of a block along each of its two axes, equal to TILE of numbers.h: the length of a block's row"""
 
 PART_ELEMENTS = NestAdvice().grain
-"""as in loops.h"""
+"""default grain, equal to the one in loops.h"""
 
 STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f8e4m3": "uint8_t", "f8e5m2": "uint8_t", "f32": "float", "f64": "double",
           "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t",
           "u32": "uint32_t", "u64": "uint64_t", "bool": "uint8_t"}
 
 WIDENED = {"bf16": "bf16_to_f32", "f16": "f32_of_f16", "f8e4m3": "f32_of_f8e4m3", "f8e5m2": "f32_of_f8e5m2"}
-"""of dtypes that are computed in f32: the function that makes an f32 of what is stored"""
+"""dtype computed in f32 -> the function that converts a stored element to f32"""
 
 NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32", "f8e5m2": "f8e5m2_of_f32"}
-"""and the one that rounds an f32 to what is stored"""
+"""dtype computed in f32 -> the function that rounds an f32 to a stored element"""
 
 Bounds = tuple[str, str]
-"""the first value of a loop's axis, and the one after the last, as text"""
+"""the first value of a loop's axis, and the value after the last, as C expressions"""
 
 LEAST = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}
-"""the least number of a dtype; others have 0"""
+"""dtype -> its least number; other integers have 0"""
 
 _COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
 
 MOST_WORK = 1 << 40
-"""element steps that one turn is taken for at most: enough for a part of its own, and a number of C"""
+"""cap on the estimated element steps of one iteration: enough for a separate part, and a valid C constant"""
 
 
 def rendered(program: StageProgram, name: str = "generated") -> str:
-    """The C text of a program; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
+    """Return the C source of a program. Its entry is TG_KERNEL(name); ptr: outputs, then operands; ints: the dims."""
     return _Renderer(unrounded(program), name).text()
 
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
-    """Return the bytes that the program asks the pool for: of one block for all, and of one for each thread."""
+    """Return the scratch bytes that the program requests from the pool: one block for all threads, and one for each thread."""
     own = [x for x in program.scratch if x.level and not _is_number(x)]
     return sum(_padded(x) for x in program.scratch if x.level == 0), sum(map(_padded, own))
 
@@ -84,17 +84,17 @@ def _padded(array: Array) -> Dim:
 
 
 def _kind(array: Array) -> str:
-    """The type of an array's elements in memory."""
+    """Return the C type of an array's elements in memory."""
     return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
 
 
 def _width(array: Array) -> int:
-    """Bytes of an array's element in memory."""
+    """Return the bytes of an array's element in memory."""
     return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
 
 
 def _is_number(array: Array) -> bool:
-    """Return whether a scratch value is one number for each turn of the nest: a variable."""
+    """Return whether a scratch array is one number per iteration of the nest, and so a C variable."""
     return array.role == "scratch" and array.level > 0 and array.size == 1
 
 
@@ -174,7 +174,7 @@ class _Renderer:
         return "" if array in self.shared else "restrict "
 
     def beside(self, i: int) -> list[int]:
-        """The nests that run with the one of this number."""
+        """Return the numbers of the nests that run concurrently with nest i."""
         return list(takewhile(lambda k: self.program.nests[k].advice.beside, range(i + 1, len(self.program.nests))))
 
     def entry(self) -> None:
@@ -253,7 +253,7 @@ class _Renderer:
                 self.in_order(nest.stages, ("from", "to") if split(nest)[0] != 1 else None)
 
     def turned(self, counted: Sequence[tuple[str, Dim]]) -> None:
-        """The numbers that a turn stands for, the last counting fastest."""
+        """Write the axes' values for an iteration number, the last axis counting fastest."""
         rest = "turn"
         for k, (name, size) in reversed(list(enumerate(counted))):
             if k == 0:
@@ -265,8 +265,8 @@ class _Renderer:
             self.write(f"(void){name};")
 
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """Write a nest in square blocks of one of its axes and its stages' own. Operands that lie across are transposed block by
-        block into memory that stays in the cache; then all reads lie along what is written."""
+        """Write a nest in square blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block
+        into memory that stays in the cache; then all reads are contiguous along the stored axis."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
         wide = nest.advice.tile
         cut, other = _tiles_of(nest, outer)
@@ -295,13 +295,13 @@ class _Renderer:
             self.tiles.clear()
 
     def loads_across(self, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
-        """The loads of a nest that lie along `outer` in memory, at places that are known before it runs."""
+        """Return the loads of a nest that are contiguous along `outer`, at positions known before it runs."""
         loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
         return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
                 and lies_across(v, outer.name, inner.name)]
 
     def inner(self, nest: Nest, level: int) -> None:
-        """Write the stages inside of `level` axes, and the axes inside."""
+        """Write the stages at nest level `level`, then the loops over the deeper axes."""
         for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
             with nullcontext() if axis is None else self.loop(axis):
                 self.in_order(list(stages), None)
@@ -316,7 +316,7 @@ class _Renderer:
 
     @contextmanager
     def open(self, line: str = "", pragma: str = "") -> Iterator[None]:
-        """Context manager: a block of the text; values that are declared in it are unknown after it."""
+        """Context manager: a braced block of the source; values declared in it are unknown after it."""
         if pragma:
             self.write(f"#pragma {pragma}")
         self.write.open(line)
@@ -336,7 +336,7 @@ class _Renderer:
 
     @contextmanager
     def loops(self, axes: Iterable[Axis], bounds: Bounds | None = None, *values: Value, pragma: str = "") -> Iterator[None]:
-        """Context manager: loops inside of each other, the first one within `bounds`; each declares what is ready of `values`."""
+        """Context manager: nested loops, the first within `bounds`; each declares those parts of `values` that are ready."""
         with ExitStack() as stack:
             for axis in axes:
                 stack.enter_context(self.loop(axis, bounds, pragma))
@@ -351,12 +351,12 @@ class _Renderer:
         return any(v.number in scope for scope in self.scopes)
 
     def ready(self, v: Value) -> bool:
-        """Return whether all axes that a value depends on are open."""
+        """Return whether loops are open over all axes that a value depends on."""
         return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
                    for s in v.symbols if s not in self.dims)
 
     def declare(self, value: Value, *, only_ready: bool = False) -> None:
-        """Declare a value and what it is made of as variables, unless they are there; with only_ready, the parts that are ready."""
+        """Declare a value and its subexpressions as variables, unless declared already. only_ready: just those that are ready."""
         gathered = self.program.values.gathered
         todo: list[tuple[Value, bool]] = [(value, False)]
         seen: set[Value] = set()
@@ -436,7 +436,7 @@ class _Renderer:
     # ---- stages ----
 
     def in_order(self, stages: Sequence[Stage], bounds: Bounds | None) -> None:
-        """Write stages one after another; neighbours that store along the same axes are one loop."""
+        """Write stages one after another; neighbours that store along the same axes share one loop."""
         group: list[Stage] = []
         for s, after in zip(stages, [*stages[1:], None], strict=True):
             group.append(s)
@@ -445,7 +445,7 @@ class _Renderer:
                 group = []
 
     def stage(self, group: Sequence[Stage], bounds: Bounds | None) -> None:
-        """Write one stage, or several that are one loop; bounds: of their first axis, where that is cut into parts."""
+        """Write one stage, or several in one loop. bounds: of their first axis, where that is cut into parts."""
         s, write = group[0], self.write
         write(f"/* {', '.join(dict.fromkeys(stage.note for stage in group))} */")
         for stage in group:
@@ -471,7 +471,7 @@ class _Renderer:
                     self.rows(s)
 
     def multiplied(self, s: Stage, p: TileProduct) -> None:
-        """A product by the register tile of our other kernels."""
+        """Write a product as a call to the handwritten register tile."""
         begin: dict[str, Dim] = {a.name: 0 for a in (p.rows, p.inner, p.lane)}
 
         def address(array: Array, offset: Dim) -> str:
@@ -517,7 +517,7 @@ class _Renderer:
         self.write(f"{target.name}[{c_of(s.index)}] = {text};")
 
     def rows(self, s: Stage) -> None:
-        """A reduction to one number."""
+        """Write a reduction to one number."""
         write, t, last = self.write, s.value.dtype, s.reduce[-1]
         total, part = f"total{s.value.number}", f"part{s.value.number}"
         kind, start, combine, done = self.monoid(s)
@@ -542,8 +542,8 @@ class _Renderer:
         self.put(s, f"({target_type}){total}" if narrows else done.format(total))
 
     def first(self, s: Stage) -> str:
-        """Return the name of the first value of a sum, which is subtracted from all of them before they are added up in f32; ""
-        without one."""
+        """Return the name of the variable with a sum's first value, which is subtracted from all values before they are added in
+        f32; "" if the sum has none."""
         if s.value.op != "beside_first":
             return ""
         name, (of,) = f"first{s.value.number}", s.value.args
@@ -562,15 +562,15 @@ class _Renderer:
         return name
 
     def again(self, s: Stage, part: str) -> None:
-        """Add up a block again in f64 where the sum of f32 left the range in which it holds."""
+        """Write the repetition of a block's sum in f64, for the case that the f32 sum left its valid range."""
         exact = replace(s, value=in_f64(self.program.values, s.value, KEPT), advice=replace(s.advice, lanes=1))
         with self.open(f"if ({'out_of_range' if s.value.op in ('mul', 'where') else 'overflowed'}({part}))"):
             self.write(f"{part} = 0;")
             self.taken(exact, ("begin", "end"), "double", part, "0", "{acc} += {x};")
 
     def taken(self, s: Stage, bounds: Bounds, kind: str, into: str, start: str, combine: str) -> None:
-        """Write the innermost loop of a reduction to one number. With lanes, several vectors of accumulators do not wait for each
-        other; sums of f32 have at least one, as the variable is f64."""
+        """Write the innermost loop of a reduction to one number. Several accumulator vectors (`lanes`) avoid waiting for each
+        other. Sums of f32 use at least one vector, as their variable is f64."""
         write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
         sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
         if lanes == 1 and not (kind == "float" and s.monoid == "sum"):
@@ -607,7 +607,7 @@ class _Renderer:
         write(f"for (int64_t l = 0; l < {many}; l++) {into} = {taken};")
 
     def monoid(self, s: Stage) -> tuple[str, str, str, str]:
-        """Return (type, start, how a value is taken in, the result) of an accumulator in the stage's own dtype."""
+        """Return (type, initial value, statement that combines, final expression) for an accumulator in the stage's own dtype."""
         t = s.value.dtype
         if s.monoid == "sum":
             if t.is_float:
@@ -626,8 +626,8 @@ class _Renderer:
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
 
     def scanned(self, s: Stage, scan: Scan, bounds: Bounds | None) -> None:
-        """Write a scan: along memory in blocks that are computed first and then run over, or in columns where its axis is not the
-        last. bounds: of the first axis that is not scanned."""
+        """Write a scan. Along memory it runs in blocks, computed first and accumulated next; if its axis is not the last, it runs
+        in columns. bounds: of the first axis that is not scanned."""
         write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
         kind, start, combine, done = self.monoid(s)
         narrow = s.monoid == "sum" and t is f32
@@ -678,7 +678,7 @@ class _Renderer:
                         self.put(s, f"{block}[{axis.name} - begin]")
 
     def inside(self, limits: Limits) -> tuple[str, str]:
-        """Return the bounds of an axis between which a reduction's turns count; the loop goes on with its next turn where none
+        """Return the bounds of an axis within which a reduction's iterations count, and write `continue` for the case that none
         does."""
         if limits.free:
             for v in limits.free:
@@ -693,7 +693,7 @@ class _Renderer:
         return "low" if len(lows) > 1 else "first", "high" if len(highs) > 1 else "past"
 
     def columns(self, s: Stage, bounds: Bounds | None) -> None:
-        """Write a reduction across memory: the last own axis is the innermost loop, with many accumulators."""
+        """Write a reduction across memory: its innermost loop runs over the last own axis, with an accumulator for each column."""
         write, t, axis = self.write, s.value.dtype, s.axes[-1]
         kind, start, combine, done = self.monoid(s)
         narrow = s.monoid == "sum" and t is f32
@@ -735,16 +735,16 @@ def _nested(function: str, of: Sequence[str]) -> str:
 
 
 def _may_overflow(s: Stage) -> bool:
-    """Return whether a sum of f32 may leave the range of f32 while its result, which stays f64, does not. Kept values of a row,
-    such as exponentials, are not that large."""
+    """Return whether a sum of f32 may leave the range of f32 while its f64 result does not. Stored values of a row, such as
+    exponentials, are too small for that."""
     if s.target.dtype is not f64 or s.product:
         return False
     return s.value.op in ("mul", "where", "add", "beside_first") or (s.value.op == "load" and s.value.attr[0].role != "scratch")
 
 
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
-    """Return whether a stage, and one after it, may be one loop: both store along the same axes, and the second reads nothing that
-    the first writes at another turn."""
+    """Return whether a stage and a later one may share a loop: both store along the same axes, and the later one reads only the
+    element that the first stored in the same iteration."""
     if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
         return False
     if s.axes != after.axes or s.advice != after.advice:
@@ -758,22 +758,22 @@ def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
 
 
 def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
-    """Return the values of a stage, including the indices that are read at run time."""
+    """Return the values of a stage, including those of indices read at run time."""
     return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
 
 
 def _most(axes: Iterable[Axis]) -> int:
-    """Turns of loops inside of each other, at most: axes may depend on those outside."""
+    """Return the most iterations of nested loops; the size of an axis may depend on outer axes."""
     return math.prod(d.bounds(a.size)[1] for a in axes)
 
 
 def _names(v: Value) -> list[str]:
-    """The symbols of the index that a value holds."""
+    """Return the symbols of the index in a value."""
     return sorted(str(s) for s in d.symbols_in(dim_of(v)))
 
 
 def dim_name(name: str) -> str:
-    """Return the name in C of a dim, or of a step between rows, which begins as axes do."""
+    """Return the C name of a dim, or of a stride between rows, whose name starts with "_" like an axis."""
     return name if _is_axis(name) else f"d_{name}"
 
 
@@ -781,7 +781,7 @@ def dim_name(name: str) -> str:
 
 
 def is_shared_out(nest: Nest) -> bool:
-    """Return whether a nest has several turns, which threads may share."""
+    """Return whether a nest has several iterations for threads to share."""
     return split(nest)[0] != 1
 
 
@@ -791,7 +791,7 @@ def parallel(nest: Nest) -> int:
 
 
 def split(nest: Nest) -> tuple[Dim, int, int]:
-    """Return (things that are cut into parts, in multiples of, element steps of one of them)."""
+    """Return (number of items to divide among threads, the granularity of parts, element steps per item)."""
     n = parallel(nest)
     if nest.tile is not None:
         cut, other = _tiles_of(nest, nest.tile)
@@ -813,12 +813,12 @@ def split(nest: Nest) -> tuple[Dim, int, int]:
 
 
 def _steps(s: Stage) -> int:
-    """Steps of one element: an exponential is worth 8, in f64 16 (a thread of its own pays from 2048 and 1024 of them on)."""
+    """Return the steps of one element. An exponential is 8, in f64 16 (a separate thread pays from 2048 and 1024 of them on)."""
     return max((2 * computed_in(v.dtype).itemsize for v in values_in(*s.roots()) if v.op in DEAR), default=1)
 
 
 def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
-    """Return the two axes of a nest's tiles: the longer one, which is cut into parts for threads, and the other."""
+    """Return the two axes of a nest's tiles: the longer one, which is divided among threads, and the other."""
     (inner,) = nest.stages[0].axes
     return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
 
@@ -827,7 +827,7 @@ def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
 
 
 def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
-    """The text as the argument of the function of a dtype; itself where there is none."""
+    """Return a call of the dtype's function on `text`, or `text` itself where the dtype has none."""
     return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
 
 
@@ -875,7 +875,7 @@ def _bitcast(what: str, x: str) -> str:
 
 
 def c_of(x: Dim) -> str:
-    """Return a dim as C that may stand in any expression: behind a % or a /, 2 * n needs parentheses. Dims of the graph are d_…"""
+    """Return a dim as a C expression, in parentheses where an operator around it needs them. Dims of the graph are called d_…."""
     if not isinstance(x, d.Expr):
         return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
     out, factors = "", list[str]()

@@ -1,4 +1,4 @@
-"""cuda_program: the loops of a definition as they are rendered for a GPU."""
+"""cuda_program: the loops of a definition, arranged for rendering on a GPU."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tensor_graphs.language.composite import Definition
 
 HEADER = Path(__file__).resolve().parents[1] / "numbers.cuh"
 ALIGNED = 16
-"""bytes that are loaded at once"""
+"""bytes in one vector load"""
 
 
 def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
                ) -> StageProgram:
-    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous); they belong to the caller.
-    of_part: products are streams, where loops_of has such, and rows are written in place. alone: each block runs all of it for rows
-    of its own, so that long ones stay whole. Raises NotLowered."""
+    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous). The caller may modify them.
+    of_part: products become streams where loops_of has such, and rows are written in place. alone: each block runs everything for
+    its own rows, so long rows stay uncut. Raises NotLowered."""
     apart = False if strides is None else strides
     plain = lowered_request.loops_of(definition, few_rows=of_part, updates=of_part)
     if of_part and isinstance(plain, StageProgram) and cuda_streams.is_streams(plain):

@@ -1,11 +1,12 @@
-"""cuda_source: a program as CUDA C, a kernel for each nest, in the order in which they are launched on one stream.
+"""cuda_source: a program printed as CUDA C, a kernel for each nest, in the order of their launches on one stream.
 
-Three forms of a nest, chosen by what its stages are:
+The stages of a nest decide among three forms:
 - flat: element by element. A thread has V contiguous elements, loaded and stored as one pack of up to 16 bytes.
-- columns: a reduction across memory. A warp walks memory, the warps of a block share the rows, each thread has V columns.
-- turns: anything else. GROUP threads have one turn of the nest's outer axes; a reduction along memory is shared among them. Where
-  a row is known to be short enough its elements stay in registers between stages, each thread has the same ones in all of them.
-A value of a row that every stage reads where it wrote it is held in registers; another is in shared memory, or in scratch.
+- columns: a reduction across memory. A warp walks along memory, the warps of a block share the rows, each thread has V columns.
+- turns: anything else. GROUP threads share one iteration ("turn") of the nest's outer axes, and its reductions along memory. Rows
+  that are short enough stay in registers between stages, where each thread has the same elements in all stages.
+
+A value of a row is kept in registers if every stage reads it in the thread that wrote it; else in shared memory, or in scratch.
 """
 
 from __future__ import annotations
@@ -51,69 +52,69 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32
 
 FLAT = 256
-"""threads of a block of the flat form"""
+"""threads of a block in the flat form"""
 
 SIDE = 64
-"""elements of a block in which what lies across is turned, each way"""
+"""side length, in elements, of a block in which strided operands are transposed"""
 
 TILE = 128
-"""bytes of a row of such a block where it is read in packs: a line of the cache"""
+"""bytes of a row of such a block when it is read in packs: a cache line"""
 
 WARPS, FEW_WARPS = 16, 8
-"""of a block of the column form: rows that are read at the same time, and where there are hardly any"""
+"""warps of a block in the column form, which read as many rows at the same time: usually, and for very few rows"""
 
 AHEAD, AHEAD_COMPUTED = 16, 4
-"""rows of a warp of the column form that are written out, of what is only added up, and of what is computed first"""
+"""unrolled rows of a warp in the column form: where rows are only added, and where their elements are computed first"""
 
 HELD = 4
-"""packs of a row that a thread takes where there are turns enough to fill the device"""
+"""packs of a row per thread where there are enough iterations to fill the device"""
 
 HELD_READ = 8
-"""of a row of which only numbers are made"""
+"""packs of a row per thread where the row is only reduced to numbers"""
 
 HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
-"""of a row that stays in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead, at most"""
+"""limits for rows in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead"""
 
 SHORT_SUM, FEW_NUMBERS = 64, 4
-"""numbers of a reduction across memory that one thread computes, of a window (several axes, or one that is several) and of one"""
+"""most terms of a reduction across memory for one thread: in a window (several axes, or one compound axis), and otherwise"""
 
 SHORT = 256
-"""packs of a row of which each thread of a block takes one where there may be few turns"""
+"""packs of a row up to which each thread takes a single pack, where there may be few iterations"""
 
 ONE_BLOCK = 256
-"""threads of a block that has all turns, while a row has packs for more"""
+"""threads of a block that runs all iterations, where a row has packs for more"""
 
 ENOUGH = 528
-"""turns that fill the device: four blocks for each of 132 multiprocessors"""
+"""iterations that fill the device: four blocks for each of 132 multiprocessors"""
 
 SHARED = 96 << 10
-"""bytes of shared memory that the rows of a block take at most"""
+"""most bytes of shared memory for the rows of a block"""
 
 RESIDENT = 1056
-"""blocks that have rows in scratch at most, and that bring rows near before they wait: eight of each of 132 multiprocessors"""
+"""most blocks that have rows in scratch, or that prefetch rows before they wait: eight for each of 132 multiprocessors"""
 
 FAR = 4 << 20
-"""bytes of an operand from which on its rows are brought near: of less, most is where it was written last"""
+"""bytes of an operand from which on its rows are prefetched; most of a smaller one is still in the cache from its last write"""
 
 BROUGHT = 4 << 20
-"""bytes that all blocks of a launch bring near, at most: behind more, what is read first comes late"""
+"""most bytes that all blocks of a launch prefetch; more would delay the first loads"""
 
 WAIT = "after_those_before();"
-"""of a kernel: what it writes and reads comes after"""
+"""the statement of a kernel after which it reads and writes"""
 
 FAR_APART = 64
-"""bytes of a pack that are too many: a thread reads 16 of them at once, and of a line of 128 bytes two threads read then"""
+"""bytes of a pack that are too many: a thread reads 16 bytes in one load, so only two threads would share a line of 128 bytes"""
 
 LOWEST = {bf16: "0xff80", f16: "0xfc00"}
-"""bits of -inf, of dtypes whose maxima are taken two at a time"""
+"""bits of -inf, for dtypes whose maxima are computed two at a time"""
 
 WIDE = 1 << 31
-"""elements of an array from which on indices have 64 bits"""
+"""elements of an array from which on indices need 64 bits"""
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A text, what is launched of it in order, and the bytes of each piece of scratch, whose addresses come last."""
+    """CUDA source, its launches in order, and the bytes of each scratch array, whose addresses are the last parameters."""
 
     text: str
     launches: tuple[Launch, ...]
@@ -121,15 +122,15 @@ class Rendered:
 
 
 def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
-    """The CUDA text of a program. Parameters of each kernel: outputs, operands, the dims (where there are any), scratch. aligned:
-    every array begins at a multiple of 16 bytes; else elements are loaded one by one."""
+    """Return the CUDA source of a program. Parameters of each kernel: outputs, operands, the dims (if any), scratch. aligned: every
+    array begins at a multiple of 16 bytes; else elements are loaded one by one."""
     return _Cuda(program, aligned, prefix).rendered()
 
 
 @dataclass(frozen=True)
 class _Loop:
-    """The loop of a stage, shared by threads: `axes` as one, by `threads` at a time in packs of `pack`; `turns` of a loop that
-    is unrolled, 0 where its length is not known."""
+    """The loop of a stage over the flattened `axes`, shared by `threads` threads in packs of `pack` elements. turns: iterations of
+    a thread, if the loop is unrolled; 0 where its length is unknown."""
 
     axes: tuple[Axis, ...]
     pack: int
@@ -147,10 +148,9 @@ class _Cuda(_Renderer):
 
     def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False,
                  lasting: Collection[str] = (), copies: Mapping[str, Sequence[str]] | None = None) -> None:
-        """one_block: all turns are one block's, again and again. lasting: operands that are the same whenever a nest runs again; of
-        what a thread reads of them in turns of its own, as much as registers hold is read the first time (`kept`, each a type and
-        a name: of a struct `kept`, where `first`). copies: where else an output is written, by its name: parameters that
-        `parameters` does not say."""
+        """one_block: one block runs all iterations, repeatedly. lasting: operands that are the same in every run of a nest; what a
+        thread reads of them is loaded in the first run and stays in registers as far as they suffice (`kept`: fields of a struct
+        `kept`, loaded if `first`). copies: output name -> further parameters to write it to, which `parameters` does not list."""
         super().__init__(program, prefix)
         self.aligned, self.one_block = aligned, one_block
         self.lasting, self.copies = lasting, copies or {}
@@ -194,7 +194,7 @@ class _Cuda(_Renderer):
                 '#include "numbers.cuh"', "", f"typedef {'int64_t' if self.wide else 'int'} index_t;"]
 
     def bodies(self) -> list[list[str]]:
-        """Return the lines of each kernel: of a nest, or of several that are independent."""
+        """Return the lines of each kernel: one for each nest, or for several independent nests."""
         bodies: list[list[str]] = []
         group: list[tuple[Nest, Launch, list[str]]] = []
         for i, nest in enumerate(self.program.nests):
@@ -207,8 +207,8 @@ class _Cuda(_Renderer):
         return [*bodies, self.beside_each_other([kernel[1:] for kernel in group])] if group else bodies
 
     def may_be_beside(self, others: Sequence[Nest], nest: Nest, first: Launch, launch: Launch) -> bool:
-        """Return whether a nest may be blocks of the launch of those before it: it has as many threads, and none reads or writes
-        what another writes. Nests that fill the device have launches of their own."""
+        """Return whether a nest may share the launch of the nests before it: it has equally many threads, and none reads or writes
+        what another writes. Nests that fill the device have separate launches."""
         if launch.block != first.block or any(d.bounds(one.grid)[0] >= ENOUGH for one in (first, launch)):
             return False
         written, theirs = ({s.target for n in nests for s in n.stages} for nests in ([nest], others))
@@ -216,7 +216,7 @@ class _Cuda(_Renderer):
         return not (written & (theirs | they_read) or theirs & read)
 
     def beside_each_other(self, kernels: Sequence[tuple[Launch, list[str]]]) -> list[str]:
-        """One kernel whose blocks are those of several."""
+        """Return the lines of one kernel that has the blocks of several."""
         (first, lines), *more = kernels
         if not more:
             self.launches.append(first)
@@ -236,7 +236,7 @@ class _Cuda(_Renderer):
         return [*text, "}"]
 
     def apart(self, emit: Callable[[], None]) -> list[str]:
-        """The lines that `emit` writes."""
+        """Return the lines that `emit` writes, without adding them to the source."""
         self.write.lines, before = [], self.write.lines
         emit()
         lines, self.write.lines = self.write.lines, before
@@ -262,7 +262,7 @@ class _Cuda(_Renderer):
 
     def enter(self, entry: str, grid: Dim, block: int, shared: int = 0, early: tuple[int, ...] = (),
               dims: Mapping[str, int] | None = None) -> None:
-        """given: dims that are known where this is launched."""
+        """Begin a kernel. dims: values of dims that are known at this launch."""
         self.launches.append(Launch(entry, grid, block, shared, waits=True, early=early))
         self.write.open(f'extern "C" __global__ void __launch_bounds__({block}) {entry}(PARAMETERS)')
         for at, name in enumerate(self.dims):
@@ -282,7 +282,7 @@ class _Cuda(_Renderer):
         self.divisors.pop()
 
     def split_index(self, flat: str, axes: Sequence[Axis]) -> None:
-        """Axes of a flat index, the last one fastest."""
+        """Write the axes' values for a flat index, the last axis counting fastest."""
         rest = flat
         for k in reversed(range(len(axes))):
             axis = axes[k]
@@ -311,15 +311,15 @@ class _Cuda(_Renderer):
     # ---- packs ----
 
     def packable(self, v: Value, axis: Axis, pack: int) -> bool:
-        """Return whether a load has `pack` contiguous elements along an axis, beginning at a multiple of them."""
+        """Return whether a load reads `pack` contiguous, aligned elements along an axis."""
         array, offset, _ = v.attr
         return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held and array not in self.made_here
                 and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
                 and all(_uniform(a, axis, pack) for a in v.args))
 
     def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
-        """Return the elements of a pack for stages that are each walked along an axis: 16 bytes of the array that has the most
-        bytes; of the widest, where packs would lie so far apart that a warp reads them piece by piece."""
+        """Return the elements of a pack for stages that each run along an axis: 16 bytes of the largest array. Where packs would be
+        so far apart that a warp reads them piece by piece, 16 bytes of the widest dtype."""
         sizes: list[tuple[int, int]] = []
         if not self.aligned:
             return 1
@@ -341,7 +341,7 @@ class _Cuda(_Renderer):
         return pack
 
     def load_packs(self, value: Value, axis: Axis, pack: int) -> None:
-        """Write, before the lanes of a pack, its loads and the divisors that all lanes share."""
+        """Write the pack loads of a value and the divisors that all its lanes share, before the loop over lanes."""
         for v in values_in(value):
             if v.op == "load" and self.packable(v, axis, pack) and self.pack_name(v) is None and self.reachable(v, axis):
                 array, offset, _ = v.attr
@@ -357,7 +357,7 @@ class _Cuda(_Renderer):
                 self.packs[-1][v.number] = name
 
     def reachable(self, v: Value, axis: Axis) -> bool:
-        """Return whether the address of a load and its condition are known, except for the axis."""
+        """Return whether the address and the condition of a load are known, except for the axis."""
         names = {str(s) for s in d.symbols_in(v.attr[1])} - {axis.name} - set(self.dims)
         gathered = self.program.values.gathered
         self.open_axes.append(axis.name)
@@ -367,7 +367,7 @@ class _Cuda(_Renderer):
                 and all(n in self.open_axes or (n in gathered and self.known(gathered[n])) for n in names))
 
     def declare_uniform(self, condition: Value, axis: Axis) -> None:
-        """Declare a condition that is the same for all lanes of a pack, at its first lane."""
+        """Declare a condition that is equal for all lanes of a pack, evaluated at the first lane."""
         if self.known(condition):
             return
         name = f"all{condition.number}"
@@ -422,7 +422,7 @@ class _Cuda(_Renderer):
                    and all(self.own_elements(nest, s, before) for before in stages[:k]) for k, s in enumerate(stages))
 
     def own_elements(self, nest: Nest, s: Stage, before: Stage) -> bool:
-        """Return whether a stage reads at most its own element of what an earlier one makes."""
+        """Return whether a stage reads only its own element of what an earlier stage stores, if any."""
         reads = [v for v in _used(self.program, s) if v.op == "load" and v.attr[0] is before.target]
         return not reads or (nest.tile is None and before.target.dtype is before.value.dtype
                              and all(v.attr[1] == before.index and not v.args for v in reads))
@@ -442,7 +442,7 @@ class _Cuda(_Renderer):
         self.lanes(nest.stages, axes, pack)
 
     def begin_tiles(self, i: int, nest: Nest, outer: Axis, inner: Axis, side: int) -> None:
-        """Begin a kernel whose blocks have `side` turns of two axes."""
+        """Begin a kernel whose blocks cover `side` by `side` iterations of two axes."""
         write, others = self.write, [a for a in nest.axes if a is not outer]
         down, right = d.ceil_div(outer.size, side), d.ceil_div(inner.size, side)
         self.begin(i, d.product(a.size for a in others) * down * right, FLAT)
@@ -453,8 +453,8 @@ class _Cuda(_Renderer):
             self.split_index("turn", others)
 
     def tiled_blocks(self, i: int, nest: Nest, outer: Axis) -> None:
-        """Write blocks of SIDE by SIDE of one of the nest's axes and its stages' own. Operands that lie across are read along the
-        first axis, transposed in shared memory, and read there as the output lies."""
+        """Write a nest in blocks of SIDE by SIDE along `outer` and the stages' own axis. Strided operands are read along `outer`,
+        transposed in shared memory, and read from it in the order of the output."""
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         self.begin_tiles(i, nest, outer, inner, SIDE)
@@ -480,8 +480,8 @@ class _Cuda(_Renderer):
             self.tiles = {}
 
     def tiled_packs(self, i: int, nest: Nest, outer: Axis) -> bool:
-        """Write the same in packs of 16 bytes, in blocks whose rows have TILE bytes; other operands are loaded before the block
-        waits. Return False where operands that lie across have no such packs."""
+        """Write tiled blocks in packs of 16 bytes, in blocks whose rows have TILE bytes; other operands are loaded before the block
+        synchronises. Return False where strided operands have no such packs."""
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
@@ -537,7 +537,7 @@ class _Cuda(_Renderer):
         return True
 
     def lanes(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int) -> None:
-        """Write stages that store at the element, or the pack, at the open axes; packs lie along the last."""
+        """Write stages that store the element or pack at the open axes; packs are along the last axis."""
         self.made_here = {s.target for s in stages}
         self.at_each(stages, axes, pack)
         self.made_here = set()
@@ -582,7 +582,7 @@ class _Cuda(_Renderer):
 
     @contextmanager
     def lane_loop(self, axis: Axis, pack: int) -> Iterator[None]:
-        """Context manager: a loop over the elements of a pack that begins at an axis."""
+        """Context manager: a loop over the elements of the pack at an axis."""
         with self.open(f"for (int lane = 0; lane < {pack}; lane++)", "unroll"):
             self.write(f"const index_t first_{axis.name} = {axis.name};")
             with self.open():
@@ -602,13 +602,13 @@ class _Cuda(_Renderer):
                 self.write(f"{name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
 
     def written(self, target: Array) -> list[str]:
-        """The names of the arrays that have what a stage writes."""
+        """Return the names of all arrays to which a stage's target is written."""
         return [target.name, *self.copies.get(target.name, ())]
 
     # ---- columns ----
 
     def is_short(self, nest: Nest) -> bool:
-        """Return whether a nest is reductions across memory of few numbers each (a window's), one for each thread."""
+        """Return whether a nest is one reduction across memory with few terms (as of a window), for one thread per result."""
         if len(nest.stages) != 1 or not nest.stages[0].reduce:
             return False
         (s,) = nest.stages
@@ -731,8 +731,8 @@ class _Cuda(_Renderer):
                 self.sync(group)
 
     def bring_rows(self, nest: Nest, outer: Sequence[Axis], loops: dict[int, _Loop], group: int, groups: int) -> None:
-        """Prefetch what the first blocks load of large operands while other launches still run: the memory would be idle between
-        the last loads of one launch and the first of the next. Nothing is read, so writers do not matter."""
+        """Prefetch what the first blocks load of large operands while earlier launches still run; the memory would be idle between
+        the last loads of one launch and the first of the next. No data is used, so concurrent writes do no harm."""
         axes, far = {a.name for a in outer}, dict[tuple[str, Dim], tuple[Value, _Loop]]()
         for k, s in enumerate(nest.stages):
             loop = loops.get(k)
@@ -762,14 +762,14 @@ class _Cuda(_Renderer):
         self.open_axes = before
 
     def of_warps(self, nest: Nest, loops: dict[int, _Loop], group: int) -> None:
-        """Room for a number of each warp, where several of them reduce together."""
+        """Declare shared memory for one number of each warp, where several warps reduce together."""
         for s in nest.stages:
             if s.monoid is not None and not s.axes and group > 32:
                 long = s.monoid == "sum" and s.value.dtype is f32 and not loops[nest.stages.index(s)].turns
                 self.write(f"__shared__ {'double' if long else accumulator(s)[0]} warps_{s.target.name}[32];")
 
     def shared_among(self, nest: Nest, outer: Sequence[Axis], group: int = 0) -> tuple[dict[int, _Loop], int]:
-        """Return the loop of each stage, by its place, and how many threads share a turn (group: this many)."""
+        """Return the loop of each stage, by the stage's index, and how many threads share an iteration (group: a fixed number)."""
         along = {k: s.axes or s.reduce for k, s in enumerate(nest.stages) if s.axes or s.reduce}
         shared = [k for k in along if not (nest.stages[k].axes and nest.stages[k].reduce)]
         pack = self.pack_of([(nest.stages[k], along[k][-1]) for k in shared])
@@ -796,8 +796,8 @@ class _Cuda(_Renderer):
 
     def places(self, nest: Nest, loops: dict[int, _Loop], groups: int,
                at: int = 0) -> tuple[list[tuple[Array, int]], list[Array], int]:
-        """Return the rows of a nest in shared memory, with their places from `at` on, those in scratch, and the end; those in
-        registers are `self.registers`."""
+        """Return a nest's rows in shared memory with their offsets from `at` on, its rows in scratch, and the end offset. Rows in
+        registers go to `self.registers`."""
         self.registers = {}
         in_shared, in_scratch = list[tuple[Array, int]](), list[Array]()
         for k, s in enumerate(nest.stages):
@@ -817,7 +817,7 @@ class _Cuda(_Renderer):
         return in_shared, in_scratch, at
 
     def stays(self, nest: Nest, k: int, loops: dict[int, _Loop]) -> bool:
-        """Return whether each thread reads of a row only what it has written itself, with the same loop."""
+        """Return whether each thread reads only those elements of a row that it wrote itself, in an identical loop."""
         s, loop = nest.stages[k], loops[k]
         if s.level != len(nest.axes) or parallel(nest) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
                 or s.index != loop.axes[0].symbol:
@@ -834,8 +834,8 @@ class _Cuda(_Renderer):
                        for g in self.program.values.gathered.values() for v in values_in(g))
 
     def ahead(self, nest: Nest, loops: dict[int, _Loop]) -> None:
-        """Declare registers of rows; load what several stages load at the same places before all of them, and what one stage alone
-        loads, the same in every turn, before the last reduction that it waits for (`later`)."""
+        """Declare registers for rows. Load what several stages read at the same positions before all stages. Loads of one stage
+        that are the same in every iteration come before the last reduction that precedes it (`later`)."""
         write = self.write
         for name, (array, loop) in self.registers.items():
             write(f"{c_type(array.dtype)} {name}[{loop.turns * loop.pack}];")
@@ -877,8 +877,8 @@ class _Cuda(_Renderer):
                     words -= own
 
     def load_row(self, nest: Nest, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
-        """Load a row into registers; lasts: the first time only. A row of one turn, in a nest that writes none, bypasses the first
-        cache."""
+        """Load a row into registers; lasts: in the first run only. A row used in one iteration, in a nest that stores no rows,
+        bypasses the first-level cache."""
         array = v.attr[0]
         name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
         declared = f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];"
@@ -895,7 +895,7 @@ class _Cuda(_Renderer):
 
     @contextmanager
     def pack_loop(self, loop: _Loop) -> Iterator[None]:
-        """Context manager: a loop over a thread's packs; the axes are at the first element of one."""
+        """Context manager: a loop over a thread's packs, with the axes at the first element of each pack."""
         write = self.write
         if loop.turns:
             first = f"for (int k = 0; k < {loop.turns}; k++)"
@@ -916,7 +916,7 @@ class _Cuda(_Renderer):
             self.open_axes.remove(axis.name)
 
     def turn(self, nest: Nest, level: int, loops: dict[int, _Loop], group: int, live: str) -> None:
-        """Write the stages inside of `level` axes, and the axes inside."""
+        """Write the stages at nest level `level`, then the loops over the deeper axes."""
         for k, s in enumerate(nest.stages):
             if s.level == level:
                 for key, v, loop in self.later.get(k, ()):
@@ -959,7 +959,7 @@ class _Cuda(_Renderer):
         self.held = {name: f"{name}[{lane}]" for name, (_, own) in self.registers.items() if own.turns == loop.turns and loop.turns}
 
     def rows_of(self, s: Stage, loop: _Loop) -> None:
-        """Name the packs that were loaded ahead, inside of the loop of a stage."""
+        """Register the packs that were loaded ahead, inside of the loop of a stage."""
         if len(loop.axes) == 1 and loop.turns:
             for v in values_in(s.value):
                 if v.op == "load" and not v.args:
@@ -972,7 +972,7 @@ class _Cuda(_Renderer):
             self.put(s, text)
 
     def together(self, nest: Nest, s: Stage, loop: _Loop, group: int, live: str) -> None:
-        """A reduction that the threads of a turn share."""
+        """Write a reduction that the threads of an iteration share."""
         write = self.write
         kind, start, combine, done = accumulator(s)
         part, pack = f"part_{s.target.name}", loop.pack
@@ -1029,7 +1029,7 @@ class _Cuda(_Renderer):
             self.by_one(s, name, live)
 
     def each_alone(self, s: Stage, loop: _Loop, live: str) -> None:
-        """Reductions of which each thread has its own."""
+        """Write reductions of which each thread computes separate ones."""
         write = self.write
         kind, start, combine, done = accumulator(s)
         double = s.monoid == "sum" and s.value.dtype is f32 and _most(s.reduce) > SHORT_SUM
@@ -1048,7 +1048,7 @@ class _Cuda(_Renderer):
 
 
 def accumulator(s: Stage) -> tuple[str, str, str, str]:
-    """Return (type, start, what takes a value in, the result) of a reduction."""
+    """Return (type, initial value, combining functor, final expression) for the accumulator of a reduction."""
     t: DType = s.value.dtype
     wide = "uint64_t" if t.bits == 64 else "uint32_t"
     if s.monoid == "product":
@@ -1063,7 +1063,7 @@ def accumulator(s: Stage) -> tuple[str, str, str, str]:
 
 
 def _uniform(v: Value, axis: Axis, pack: int) -> bool:
-    """Return whether a condition has one truth for all elements of each pack along an axis."""
+    """Return whether a condition is equal for all elements of each pack along an axis."""
     if axis.name not in v.symbols:
         return True
     if v.op == "and":
@@ -1077,12 +1077,12 @@ def _uniform(v: Value, axis: Axis, pack: int) -> bool:
 
 
 def _of_a_turn(at: Dim, nest: Nest) -> bool:
-    """Return whether turns of a nest read at different places; a weight is the same for all."""
+    """Return whether iterations of a nest read at different positions; a weight, for example, is the same for all."""
     return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
 
 
 def _row(array: Array) -> int:
-    """Return the elements of a row in shared memory; 0 where it is too long, or its length is unknown."""
+    """Return the elements reserved for a row in shared memory; 0 where it is too long, or its length is unknown."""
     most = d.bounds(array.size)[1]
     return -(-most // 4) * 4 if most < SHARED else 0
 

@@ -1,11 +1,11 @@
-"""cuda_streams: products of few rows (skinny_product.py) as CUDA C: a warp has a row of a weight, in packs of 16 bytes that are in
-its registers before it waits for what the weight is to meet.
+"""cuda_streams: products of few rows (skinny_product.py) as CUDA C. Each warp has a row of a weight, in packs of 16 bytes that it
+loads into registers before it waits for the product's other factor.
 
-For one row everything is one kernel, whose blocks divide the columns of all products: what comes before the products is made again
-by each block, in shared memory, rather than by a launch of its own; what of that is an output, the first block writes. For several
-rows what comes before is launched before (cuda_source.py), and a warp goes over the rows with what it holds of its weight.
+For one row everything is one kernel, whose blocks divide the columns of all products. Each block recomputes the stages before the
+products in shared memory, which saves a launch; block 0 stores those that are outputs. For several rows these stages are launched
+before (cuda_source.py), and a warp loops over the rows with its part of the weight.
 
-In: an arranged program of streams.  Out: its text; `NotLowered` where its products are not alike.
+In: an arranged program of streams.  Out: its source; `NotLowered` where its products differ in form.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
 
 STREAM_WARPS = 8
-"""of a block: they share what is made before the products"""
+"""warps of a block, which share what it computes before the products"""
 
 MOST_TAKEN = 12
-"""packs of weights that a thread holds before it waits"""
+"""most packs of weights that a thread loads before it waits"""
 
 MANY_COLUMNS = ((4224, 1), (32768, 2))
-"""(columns, how many of them a warp has up to that number); of more it has four"""
+"""(most columns, columns per warp) for the first entry that fits; beyond the last entry a warp has four columns"""
 
 MADE_AGAIN = 40 << 10
-"""bytes of what each block makes of one row, at most"""
+"""most bytes that each block recomputes for one row"""
 
 STEPS_AGAIN = 1 << 14
-"""elements of all that is made again, at most"""
+"""most elements of everything that a block recomputes"""
 
 LINE = 128
-"""bytes of a line of the cache"""
+"""bytes of a cache line"""
 
 
 def is_streams(program: StageProgram) -> bool:
@@ -48,12 +48,12 @@ def is_streams(program: StageProgram) -> bool:
 
 
 def rendered(program: StageProgram, aligned: bool = True, prefix: str = "nest") -> Rendered:
-    """The CUDA text of a program of streams, as render_cuda.rendered has it. Raises NotLowered."""
+    """Return the CUDA source of a program of streams, in the form of cuda_source.rendered. Raises NotLowered."""
     return _CudaStreams(program, aligned, prefix).rendered()
 
 
 def traffic_of(program: StageProgram) -> Dim:
-    """Return the bytes that are moved: each weight once for each row, all else once."""
+    """Return the bytes moved: each weight once for each row, everything else once."""
     streams = [_stream(nest) for nest in program.nests if any(s.product for s in nest.stages)]
     weights = {p.weight.attr[0] for stream in streams for p in stream.products}
     once = sum(a.size * a.dtype.itemsize for a in (*program.operands, *program.outputs) if a not in weights)
@@ -63,7 +63,7 @@ def traffic_of(program: StageProgram) -> Dim:
 
 @dataclass(frozen=True)
 class _Product:
-    """A product of a nest: its weight, what that meets, the axis that they share."""
+    """A product of a nest: its stage, its weight, the other factor, and the axis that is summed."""
 
     stage: Stage
     weight: Value
@@ -73,7 +73,7 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Stream:
-    """A nest of products. columns, rows: its axes with and without a row of the weight each."""
+    """A nest of products. columns, rows: its axes on which the weights depend, and the rest."""
 
     nest: Nest
     products: tuple[_Product, ...]
@@ -112,7 +112,7 @@ class _CudaStreams(_Cuda):
         self.held_turns = max(1, min(self.turns, MOST_TAKEN // (self.columns_each * self.products)))
 
     def packs_of_products(self) -> tuple[int, int]:
-        """Elements of a weight, and of what it meets, that are loaded at once."""
+        """Return the elements per load of a weight, and of the other factor."""
         products = [p for stream in self.streams for p in stream.products]
         pack = 16 // _width(products[0].weight.attr[0]) if self.aligned else 1
         while not all(_divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
@@ -140,7 +140,7 @@ class _CudaStreams(_Cuda):
         super().enter(entry, grid * self.times, block, shared, early, dims)
 
     def when(self) -> tuple[Dim, Dim]:
-        """Return 1 where there is one row and all is one kernel, else 0; and 1 where there are several rows, else 0."""
+        """Return two dims of 0 or 1: if one kernel computes everything for one row, and if the kernels for several rows run."""
         if self.made_again() is None:
             return 0, 1
         if d.is_static(self.row_count):
@@ -149,15 +149,15 @@ class _CudaStreams(_Cuda):
         return d.dim_min(1, self.row_count) - several, several
 
     def one_row(self) -> dict[str, int] | None:
-        """Return the dims where there is one row; None where that is unknown."""
+        """Return the values of the dims if there is one row; None where they are not determined by that."""
         if d.is_static(self.row_count):
             return {} if int(d.evaluate(self.row_count, {})) == 1 else None
         symbols = d.symbols(self.row_count)
         return {str(symbols[0]): 1} if len(symbols) == 1 and same_dim(self.row_count, symbols[0]) else None
 
     def made_again(self) -> dict[Array, int] | None:
-        """Return the places [bytes] in shared memory of values made before the products; None where blocks do not make them
-        again."""
+        """Return the byte offsets in shared memory of values computed before the products; None where blocks do not recompute
+        them."""
         dims = self.one_row()
         if dims is None:
             return None
@@ -191,7 +191,8 @@ class _CudaStreams(_Cuda):
     # ---- a kernel of all products ----
 
     def stream_kernel(self, what: str, times: Dim, again: dict[Array, int] | None) -> None:
-        """Write the kernel of all products; their factors are made before by each block (again: where), or are there."""
+        """Write the kernel of all products. `again`: offsets of the factors that each block recomputes; None: they are in
+        memory."""
         write, first = self.write, self.streams[0]
         self.times = times
         dims = self.one_row() or {}
@@ -237,7 +238,7 @@ class _CudaStreams(_Cuda):
         write.close()
 
     def which(self) -> None:
-        """Write the nest of a block's columns, and the first column of a warp."""
+        """Write the choice of a block's nest, and of a warp's first column."""
         write = self.write
         firsts = [sum(self.blocks[:k]) for k in range(len(self.blocks))]
 
@@ -254,13 +255,13 @@ class _CudaStreams(_Cuda):
         write(f"const index_t column = ((index_t){block} * {STREAM_WARPS} + (int)threadIdx.x / 32) * {self.columns_each};")
 
     def branches(self) -> Iterator[_Stream]:
-        """Yield each nest, inside of the condition that a block has columns of it."""
+        """Yield each nest, inside of the condition that the block has columns of it."""
         for k, stream in enumerate(self.streams):
             with self.open(f"if (which == {k})" if len(self.streams) > 1 else ""):
                 yield stream
 
     def take(self, turn: str) -> None:
-        """Load the weights of the turns from `turn` on."""
+        """Write the loads of the weights for the iterations from `turn` on."""
         write = self.write
         with self.open(f"for (int t = 0; t < {self.held_turns}; t++)", "unroll"):
             write(f"const int k = (({turn} + t) * 32 + lane) * {self.pack};")
@@ -269,7 +270,7 @@ class _CudaStreams(_Cuda):
                     write(f"taken{p}[t][c] = pack_now<{self.pack}>(w{p}[c] + k);")
 
     def bring_near(self, again: dict[Array, int] | None) -> None:
-        """Prefetch operands that what is made again reads whole, whatever the row is: the weights of norms."""
+        """Prefetch operands that the recomputed stages read completely and for every row, such as the weights of norms."""
         operands: dict[Array, None] = {}
         for nest in self.before if again is not None else ():
             outer = {a.name for a in nest.axes}
@@ -328,7 +329,7 @@ class _CudaStreams(_Cuda):
                     write(f"for (int e = thread; e < {size}; e += {threads}) whole_{a.name}[e] = {a.name}[e];")
 
     def each_row(self) -> None:
-        """Write the dot products of each row with the weights that a warp holds, and the stages that use them."""
+        """Write the dot products of each row with the weights in a warp's registers, and the stages that use the results."""
         write, many = self.write, self.held_turns < self.turns
         with self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)"):
             for p in range(self.products):
@@ -371,7 +372,7 @@ class _CudaStreams(_Cuda):
                         self.shut((*stream.columns, *stream.rows))
 
     def multiply_pack(self) -> None:
-        """Add the products of one pack of weights to the sums of a thread."""
+        """Write the update of a thread's sums with the products of one pack of weights."""
         write, firsts = self.write, self.streams[0].products
         shared = all((p.other.attr[:2], p.along) == (stream.products[0].other.attr[:2], stream.products[0].along)
                      for stream in self.streams for p in stream.products)          # all products of a nest multiply the same
@@ -413,5 +414,5 @@ def _stream(nest: Nest) -> _Stream:
 
 
 def _names(load: Value) -> set[str]:
-    """Return the symbols in the place of a load."""
+    """Return the symbols in the offset of a load."""
     return set(map(str, d.symbols(load.attr[1])))

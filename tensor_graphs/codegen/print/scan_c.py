@@ -1,8 +1,8 @@
-"""scan_c: a scan in C: the loops of its step as a function, and one that calls it for each slice.
+"""scan_c: a scan printed as C: the loops of its step as a function, and a loop that calls it for each slice.
 
-A carry is in its output's memory and in scratch by turns, so that the last turn leaves it in the output: a step reads the old ones
-while it writes the new. The first turn reads what is given where it lies. Turns follow each other; what a step's nests spread over
-threads is spread in each turn.
+A carry alternates between its output's memory and scratch, so that a step reads old carries while it writes new ones, and the last
+iteration writes the output. The first iteration reads the given carries directly. Iterations run in order; within each, threads
+share a step's nests as usual.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.subgraph import Turns, slice_type
 
 CARRIES = 2
-"""the pool's block of scratch that carries are in; the loops of the step have 0 and 1"""
+"""the pool's scratch block for carries; the loops of the step have blocks 0 and 1"""
 
 
 @dataclass(frozen=True, eq=False)
 class TurnsProgram:
-    """step: the loops of one turn. carried, sliced, stacked: bytes of each carry, of one slice of each sliced operand and of each
-    stacked output. places: the value of the step that each output is, as a step may return one twice. dims: of the step and of the
-    length, as they are passed."""
+    """The loops of a scan. step: those of one iteration. carried, sliced, stacked: bytes of each carry, and of one slice of each
+    sliced operand and of each stacked output. places: for each output the index of its value in the step, which may return one
+    twice. dims: those of the step and of the length, in the order of the call."""
 
     step: StageProgram
     length: Dim
@@ -45,7 +45,7 @@ class TurnsProgram:
     dims: tuple[d.Expr, ...]
 
     def rendered(self, name: str) -> str:
-        """The C text; its entry is TG_KERNEL(name): ptr: outputs, operands; ints: the dims."""
+        """Return the C source. Its entry is TG_KERNEL(name); ptr: outputs, then operands; ints: the dims."""
         c, dim_name = c_source.c_of, c_source.dim_name
         count, outs = len(self.carried), len(self.carried) + len(self.stacked)
         ins = len(self.carried) + len(self.sliced) + self.others
@@ -93,14 +93,14 @@ def _scratch(carried: tuple[Dim, ...]) -> Dim:
 
 
 def refuse(spec: Spec) -> str | None:
-    """Why there are no loops of a scan's step; None where there are."""
+    """Return why a scan's step cannot be lowered; None where it can."""
     program = program_of(asked(spec))
     return program if isinstance(program, str) else None
 
 
 @lru_cache(maxsize=1024)
 def program_of(asked: AskedSpec) -> TurnsProgram | str:
-    """The loops of a scan, or why there are none."""
+    """Return the loops of a scan, or why there are none."""
     spec = asked.spec
     if spec.op is not SCAN:
         return f"{spec.op.name} is no scan"
@@ -126,7 +126,7 @@ def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
 
 
 def build(spec: Spec) -> NativeCall:
-    """The call of the loops of a scan; they are compiled when they are needed. Raises NotLowered."""
+    """Return the call of the loops of a scan; they are compiled on first use. Raises NotLowered."""
     program = lowered(program_of(asked(spec)))
     code = libraries.later(program)
     shared, own = c_source.scratch_bytes(program.step)
@@ -136,12 +136,12 @@ def build(spec: Spec) -> NativeCall:
 
 
 def text_of(spec: Spec) -> str:
-    """The C text of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
+    """Return the C source of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
     return lowered(program_of(asked(spec))).rendered("scan")
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
-    """Compile the loops of several scans at once; return None for each, or why it cannot be built. Raises CacheFolderError."""
+    """Compile the loops of several scans together; return None for each, or why it cannot be built. Raises CacheFolderError."""
     programs = [program_of(asked(spec)) for spec in specs]
     scans = [p for p in programs if not isinstance(p, str)]
     whys = dict(zip(map(id, scans), libraries.compiled(scans), strict=True))

@@ -1,8 +1,8 @@
-"""scan_cuda: a scan as one kernel of a GPU: each block takes its rows through all turns.
+"""scan_cuda: a scan as one GPU kernel, in which each block takes its rows through all iterations.
 
-Rows that do not depend on each other (row_independence.py) need not wait for each other either: a block has some of them, keeps
-what they carry from turn to turn in shared memory, and waits for nobody. What a turn computes are the nests that cuda_source.py
-writes for a step of so few rows, as functions; their blocks are groups of threads of this one.
+Independent rows (row_independence.py) need not wait for each other: a block has some of them, keeps their carries in shared memory
+between iterations, and never waits for other blocks. cuda_source.py writes the nests of a step for so few rows; here they become
+functions, whose blocks are groups of threads of the scan's block.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.subgraph import Turns, slice_type
 
 THREADS = 1024
-"""of a block, at most"""
+"""most threads of a block"""
 
 ENOUGH, FEW_ELEMENTS = 264, 256
-"""blocks from which on one may have several rows (two for each multiprocessor), and elements of its carries up to which it has"""
+"""blocks (two per multiprocessor) from which on each may have several rows, and the most carry elements of such a block"""
 
 NEAR = 96 << 10
-"""bytes of operands without rows that each turn reads, at most: they stay in the cache of a multiprocessor"""
+"""most bytes of operands without rows that each iteration reads: they stay in a multiprocessor's cache"""
 
 KEPT_WORDS = 32 << 10
-"""words of 4 bytes that the threads of a block keep from turn to turn, at most: half of the registers of a multiprocessor"""
+"""most 4-byte words that a block's threads keep between iterations: half of the registers of a multiprocessor"""
 
 SLOTS = 4
-"""turns whose slices have a place in shared memory: a power of two; all but one of them are on their way meanwhile"""
+"""iterations whose slices have room in shared memory, a power of two; the slices of all but one are being copied meanwhile"""
 
 A_TURN = 3 << 20
-"""bytes that the device moves in the time of a turn of a nest, about half a microsecond"""
+"""bytes that the device moves in the time of one iteration of a nest, about half a microsecond"""
 
 
 @dataclass(frozen=True, eq=False)
 class _RowsInTurns:
-    """turns: operands by role. few: the step on `count` rows, of all `rows`; program: its loops. places: the value of the step that
-    each output is, as it may return one twice. length: turns."""
+    """A scan by rows. turns: operands by role. few: the step on `count` of `rows` rows; program: its loops. places: for each output
+    the index of its value in the step, which may return one twice. length: iterations."""
 
     turns: Turns
     few: FewRows
@@ -68,18 +68,18 @@ def kernel(backend: str) -> Kernel:
 
 
 def refuse(spec: Spec) -> str | None:
-    """Why a scan is no kernel; None where it is."""
+    """Return why a scan cannot be one kernel; None where it can."""
     call = _call(asked(spec))
     return call if isinstance(call, str) else None
 
 
 def build(spec: Spec) -> LaunchCall:
-    """The call of a scan. Raises NotLowered."""
+    """Return the call of a scan. Raises NotLowered."""
     return lowered(_call(asked(spec)))
 
 
 def traffic(spec: Spec) -> Dim:
-    """The bytes of its operands and outputs, and those that could be moved while its turns wait for each other."""
+    """Return the bytes of a scan's operands and outputs, and those that could be moved while iterations wait for each other."""
     scan = lowered(_turns_of(asked(spec)))
     return sum(t.nbytes() for t in (*spec.inputs, *spec.outputs)) + scan.length * len(scan.program.nests) * A_TURN
 
@@ -118,7 +118,7 @@ def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
 
 
 def _count(turns: Turns, rows: Dim) -> int:
-    """Return the rows of a block: as many as have few elements, where there are enough blocks; they divide all rows."""
+    """Return the rows of a block: as many as keep its carries small, where there are enough blocks; a divisor of all rows."""
     if not isinstance(rows, int) or rows == 0:
         return 1
     elements = sum(math.prod(int(d.bounds(s)[1]) for s in t.shape[1:]) for t in turns.carries)
@@ -140,7 +140,7 @@ def _call(asked: AskedSpec) -> LaunchCall | str:
 
 
 def _text(spec: Spec, scan: _RowsInTurns, aligned: bool) -> tuple[str, tuple[Launch, ...]]:
-    """The kernel's text, and its launch. Raises NotLowered."""
+    """Return the kernel's source and its launch. Raises NotLowered."""
     few = scan.few
     values = [*few.step.arguments, *few.step.outputs]
     if aligned and any(_size(x) * x.dtype.itemsize % ALIGNED for x in values):
@@ -158,8 +158,8 @@ def _text(spec: Spec, scan: _RowsInTurns, aligned: bool) -> tuple[str, tuple[Lau
 
 
 def _nests(scan: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[list[str]], list[bool], int]:
-    """Return the nests of a step, the lines of each, which have threads that wait for each other, and the threads of a block. keep:
-    what a thread reads in each turn stays in its registers. Raises NotLowered."""
+    """Return the renderer of a step, the lines of each nest, whether its threads wait for each other, and the threads of a block.
+    keep: what a thread reads in each iteration stays in its registers. Raises NotLowered."""
     sliced, arguments = len(scan.turns.carries) + len(scan.turns.sliced), len(scan.few.step.arguments)
     lasting = [f"x{k}" for k in range(sliced, arguments)] if keep else []
     cuda = _Cuda(scan.program, aligned, "step", True, lasting, _copies(scan))
@@ -171,7 +171,7 @@ def _nests(scan: _RowsInTurns, aligned: bool, keep: bool) -> tuple[_Cuda, list[l
 
 
 def _copies(scan: _RowsInTurns) -> dict[str, list[str]]:
-    """Parameters of nests for what a step returns more than once: what has a value first, and those that have it again."""
+    """Return the extra parameters for values that a step returns repeatedly: the first output's name -> the others' names."""
     again: dict[str, list[str]] = {}
     for k, u in enumerate(scan.places):
         if scan.places.index(u) != k:
@@ -183,8 +183,8 @@ _WAITS = re.compile(r"__syncthreads|__shared__|reduced<(64|128|256|512|1024)>")
 
 
 def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
-    """Return the threads of a block: those of a nest whose threads wait for each other, else as many as all groups of the largest
-    nest have. Raises NotLowered."""
+    """Return the threads of a block. If threads of a nest wait for each other, it is that nest's block; else all groups of the
+    largest nest fit, up to THREADS. Raises NotLowered."""
     fixed = {launch.block for launch, one in zip(launches, waits, strict=True) if one}
     wanted = max(map(_threads, launches))
     if len(fixed) > 1:
@@ -197,7 +197,7 @@ def _block(launches: Sequence[Launch], waits: Sequence[bool]) -> int:
 
 
 def _threads(launch: Launch) -> int:
-    """Threads of all groups of a nest."""
+    """Return the threads of all groups of a nest."""
     return launch.block * int(d.evaluate(launch.grid, {}))
 
 
@@ -210,9 +210,9 @@ def _padded(nbytes: int) -> int:
 
 
 class _Room:
-    """The layout of a block's shared memory: each carry twice (a, b: one turn reads what the other has written), slices of some
-    turns (s), and scratch of a step; the rows that nests keep there come after. ahead: bytes that are copied at once, by the number
-    of the operand; slices of other sizes are read where they lie."""
+    """The layout of a block's shared memory: each carry twice (a, b: one iteration reads what the previous wrote), slices of some
+    iterations (s), and scratch of a step; rows of nests follow. ahead: operand number -> bytes of one asynchronous copy; other
+    slices are read directly from global memory."""
 
     def __init__(self, scan: _RowsInTurns, aligned: bool, slots: int) -> None:
         self.at: dict[str, tuple[str, int]] = {}
@@ -240,7 +240,7 @@ class _Room:
 
 
 def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
-    """The nests of a step, each as a function of one of its blocks."""
+    """Return the nests of a step, each as a function that runs one of its blocks."""
     types = {a.name: STORED[a.dtype.name] for a in cuda.program.outputs}
     parameters = [cuda.parameters(), *(f"{types[of]} *{name}" for of, names in cuda.copies.items() for name in names)]
     lines = []
@@ -256,8 +256,8 @@ def _functions(cuda: _Cuda, bodies: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _places(scan: _RowsInTurns, room: _Room) -> tuple[dict[str, str], list[str], dict[int, str]]:
-    """Return the text for each operand and value of a step in a turn, the destination of each output, and the source of each slice
-    that is copied ahead."""
+    """Return the address of each operand and value of a step in an iteration, the destination of each output, and the source of
+    each slice that is copied ahead."""
     few, carries, sliced = scan.few, len(scan.turns.carries), len(scan.turns.carries) + len(scan.turns.sliced)
     row_of_slice = f"(slice * (all_rows / {scan.count}) + row)"
     values, sources = {}, {}
@@ -277,7 +277,7 @@ def _slot(x: Node, k: int, room: _Room) -> str:
 
 
 def _ahead(scan: _RowsInTurns, room: _Room, sources: Mapping[int, str], block: int) -> list[str]:
-    """Return the lines that request the slices of a turn, as one group of copies, which may be empty."""
+    """Return the lines that request the slices of an iteration, as one group of copies, which may be empty."""
     lines = ["    const auto ahead = [&](int64_t turn) {", "        if (turn < turns) {",
              f"            const int64_t slice = {_slice(scan)};"]
     for k, source in sources.items():
@@ -293,7 +293,7 @@ def _slice(scan: _RowsInTurns) -> str:
 
 
 def _loop(spec: Spec, scan: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], block: int, room: _Room) -> list[str]:
-    """Return the kernel: carries are copied to shared memory, turns run one after another, and the carries are copied back."""
+    """Return the kernel: carries are copied to shared memory, iterations run in order, and the carries are copied back."""
     program, carried = scan.program, scan.few.step.arguments[:len(scan.turns.carries)]
     values, into, sources = _places(scan, room)
     values |= {f"again{k}": to for k, to in enumerate(into)}
@@ -330,6 +330,6 @@ def _loop(spec: Spec, scan: _RowsInTurns, cuda: _Cuda, waits: Sequence[bool], bl
 
 
 def _of_a_group(line: str) -> str:
-    """A line of a nest's kernel, for a group of threads as one of its blocks."""
+    """Return a line of a nest's kernel, rewritten for a group of threads in place of a block."""
     return (line.replace("extern __shared__ __align__(16) char rows[];", "char *const rows = own_rows;")
             .replace("blockIdx.x", "sub_block").replace("gridDim.x", "sub_blocks").replace("threadIdx.x", "sub_thread"))

@@ -1,4 +1,4 @@
 """learned: a cost model fitted to the measurements of this machine.
 
-Read first: cost_model.py (how an estimate is made), fit.py (how a model is trained, checked and stored), features.py.
+Read first: cost_model.py (how an estimate is computed), fit.py (how a model is trained, tested and stored), features.py.
 """

@@ -1,11 +1,11 @@
-"""cost_model: a model fitted to measurements of this machine: how far off its roofline a call is, and how sure that is.
+"""cost_model: access to the learned cost model: by what factor the time of a call differs from its roofline, and how sure that is.
 
-    model = cost_model.of_machine()             # None: none was trained here (`tg costs train`)
-    model.of_call(signature, …)              # Estimate(off, spread): log(seconds ÷ roofline), and its spread
-    cost_model.use(mine, version="mine 1")      # a cost model of the caller's own, in this process (docs/strategies.md)
-    cost_model.of_machine(SCHEDULES)            # likewise of generated kernels' schedules: log(seconds ÷ the rules' schedule's)
+    model = cost_model.of_machine()             # None: no model was trained on this machine (`tg costs train`)
+    model.of_call(signature, …)                 # Estimate(off, spread): log(seconds ÷ roofline), and its spread
+    cost_model.use(mine, version="mine 1")      # a user's cost model for this process (docs/strategies.md)
+    cost_model.of_machine(SCHEDULES)            # the model of generated kernels' schedules: log(seconds ÷ rule-based schedule's)
 
-trees.py holds the model, and is loaded where there is one.
+trees.py defines the model. It is imported only if a model is on file.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 VARIABLE = "TENSOR_GRAPHS_LEARNED_COSTS"
-"""the environment variable: "off" to estimate by rooflines alone"""
+"""Environment variable; "off" makes estimates use rooflines alone."""
 
 CALLS, SCHEDULES = "calls", "schedules"
-"""kinds of models"""
+"""Kinds of models: of calls of kernels, and of schedules of generated kernels."""
 
 
 def machine() -> str:
-    """Return the machine that a model is of."""
+    """Return the identity of this machine, as a model stores it."""
     return fingerprint("numpy").machine
 
 
 def file_of_machine(what: str = CALLS) -> Path:
-    """Return the file of this machine's model; nothing is created."""
+    """Return the file of this machine's model of a kind. Nothing is created."""
     return user_folder("costs") / f"{machine()[:32]}{'' if what == CALLS else f'-{what}'}.json"
 
 
 def keep(model: Model, what: str = CALLS) -> Path:
-    """Write a model where `of_machine` finds it, at once. Raises CacheFolderError, CacheDiskError."""
+    """Write a model to the file that `of_machine` reads, and use it from now on. Raises CacheFolderError, CacheDiskError."""
     from tensor_graphs.devices.sealing import whole_file  # a door: models are mostly read
 
     path = file_of_machine(what)
@@ -61,8 +61,8 @@ def keep(model: Model, what: str = CALLS) -> Path:
 
 @functools.cache
 def of_machine(what: str = CALLS) -> Model | None:
-    """Return this machine's model, read once in a process; None where there is none, or TENSOR_GRAPHS_LEARNED_COSTS is off. Raises
-    ArgumentError where that is neither on nor off."""
+    """Return this machine's model, read once per process; None if there is none or TENSOR_GRAPHS_LEARNED_COSTS is "off". Raises
+    ArgumentError if that variable is neither "on" nor "off"."""
     if not switch(VARIABLE, unless_said=True):
         return None
     try:
@@ -87,10 +87,10 @@ _own: Own | None = None
 
 
 def use(model: CallModel | None, version: str = "") -> None:
-    """Use a cost model of the caller's own in this process from now on; None: the one of the machine again.
+    """Use a user's cost model in this process from now on; None restores the machine's model.
 
-    version: what plans on file depend on; another string whenever the model's answers change. The model is asked about kernels of
-    this package on the host that were not measured. Raises CostModelError.
+    version: a key of cached plans; change it whenever the estimates of the model change. The model is called for built-in kernels
+    on the host that were not measured. Raises CostModelError.
     """
     from tensor_graphs.costs.learned.own_model import owned  # a door: few have a model of their own
 
@@ -99,15 +99,14 @@ def use(model: CallModel | None, version: str = "") -> None:
 
 
 def of_calls() -> Own | Model | None:
-    """Return the cost model of calls that is in use: the caller's own (`use`), else this machine's; None where there is none."""
+    """Return the cost model of calls in use: the user's (`use`), else this machine's; None if there is none or it is "off"."""
     if _own is None:
         return of_machine()
     return _own if switch(VARIABLE, unless_said=True) else None
 
 
 def version() -> str:
-    """Return a text that changes with the model in use: an own one's version, or the file's time and size; "" where there is none.
-    """
+    """Return a string that changes with the model in use: a user's version, or time and size of the machine's file; "" for none."""
     model = of_calls()
     if model is not None and model is _own:
         return f"own {_own.version}"

@@ -1,4 +1,4 @@
-"""features: features of the learned cost model: numbers for how large a call is, which ops it has, and who computes it."""
+"""features: features of a call for the learned cost model: numbers that describe its sizes, its ops, its kernel and its backend."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def features_of(signature: Signature, binding: Mapping[str, int], backend: str, 
                 moved: float | None = None, arithmetic: float | None = None) -> dict[str, float]:
     """Return the features of a call, by name.
 
-    kernel: its name. roofline: seconds by `estimate_seconds`. moved, arithmetic: bytes and operations, where the kernel declares
-    them. Sizes are logarithms to base 2 of one more than they are.
+    kernel: the name of the kernel. roofline: seconds by `estimate_seconds`. moved, arithmetic: bytes and operations that the kernel
+    declares. A size s is given as log2(s + 1).
     """
     at = {n: int(binding[n]) for n in signature.dim_names}
     nbytes, flops = work(signature, tuple(sorted(at.items())))

@@ -1,7 +1,7 @@
-"""fit: fits the learned cost model to the measurements of this machine, and tests it on workloads it has not seen.
+"""fit: fits the learned cost model to the measurements of this machine, and tests it on workloads that it was not fitted to.
 
-The target is log(seconds ÷ roofline), absolute. The fold of a measurement is that of its canonical graph, so that no size of an op
-under test was seen. Boosted trees: LightGBM (Ke et al., NeurIPS 2017), the extra `tuning`.
+The target is the natural logarithm of seconds ÷ roofline. The fold of a measurement depends on its graph alone, so an op under test
+is in the training data at no size. The model is a set of boosted trees: LightGBM (Ke et al., NeurIPS 2017), the extra `tuning`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from tensor_graphs.records.queries import environments, kernel_names
 log = logging.getLogger(__name__)
 
 LEAST = 60
-"""measurements, below which nothing is fitted"""
+"""Number of measurements below which no model is fitted."""
 
 FEW = 4
-"""measurements of a kernel, below which its name is no feature"""
+"""Number of measurements of a kernel below which its name is no feature."""
 
 FOLDS = 5
 APART = 0.05
-"""of the lower time: pairs that differ by less are not counted"""
+"""Relative difference of two times below which their order is not counted."""
 
 # The mean of logarithms, not the median: what few kernels take three times as long for (one row, which no thread shares) is what
 # first choices go wrong by, and the median does not see it (decision 0038).
@@ -64,8 +64,8 @@ class CannotTrain(TensorGraphsError):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured kernel, or schedule, on one workload. graph: its structural key; machine: `Environment.machine`; seconds: of a
-    call; roofline: its estimate; rules: of a schedule, the seconds of the rules' one."""
+    """One measured kernel (or schedule) on one workload. graph: structural key. machine: `Environment.machine`. seconds: of one
+    call. roofline: the estimated seconds. rules: for a schedule, the seconds of the rule-based schedule."""
 
     graph: str
     workload: str
@@ -78,7 +78,7 @@ class Sample:
 
     @property
     def base(self) -> float:
-        """Seconds that the learned factor multiplies."""
+        """Return the seconds that the learned factor multiplies."""
         return self.roofline if self.rules is None else self.rules
 
     @property
@@ -87,14 +87,14 @@ class Sample:
 
 
 def samples_of(database: Database, backends: Sequence[str], threads: int | None = None) -> list[Sample]:
-    """Return the times alone, with cold operands, of kernels that are here as they were measured."""
+    """Return the times, measured one call at a time with cold operands, of kernels whose code is unchanged on this machine."""
     kernels = {k.identity: k for k in all_kernels(backends)}
     return samples_in(database, [environment_of(backend, threads) for backend in backends if why_missing(backend) is None], kernels)
 
 
 def samples_elsewhere(database: Database) -> list[Sample]:
-    """Return the times on the host of another machine, of kernels that have the names of ours: with other software a kernel has
-    another hash, even of the same code. For tests only; no model of this machine is fitted to them."""
+    """Return host times from any machine of kernels named as this machine's are: the hash of a kernel depends on other software,
+    too. For tests only; no model of this machine is fitted to these times."""
     measured_in = [e for _, e in environments(database) if e.backend in BACKENDS and why_missing(e.backend) is None
                    and device_of(e.backend).is_host]
     kernels = {k.name: k for k in all_kernels(tuple(e.backend for e in measured_in))}
@@ -103,7 +103,7 @@ def samples_elsewhere(database: Database) -> list[Sample]:
 
 
 def samples_in(database: Database, environments: Sequence[Environment], kernels: Mapping[str, Kernel]) -> list[Sample]:
-    """Return the times of these kernels (by source hash) in these environments of one machine."""
+    """Return the times of these kernels, given by source hash, in these environments of one machine."""
     samples = []
     for environment in environments:
         backend = environment.backend
@@ -130,7 +130,7 @@ def samples_in(database: Database, environments: Sequence[Environment], kernels:
 
 
 def fitted(samples: Sequence[Sample], note: str = "") -> Model:
-    """Return the model of these measurements. Raises CannotTrain."""
+    """Return a model fitted to these measurements. Raises CannotTrain."""
     try:
         import lightgbm
     except ImportError as e:
@@ -153,7 +153,7 @@ def fitted(samples: Sequence[Sample], note: str = "") -> Model:
 
 
 def tree_of(node: Mapping[str, Any]) -> Tree:
-    """Convert LightGBM's nested form to arrays."""
+    """Return a tree in array form, from LightGBM's nested form."""
     feature: list[int] = []
     limit: list[float] = []
     left: list[int] = []
@@ -181,9 +181,9 @@ def tree_of(node: Mapping[str, Any]) -> Tree:
 
 @dataclass(frozen=True)
 class Quality:
-    """Quality of one predictor, over workloads that it has not seen. factor: by which half of its predictions are off at most.
-    pairs: share of pairs of kernels on one workload, more than APART apart, whose order is right. top1, top5: mean ratio of the
-    time of the best of the first one or five choices to the best time."""
+    """Quality of one predictor on workloads that it was not fitted to. factor: median error, as a factor of at least 1. pairs:
+    share of pairs of kernels on one workload, more than APART apart, that are ordered correctly. top1, top5: the time of the best
+    of the predictor's first one or five choices ÷ the best time, averaged."""
 
     name: str
     factor: float
@@ -204,8 +204,8 @@ def _require_enough(samples: Sequence[Sample]) -> None:
 
 
 def checked(samples: Sequence[Sample]) -> list[Quality]:
-    """Return the quality of the model, the roofline and the nearest neighbour, each fold predicted from the others. Raises
-    CannotTrain."""
+    """Return the qualities of the model, the roofline and the nearest neighbour by cross-validation: each fold is predicted from
+    the other folds. Raises CannotTrain."""
     _require_enough(samples)
     predictions: dict[str, dict[int, float]] = {}
     for fold in range(FOLDS):
@@ -220,14 +220,14 @@ def checked(samples: Sequence[Sample]) -> list[Quality]:
 
 
 def compared(training: Sequence[Sample], asked: Sequence[Sample]) -> list[Quality]:
-    """Return the same for some measurements predicted from others; those of a graph under test are left out. Raises CannotTrain."""
+    """Return the qualities of the predictors on `asked`, fitted to the other graphs in `training`. Raises CannotTrain."""
     graphs = {s.graph for s in asked}
     predictions = predicted([s for s in training if s.graph not in graphs], dict(enumerate(asked)))
     return [quality(name, asked, times) for name, times in predictions.items()]
 
 
 def predicted(training: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[str, dict[int, float]]:
-    """Return the predicted seconds, by predictor and by number. Raises CannotTrain."""
+    """Return the predicted seconds by name of predictor and key of `asked`. Raises CannotTrain."""
     if not asked:
         return {}
     model, near = fitted(training), nearest(training)
@@ -237,7 +237,8 @@ def predicted(training: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[s
 
 
 def nearest(training: Sequence[Sample]) -> Callable[[Sample], float]:
-    """Return a function: `off` of the measurement that is most alike, each feature by its spread."""
+    """Return a function that predicts the `off` of a sample as that of the training sample with the nearest features. The distance
+    in each feature is divided by the feature's standard deviation."""
     names = sorted({name for s in training for name in s.features})
     x = np.array([[s.features.get(name, 0.0) for name in names] for s in training])
     scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
@@ -266,7 +267,7 @@ def quality(name: str, samples: Sequence[Sample], predicted: Mapping[int, float]
 
 
 def _rivals(samples: Sequence[Sample]) -> Iterator[list[int]]:
-    """Return the measurements on each workload that has several."""
+    """Return the indices of the measurements on each workload that has several."""
     by_workload: dict[str, list[int]] = {}
     for i, s in enumerate(samples):
         by_workload.setdefault(s.workload, []).append(i)

@@ -1,4 +1,4 @@
-"""own_model: a user's cost model in place of the machine's: its interface, and a check of its results."""
+"""own_model: the interface of a user's cost model, which replaces the machine's model, and a check of its results."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tensor_graphs.errors import TensorGraphsError, raised
 from tensor_graphs.kernels.signature import Signature
 
 FARTHEST = math.log(1e9)
-"""natural logarithm: nothing takes a billion times its roofline, nor a billionth of it"""
+"""Largest accepted |off|, a natural logarithm: no call takes more than a billion times its roofline or less than a billionth."""
 
 
 class CostModelError(TensorGraphsError):
-    """A cost model of a user that cannot be used, or that returned no estimate."""
+    """Error: a user's cost model cannot be used, or it returned no valid estimate."""
 
 
 class CallModel(Protocol):
-    """A cost model of calls: how far off its roofline the call of a kernel is."""
+    """Interface of a cost model of calls. It estimates by what factor the time of a kernel's call differs from its roofline."""
 
     def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
                 moved: float | None, arithmetic: float | None) -> Estimate:
-        """Return the estimate for one call. roofline: its lower bound [s]; moved [byte], arithmetic [flop]: what the kernel
-        declares, None where it declares nothing."""
+        """Return the estimate for one call. roofline: its lower bound [s]. moved [byte], arithmetic [flop]: what the kernel
+        declares, None if it declares nothing."""
 
 
 @dataclass(frozen=True)
 class Own:
-    """A cost model of a user, whose estimates are checked."""
+    """A user's cost model with its version. Every estimate is checked."""
 
     model: CallModel
     version: str
@@ -42,7 +42,7 @@ class Own:
 
     def of_call(self, signature: Signature, binding: Mapping[str, int], backend: str, kernel: str, roofline: float,
                 moved: float | None, arithmetic: float | None) -> Estimate:
-        """Return the model's estimate. Raises CostModelError where it raises, or returns something else."""
+        """Return the estimate of the user's model. Raises CostModelError if the model raises or returns no valid estimate."""
         try:
             estimate = self.model.of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)
             off, spread = (getattr(estimate, name, math.nan) for name in ("off", "spread"))
@@ -57,7 +57,7 @@ class Own:
 
 
 def owned(model: CallModel, version: str) -> Own:
-    """Return the model with its version. Raises CostModelError where it is no cost model, or the version is no text."""
+    """Return the model wrapped with its version. Raises CostModelError if either is of a wrong type, or the version is empty."""
     if not callable(getattr(model, "of_call", None)):
         raise CostModelError(f"a cost model has a method of_call, and this is of type {type(model).__name__}\n"
                              "  fix: an object with of_call(signature, binding, backend, kernel, roofline, moved, arithmetic)")

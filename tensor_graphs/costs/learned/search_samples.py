@@ -1,8 +1,8 @@
-"""search_samples: schedules timed by searches, as training samples of the model of schedules: losers too, each compared with the
-rules' one.
+"""search_samples: schedules timed by searches, as training samples of the model of schedules. Slow schedules are included; each is
+compared with the rule-based schedule.
 
-The target is the logarithm of a score: the time of a schedule ÷ that of the rules' one, in pairs. That schedule is a sample of each
-workload itself, as a search has it without a row. The kernel of a sample is the text of its actions.
+The target is the logarithm of a score: the time of a schedule ÷ the time of the rule-based schedule, timed in pairs. The rule-based
+schedule is a sample (score 1) of each workload, too, though it has no row. The `kernel` of a sample is the JSON of its actions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tensor_graphs.records.queries import SearchedRow, environments, searched
 
 
 def schedules_of(database: Database, threads: int | None = None) -> list[Sample]:
-    """Return the samples timed on this machine with this many threads."""
+    """Return the schedules timed on this machine with this number of threads."""
     return list(_samples(database, environment_of(backend.NAME, threads)))
 
 
 def schedules_elsewhere(database: Database) -> list[Sample]:
-    """Return the samples timed on any machine, to test how good a model is there."""
+    """Return the schedules timed on any machine, to test a model on data from other machines."""
     return [sample for _, environment in environments(database) if environment.backend == backend.NAME
             for sample in _samples(database, environment)]
 

@@ -1,6 +1,6 @@
 """trees: a cost model as data: sums of decision trees (gradient boosting) over the features of a call.
 
-Fitting one needs LightGBM (fit.py, the extra `tuning`); asking it does not. Loaded where a model is on file (cost_model.py).
+Fitting a model needs LightGBM (fit.py, the extra `tuning`); evaluating it does not. cost_model.py imports this module on demand.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tensor_graphs.costs.learned.features import features_of
 from tensor_graphs.kernels.signature import Signature
 
 FORMAT = 2
-"""of the file; raised when the features or the meaning of the trees change"""
+"""Format of the model file. Increase it when the features or the meaning of the trees change."""
 
 MIDDLE, HIGH = "middle", "high"
-"""the trees for the (geometric) average of a call, and for the time that five calls of six take at most"""
+"""Keys of the two sets of trees: for the geometric mean of a call's time, and for the time that five of six calls stay below."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """off: natural logarithm of seconds ÷ roofline. spread: by how much the logarithm is higher for one call in six."""
+    """An estimate. off: natural logarithm of seconds ÷ roofline. spread: how much higher it is for the slowest sixth of calls."""
 
     off: float
     spread: float
@@ -29,8 +29,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Tree:
-    """A decision tree as arrays. A step reads feature[i]: left[i] where it is at most limit[i], else right[i]. A number below 0 is
-    a leaf: ~i in `value`."""
+    """A decision tree as arrays. At node i evaluation goes to left[i] if feature[i] is at most limit[i], else to right[i]. A
+    negative number n is a leaf, whose result is value[~n]."""
 
     feature: tuple[int, ...]
     limit: tuple[float, ...]
@@ -50,8 +50,8 @@ class Tree:
 
 @dataclass(frozen=True)
 class Model:
-    """names: of the features, in the order of the trees' numbers. rows: that it was fitted to; machine: on which they were measured
-    (`Environment.machine`). note: for people."""
+    """A fitted cost model. names: the features, in the order of the trees' feature numbers. rows: how many measurements it was
+    fitted to. machine: where they were measured (`Environment.machine`). note: a remark for people."""
 
     names: tuple[str, ...]
     trees: Mapping[str, tuple[Tree, ...]]
@@ -64,7 +64,7 @@ class Model:
         return f"learned from {self.rows} times"
 
     def estimate(self, features: Mapping[str, float]) -> Estimate:
-        """Return the estimate. A feature that is not given is 0; one that the model does not know is ignored."""
+        """Return the estimate for these features. A missing feature counts as 0, one that the model does not have is ignored."""
         x = [features.get(name, 0.0) for name in self.names]
         middle, high = (sum(tree.at(x) for tree in self.trees[which]) for which in (MIDDLE, HIGH))
         return Estimate(middle, max(0.0, high - middle))
@@ -80,7 +80,7 @@ class Model:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Model:
-        """Read a model. Raises ValueError for what is no model of this format."""
+        """Return the model in JSON data. Raises ValueError if the data is no model of this format."""
         try:
             if data["format"] != FORMAT:
                 raise ValueError(f"it has format {data['format']}, this is {FORMAT}")

@@ -1,12 +1,12 @@
-"""flashinfer: a FlashInfer-Trace data set (definitions, solutions, workloads, traces in a folder of JSON) into the
-benchmark database and out again without loss.
+"""flashinfer: imports FlashInfer-Trace data sets (definitions, solutions, workloads, traces in a folder of JSON) into the
+benchmark database and exports them again without loss.
 
-In: a folder, or the database.  Out: rows like any other, or the same folder, byte by byte; a report either way.
+In: a folder, or the database.  Out: ordinary rows, or the original folder, byte by byte; and a report.
 May import: records, language (a reference becomes a graph).  Never: anything that runs a reference or a solution.
-Read first: fields.py (which value is which column), then importing.py, exporting.py; documents.py is about JSON text;
+Read first: fields.py (value of a record <-> column), then importing.py, exporting.py; documents.py is about JSON text;
 reference_graph.py turns a definition's Python text into a graph (functions.py: one row for each function of torch).
-Words: record = one definition, solution, workload or trace; line = where a record stands in its file; rest = what of a
-record has no column; kept whole = a record that no table takes.
+Words: record = one definition, solution, workload or trace; line = a record's line in its file; rest = the values of a
+record that have no column; kept whole = a record stored as JSON, as no table fits it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""documents: JSON text as it stands in a file: cut into lines, read strictly, written again the way it was written.
+"""documents: the JSON text of a file: divided into lines, parsed strictly, and written again in its original style.
 
-Two documents are the same when they parse to the same values of the same types: 1, 1.0 and true differ, so do null and
-an absent key; the order of keys and the spelling of a number or a string do not count.
+Two documents are equal when they parse to equal values of equal types: 1, 1.0 and true differ, so do null and an absent key; the
+order of keys and the spelling of a number or a string do not count.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ BOM = "\ufeff"
 DEEPEST = 100  # nested lists and dicts of one record
 
 
-MOST_TOLD = 20  # unreadable places; an error stays on one screen
+MOST_TOLD = 20  # unreadable locations in one error, so that it fits on one screen
 
 
 class MalformedFile(DatabaseError):
-    """Files of a data set are not what their names say; nothing of the set was stored."""
+    """A data set with files of a wrong format; nothing of the data set was stored."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A place that cannot be read: file and line, what is wrong there, and what to do about it."""
+    """A location that cannot be read: file and line, the fault, and its fix."""
 
     place: str
     what: str
@@ -36,7 +36,7 @@ class Problem:
 
 
 def malformed(problems: Sequence[Problem], folder: str) -> MalformedFile:
-    """All that cannot be read in a data set, in one error."""
+    """Return one error for all locations of a data set that cannot be read."""
     listed = [f"{problem.place}: {problem.what}" for problem in problems[:MOST_TOLD]]
     fixes = "; ".join(dict.fromkeys(problem.fix for problem in problems))
     if len(problems) > 1:
@@ -47,9 +47,9 @@ def malformed(problems: Sequence[Problem], folder: str) -> MalformedFile:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file, or a whole .json file: its number from 1, its text with the line ending, what it parses to.
+    """One line of a file, or an entire .json file: its number from 1, its text with the line ending, and the parsed document.
 
-    blank: there is no document.
+    blank: the line holds no document.
     """
 
     number: int
@@ -59,8 +59,7 @@ class Line:
 
 
 def read_lines(data: bytes, path: str, *, whole: bool) -> tuple[list[Line], list[Problem]]:
-    """The records of a file, and the places that are none. whole: the file is one document (.json), else every line is one
-    (.jsonl)."""
+    """Return (records of a file, faults in it). whole: the file is one document (.json), else every line is one (.jsonl)."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -73,7 +72,7 @@ def read_lines(data: bytes, path: str, *, whole: bool) -> tuple[list[Line], list
         if not whole and not line.removeprefix(BOM).strip():
             lines.append(Line(number, line, blank=True))
             continue
-        # Without its ending: what is missing at the end of a line would else be missed at the beginning of the next.
+        # Without its ending: a fault at the end of a line would else be reported at the beginning of the next.
         document, problem = _parse(line if whole else line.removesuffix("\n"), path, number)
         if problem is not None:
             problems.append(problem)
@@ -83,7 +82,7 @@ def read_lines(data: bytes, path: str, *, whole: bool) -> tuple[list[Line], list
 
 
 def _split(text: str) -> Iterator[str]:
-    """The lines with their endings; only \\n ends one (\\r before it stays, U+2028 is a character like any other)."""
+    """Yield the lines with their endings; only \\n ends a line (\\r before it stays, U+2028 is an ordinary character)."""
     start = 0
     while start < len(text):
         end = text.find("\n", start) + 1 or len(text)
@@ -92,7 +91,7 @@ def _split(text: str) -> Iterator[str]:
 
 
 def _parse(text: str, path: str, number: int) -> tuple[Any, Problem | None]:
-    """Return (the document, None), or (None, what is wrong with it)."""
+    """Return (the document, None), or (None, its fault)."""
     try:
         document = parse(text)
     except json.JSONDecodeError as error:
@@ -106,7 +105,7 @@ def _parse(text: str, path: str, number: int) -> tuple[Any, Problem | None]:
 
 
 def parse(text: str) -> Any:
-    """Return the document of a text."""
+    """Return the document parsed from a JSON text."""
     return json.loads(text.removeprefix(BOM))
 
 
@@ -121,11 +120,11 @@ def _deeper_than(document: Any, depth: int) -> bool:
 
 
 canonical = partial(json.dumps, sort_keys=True, separators=(",", ":"))
-"""One text per document, whatever the order of its keys; plain ASCII."""
+"""Return one text per document, whatever the order of its keys; plain ASCII."""
 
 
 def same(a: Any, b: Any) -> bool:
-    """The same values of the same types."""
+    """Return True if two documents have equal values of equal types."""
     if type(a) is not type(b):
         return False
     return bool(a == b) if isinstance(a, str) else bool(canonical(a) == canonical(b))
@@ -138,7 +137,7 @@ _STYLES = tuple(
 
 
 def write(document: Any, *, whole: bool, like: str | None) -> str:
-    """A document as text, in the style (indentation, spaces, escapes, line ending) of the text it was read from."""
+    """Return a document as text. like: the text it was read from, whose indentation, spaces, escapes and line ending are kept."""
     if like is None:
         return json.dumps(document, indent=2 if whole else None) + ("" if whole else "\n")
     body = like.removeprefix(BOM)

@@ -1,4 +1,4 @@
-"""exporting: the imported files out of the database, each line as it was read as long as its row still says so."""
+"""exporting: writes the imported files from the database, each line in its original text unless its row has changed."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 
 class DatasetConflict(DatabaseError):
-    """The data set to export cannot stand in one folder, or is not there."""
+    """A data set that does not exist, or whose files cannot be written into one folder."""
 
 
 def export_dataset(
     database: Database, folder: str | os.PathLike[str], *, dataset: str | None = None, replace: bool = False
 ) -> DatasetExport:
-    """Write every imported file into `folder` (made if need be).
+    """Write all imported files into `folder` (created if it does not exist).
 
-    dataset: the one to write; all of them by default.  replace: files of the same path may be replaced. A line whose row was
-    changed is written again, in the style of the line it was; a line whose row was deleted is left out. Raises DatasetConflict for
-    a data set that is not there, for two with different files of one path, and for files that are there already (nothing is
-    written then); OSError where the folder cannot be written.
+    dataset: the data set to write; all by default. replace: files of equal path may be replaced. A line whose row was changed is
+    written from its row, in the style of its original text; a line whose row was deleted is left out. Raises DatasetConflict for a
+    data set that does not exist, for two with different files of one path, and for files that exist already (nothing is written
+    then); OSError where the folder cannot be written.
     """
     target = Path(folder)
     report = DatasetExport(str(target))
@@ -78,7 +78,7 @@ def _file_text(path: str, lines: list[StoredLine], report: DatasetExport, inputs
     parts: list[str] = []
     for line in lines:
         if parts and not parts[-1].endswith("\n"):
-            parts.append("\n")  # what was the last line of a file without a newline at its end no longer is
+            parts.append("\n")  # a last line without a newline is now followed by another
         parts.append(_line_text(path, line, report, inputs))
     return "".join(parts)
 
@@ -100,7 +100,7 @@ def _line_text(path: str, line: StoredLine, report: DatasetExport, inputs: set[s
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file completely or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     fresh.write_bytes(data)

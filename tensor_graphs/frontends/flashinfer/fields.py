@@ -1,9 +1,8 @@
-"""fields: which value of a record is which column, one row per value; and the rest, which has no column.
+"""fields: a table of the column that stores each value of a record; values without a column form the record's rest.
 
-`split` takes a record apart into columns and a rest, `join` puts it together again. A column cannot hold everything
-JSON can say (1 or 1.0, null or absent, "NaN"), so where the column alone would not give the value back, the rest keeps
-it beside. `join` uses a kept value only as long as the column still says what it said when it was kept: a column that
-was changed wins.
+`split` divides a record into columns and a rest, `join` reassembles it. A column cannot hold all JSON values (1 or 1.0, null or
+absent, "NaN"), so where a column would not reproduce the value, the rest keeps the original too. `join` uses a kept original only
+while the column is unchanged: a changed column wins.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tensor_graphs.frontends.flashinfer.documents import same
 from tensor_graphs.records.logs import compress_log, decompress_log
 from tensor_graphs.records.rows import STATUSES
 
-NAME_LENGTH = 200  # what a name column holds
+NAME_LENGTH = 200  # characters that a name column holds
 
 
 class _Absent:
@@ -32,9 +31,9 @@ ABSENT: Final = _Absent()
 
 @dataclass(frozen=True)
 class RecordField:
-    """One value of a record: where it stands, the column it goes to, and how it is put there and taken back.
+    """One value of a record: its path in the document, its column, and its conversions to and from the column.
 
-    encode takes any JSON value or ABSENT; decode takes whatever the column may hold.
+    encode takes any JSON value or ABSENT; decode takes any value that the column may hold.
     """
 
     path: tuple[str, ...]
@@ -51,7 +50,7 @@ class RecordField:
 
 
 def text(value: str) -> str:
-    """Return what every database can store: without NUL, without halves of surrogate pairs."""
+    """Return the string without NUL and halves of surrogate pairs, so that every database can store it."""
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -68,7 +67,7 @@ def _name_or_null(length: int) -> Callable[[Any], str | None]:
 
 
 def finite(value: Any) -> Any:
-    """A JSON value that every JSON column and key takes: NaN and infinities as text."""
+    """Return a JSON value that every JSON column and key can hold: NaN and infinities as strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -79,7 +78,7 @@ def finite(value: Any) -> Any:
 
 
 def _only(kind: type, other: Callable[[], Any]) -> Callable[[Any], Any]:
-    """Return a function that gives a value of this kind in its finite form, and for any other value what `other` returns."""
+    """Return a function that returns values of this type in their finite form, and for any other value the result of `other`."""
     return lambda value: finite(value) if isinstance(value, kind) else other()
 
 
@@ -90,7 +89,7 @@ _NOT_FINITE = {"Infinity": math.inf, "inf": math.inf, "NaN": math.nan, "nan": ma
 
 
 def _number(value: Any) -> float | None:
-    """A number, or the text that stands for one which JSON has none for."""
+    """Return a number, also from a string that denotes NaN or infinity; None for all else."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -102,13 +101,13 @@ def _number(value: Any) -> float | None:
 
 
 def _error(value: Any) -> float | None:
-    """An error: a NaN is stored as infinity (SQLite would make it NULL, "not judged"), one below 0 is not known."""
+    """Return an error: NaN as infinity (SQLite would make it NULL, "not judged"), and None for a negative value."""
     number = _number(value)
     return number if number is None or number >= 0 else math.inf if math.isnan(number) else None
 
 
 def _time(value: Any) -> float | None:
-    """A time in ms or a ratio: finite and not negative, else not known."""
+    """Return a time in ms or a ratio, if finite and not negative, else None."""
     number = _number(value)
     return number if number is not None and math.isfinite(number) and number >= 0 else None
 
@@ -118,7 +117,7 @@ def _number_back(value: Any) -> Any:
 
 
 def timestamp(value: Any) -> datetime:
-    """The moment; without a zone it is read as UTC, and what is no moment at all as 1970."""
+    """Return a moment in UTC; without a zone it is read as UTC, and a value that is no moment is read as 1970."""
     try:
         moment = datetime.fromisoformat(value)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -135,7 +134,7 @@ def _log(value: Any) -> bytes | None:
 
 
 def _sources(value: Any) -> list[dict[str, str]]:
-    """The source files, if they can be told apart by their paths."""
+    """Return the source files if their paths differ, else []."""
     files = value if isinstance(value, list) else []
     contents = {text(file["path"]): text(file["content"]) for file in files
                 if isinstance(file, dict) and isinstance(file.get("path"), str) and isinstance(file.get("content"), str)}
@@ -143,7 +142,7 @@ def _sources(value: Any) -> list[dict[str, str]]:
 
 
 def _inputs(value: Any) -> list[dict[str, Any]]:
-    """{"x": {"type": "random"}} as a workload's list of inputs."""
+    """Return {"x": {"type": "random"}} as a workload's list of inputs."""
     if not isinstance(value, dict):
         return []
     return [{**(finite(item) if isinstance(item, dict) else {"value": finite(item)}), "name": text(key)}
@@ -210,7 +209,7 @@ FIELDS: Mapping[str, tuple[RecordField, ...]] = {
 
 
 def look(document: Any, path: tuple[str, ...]) -> Any:
-    """The value at a path, or ABSENT."""
+    """Return the value at a path of a document, or ABSENT."""
     for key in path:
         if not isinstance(document, dict) or key not in document:
             return ABSENT
@@ -228,8 +227,8 @@ def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def split(document: Any, fields: tuple[RecordField, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (columns, rest). rest: the document with null where a column has the value, and `kept`: originals that a column
-    cannot give back exactly."""
+    """Return (columns, rest). rest: "document", with null for each value that a column holds, and "kept": the originals that
+    columns cannot reproduce exactly."""
     columns = {field.column: field.encode(look(document, field.path)) for field in fields}
     rest: dict[str, Any] = {"document": copy.deepcopy(document)}
     numbers = {}
@@ -246,7 +245,7 @@ def split(document: Any, fields: tuple[RecordField, ...]) -> tuple[dict[str, Any
 
 
 def join(columns: Mapping[str, Any], rest: Mapping[str, Any], fields: tuple[RecordField, ...]) -> Any:
-    """The document that these columns and this rest say now."""
+    """Return the document that these columns and this rest describe."""
     document, numbers = copy.deepcopy(rest["document"]), rest.get("kept", {})
     for field in fields:
         now = field.decode(columns[field.column])

@@ -1,9 +1,9 @@
-"""importing: the files of a data set into the database, all in one transaction.
+"""importing: reads the files of a data set into the database, in one transaction.
 
-Every file is read and checked before anything is stored, so that one run names all that cannot be read. A file whose bytes are
-known is "already there". One that has changed is read again: a line with the same text keeps its row, whatever was changed there by
-hand, and the other lines are new. After a file is stored every new line is put together again from its row and compared with what
-was read; one that would not come back the same is kept whole.
+All files are read and checked before anything is stored, so one run reports all faults. A file whose bytes have not changed since
+an earlier import is skipped. In a file that has changed, a line with unchanged text keeps its row, even if that row was edited, and
+all other lines are new. After a file is stored, every new line is reassembled from its row and compared with the text that was
+read. A line that would not be reproduced exactly is stored as JSON instead ("kept whole").
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from tensor_graphs.records.schema import (
 log = logging.getLogger(__name__)
 
 FOLDERS = (("definitions", ".json"), ("solutions", ".json"), ("workloads", ".jsonl"), ("traces", ".jsonl"))
-"""In the order in which they are read: a trace refers to the three before it."""
+"""(folder, suffix) in the order in which they are read: a trace refers to records of the three other folders."""
 ORIGIN = "flashinfer-trace"
-JUDGE = "flashinfer-bench"  # who timed and compared; also the backend of the environment, which is like none of ours
+JUDGE = "flashinfer-bench"  # the program that timed and compared; also the backend of the environment, unlike any built-in one
 
 
 class NoDataset(DatabaseError):
@@ -58,10 +58,10 @@ class NoDataset(DatabaseError):
 
 
 def import_dataset(folder: str | os.PathLike[str], database: Database, *, dataset: str | None = None) -> DatasetImport:
-    """Read a data set; nothing in it is run, and its sources are marked as untrusted.
+    """Read a data set into the database; nothing in it is run, and its sources are marked as untrusted.
 
-    dataset: the name under which its files are kept; by default the folder's own. Raises NoDataset, MalformedFile (with all that
-    cannot be read, as far as it fits a screen), and what the database raises; the set is then not stored, nor any part of it.
+    dataset: the name under which its files are kept; by default the folder's. Raises NoDataset, MalformedFile (listing the faults,
+    as far as they fit a screen), and the database's errors; nothing of the data set is stored then.
     """
     root = Path(folder).resolve()
     documents = [(path, suffix == ".json") for room, suffix in FOLDERS for path in sorted((root / room).rglob(f"*{suffix}"))
@@ -71,7 +71,7 @@ def import_dataset(folder: str | os.PathLike[str], database: Database, *, datase
             f"{root} holds no definitions/**/*.json, solutions/**/*.json, workloads/**/*.jsonl or traces/**/*.jsonl\n"
             "  fix: name the folder that holds these folders"
         )
-    # Twice through the files rather than all documents at once in memory; one that changes in between is refused below.
+    # The files are read twice, as all documents may not fit in memory; a file that changes in between is refused below.
     problems = [problem for path, whole in documents for problem in _content(path, root, whole=whole)[2]]
     if problems:
         raise malformed(problems, str(root))
@@ -93,7 +93,7 @@ def import_dataset(folder: str | os.PathLike[str], database: Database, *, datase
 
 
 def _content(path: Path, root: Path, *, whole: bool) -> tuple[bytes, list[Line], list[Problem]]:
-    """A file's bytes, its records, and what cannot be read of it."""
+    """Return (bytes of a file, its records, the faults in it)."""
     inside = path.relative_to(root).as_posix()
     try:
         data = path.read_bytes()
@@ -108,7 +108,7 @@ def _is_hidden(path: Path, root: Path) -> bool:
 
 @dataclass(frozen=True)
 class _Read:
-    """A line that was read, and what it is: its kind, or why it is kept whole."""
+    """A line that was read, with the kind of its record, or the reason why it is kept whole."""
 
     line: Line
     kind: str
@@ -117,7 +117,7 @@ class _Read:
 
 
 def _kind(document: Any, room: str) -> tuple[str, str]:
-    """(kind, why it is kept whole): what a document is goes by its content, not by the file it stands in."""
+    """Return (kind of a document, "") by its content, or ("whole", reason why it is kept whole). room: folder of its file."""
     if not isinstance(document, dict):
         return "whole", "it is no JSON object"
     if room in ("definitions", "solutions"):
@@ -140,7 +140,7 @@ def _kind(document: Any, room: str) -> tuple[str, str]:
 
 
 class _Import:
-    """One run of `import_dataset`: what it has looked up so far, and its report."""
+    """State of one run of `import_dataset`: rows found so far, and the report."""
 
     def __init__(self, database: Database, report: DatasetImport) -> None:
         self.database = database
@@ -185,7 +185,7 @@ class _Import:
         return _Read(line, kind, graph=graph)
 
     def lines(self, connection: Connection, file_id: int, path: str, read: list[_Read]) -> None:
-        """Store the lines of a file, in order; those that were there with the same text keep their rows."""
+        """Store the lines of a file, in order; lines that were stored before with equal text keep their rows."""
         model = ImportedLine
         there: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         old = sa.select(model.id, model.number, model.verbatim).where(model.file_id == file_id, model.verbatim.is_not(None))
@@ -223,8 +223,8 @@ class _Import:
         self.check(connection, file_id, path, {item.line.number: item for item in fresh})
 
     def line(self, connection: Connection, item: _Read, file_id: int, path: str) -> dict[str, Any]:
-        """The values of one new line; its row is stored, or found, on the way, but a trace's row is left to the caller:
-        its values stand in the place of its id."""
+        """Return the column values of one new line, after its record's row was found or stored. A trace's row is left to the
+        caller: the values of that row take the place of its id."""
         values: dict[str, Any] = {
             "file_id": file_id, "number": item.line.number, "kind": item.kind, "definition": None, "rest": None,
             "verbatim": item.line.text, **dict.fromkeys(LINE_ROWS.values()),
@@ -249,7 +249,7 @@ class _Import:
         self.report.kept_whole[f"{path}:{number}"] = reason
 
     def check(self, connection: Connection, file_id: int, path: str, fresh: dict[int, _Read]) -> None:
-        """Keep whole whatever would not come back as it was read (its row is another record's, or was changed)."""
+        """Keep whole each new line that its row does not reproduce (the row is another record's, or was changed)."""
         for stored in stored_lines(connection, file_id):
             item = fresh.get(stored.number)
             if item is None or stored.kind == "blank" or same(stored.document(), item.line.document):
@@ -277,7 +277,7 @@ class _Import:
             values = {**columns, "canonical_graph_id": graph, "created": datetime.now(UTC)}
             return int(connection.execute(sa.insert(model).values(**values).returning(model.id)).scalar_one())
         if row.reference is not None and not _is_used(connection, ImportedLine.definition_id == row.id):
-            connection.execute(sa.update(model).where(model.id == row.id).values(**columns))  # imported, and no longer said
+            connection.execute(sa.update(model).where(model.id == row.id).values(**columns))  # no line refers to it any more
         return int(row.id)
 
     def solution(self, connection: Connection, item: _Read, columns: dict[str, Any], path: str) -> int:
@@ -297,7 +297,7 @@ class _Import:
         return row
 
     def found_at_last(self, connection: Connection, record: ImplementationRecord) -> int | None:
-        """The row under which traces of this solution were kept while the data set lacked it; it becomes the solution's."""
+        """Return the row stored for this solution's traces while the data set lacked the solution, now updated to it; or None."""
         lacking = _lacking_solution(record.graph_key or "", record.name)
         row = connection.execute(sa.select(Implementation.id).where(Implementation.signature == lacking.signature)).scalar()
         if row is not None:
@@ -355,8 +355,8 @@ class _Import:
     # -- what records refer to ---------------------------------------------------------------------------------------
 
     def graph(self, connection: Connection, definition: str) -> str:
-        """The structural key of what a definition computes: this data set's definition, else any other one's of that
-        name, else a graph known by the name alone."""
+        """Return the structural key of a definition's graph: of this data set's definition, else of another data set's of that
+        name, else of an empty graph that has only the name."""
         if definition not in self.graphs:
             ours = (
                 sa.select(GraphRow.structural_key).join(DefinitionRow, DefinitionRow.canonical_graph_id == GraphRow.id)
@@ -375,7 +375,7 @@ class _Import:
         return self.graphs[definition]
 
     def solved_by(self, connection: Connection, definition: str, solution: str) -> int:
-        """The implementation of that name: this data set's, else another's, else one that stands for what is lacking."""
+        """Return the row of the implementation of that name: this data set's, else another's, else a placeholder."""
         if (definition, solution) not in self.solutions:
             line = ImportedLine
             select = (
@@ -411,14 +411,14 @@ def _lacking_solution(graph_key: str, solution: str) -> ImplementationRecord:
 
 
 def _is_used(connection: Connection, condition: sa.ColumnElement[bool]) -> bool:
-    """Is there a line that refers to this row? The lines of the file that is being read are gone by now."""
+    """Return True if a line refers to this row. The lines of the file being read are deleted before."""
     return connection.execute(sa.select(ImportedLine.id).where(condition).limit(1)).scalar() is not None
 
 
 def definition_graph(document: dict[str, Any]) -> tuple[GraphRecord, str | None]:
-    """(the canonical graph of a definition, why its reference is opaque or None).
+    """Return (canonical graph of a definition, the reason why its reference is opaque or None).
 
-    An opaque graph has neither text nor JSON; its key is over the axes, the signature and the reference.
+    An opaque graph has neither text nor JSON; its key is a hash of the axes, the inputs and outputs, and the reference.
     """
     label = name(document.get("name"))
     try:

@@ -1,4 +1,4 @@
-"""lines: the lines of one imported file as they stand in the database, each with the columns of its row."""
+"""lines: the lines of one imported file in the database, each with the columns of its row."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tensor_graphs.records.schema import (
 )
 
 UNREADABLE = "(sources of another shape)"
-"""The path of the empty source of a solution whose sources the table cannot take; they are in the line's rest."""
+"""Path of the empty source of a solution whose sources do not fit the table; they are kept in the line's rest."""
 
 
 @dataclass(frozen=True)
 class StoredLine:
-    """One line: where it stands, what its row says now, and the text it was read from (None when that was deleted)."""
+    """One line: its number and kind, the current columns of its row, and its original text (None where that was deleted)."""
 
     id: int
     number: int
@@ -38,12 +38,12 @@ class StoredLine:
     verbatim: str | None
 
     def document(self) -> Any:
-        """The document that the columns and the rest say now; not for a blank line."""
+        """Return the document that the current columns and the rest describe; not for a blank line."""
         return join(self.columns, json.loads(self.rest or '{"document": null}'), FIELDS[self.kind])
 
 
 def stored_lines(connection: Connection, file_id: int) -> list[StoredLine]:
-    """Every line of a file, in order."""
+    """Return all lines of a file, in order."""
     line = ImportedLine
     columns: dict[int, dict[str, Any]] = {}
     for select in _SELECTS:
@@ -89,7 +89,7 @@ _SELECTS = (
 
 
 def input_files(document: Any) -> Iterator[str]:
-    """The safetensors files that a workload or trace names, relative to the data set's folder."""
+    """Yield the safetensors files that a workload or trace names, relative to the data set's folder."""
     inputs = look(document, ("workload", "inputs"))
     for item in inputs.values() if isinstance(inputs, dict) else ():
         if isinstance(item, dict) and item.get("type") == "safetensors" and isinstance(item.get("path"), str):
@@ -97,11 +97,11 @@ def input_files(document: Any) -> Iterator[str]:
 
 
 def missing(folder: Path, names: set[str]) -> list[str]:
-    """Return those of these files that the folder has not."""
+    """Return the names, sorted, that are no files in the folder."""
     return sorted(name for name in names if not (is_inside(name) and "\0" not in name and (folder / name).is_file()))
 
 
 def is_inside(path: str) -> bool:
-    """A relative path that stays in its folder."""
+    """Return True for a relative path that stays in its folder."""
     pure = PurePosixPath(path)
     return not pure.is_absolute() and ".." not in pure.parts

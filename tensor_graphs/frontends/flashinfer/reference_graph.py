@@ -1,11 +1,11 @@
-"""reference_graph: a FlashInfer-Trace definition's reference, Python text in torch, as a graph of ours. It is read by
+"""reference_graph: converts a FlashInfer-Trace definition's reference, Python code for torch, to a Graph. The code is parsed by
 `ast` and never run.
 
-In: the reference, the axes, the inputs and outputs as the definition says them.  Out: a Graph with those inputs and
-outputs by name; a var axis is a dim of that name (1 to LARGEST_SIZE), a const axis its value.
-Understood is a straight line: a function `run`, assignments of expressions that functions.py knows, asserts
-that the shapes alone decide, calls of other straight lines, one return. All else (loops, branches, writing in place,
-values read back from tensors) is an OpaqueReference, which says the line and the reason.
+In: the reference, and the definition's axes, inputs and outputs. Out: a Graph with inputs and outputs of these names; a var axis is
+a dim of that name (1 to LARGEST_SIZE), a const axis its value. Straight-line code is accepted: a function `run`, assignments of
+expressions with functions of torch/functions.py, asserts that the shapes alone decide, calls of other straight-line functions, one
+return. All other code (loops, branches, writing in place, values read back from tensors) raises OpaqueReference with the line and
+the reason.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from tensor_graphs.language.leaves import input as make_input
 from tensor_graphs.language.node import Node
 
 LONGEST = 200_000  # characters of a reference that are read
-DEEPEST_CALL, MOST_STATEMENTS = 8, 5_000  # of functions that call functions
+DEEPEST_CALL, MOST_STATEMENTS = 8, 5_000  # DEEPEST_CALL: nesting of calls
 LARGEST_SIZE = 1 << 24  # of a var axis, which a definition leaves open
-LARGEST_POWER, LARGEST_BASE = 64, 2**31  # of plain numbers: a power tower would take for ever
+LARGEST_POWER, LARGEST_BASE = 64, 2**31  # of powers of plain numbers: larger ones would take for ever
 
 
 def reference_graph(reference: str, axes: Mapping[str, Mapping[str, Any]], inputs: Mapping[str, Mapping[str, Any]],
                     outputs: Mapping[str, Mapping[str, Any]]) -> Graph:
-    """The graph that a reference computes, checked against the shapes and dtypes that the definition declares.
+    """Return the graph that a reference computes, checked against the shapes and dtypes that the definition declares.
 
-    axes: {"type": "const", "value": 64} or {"type": "var"} by name.  inputs, outputs: {"shape": [axis, …] or None for
-    a Python number, "dtype": "bfloat16"} by name, in order. Raises OpaqueReference, whose text is one line.
+    axes: {"type": "const", "value": 64} or {"type": "var"} by name. inputs, outputs: {"shape": [axis, …] or None for a Python
+    number, "dtype": "bfloat16"} by name, in order. Raises OpaqueReference with a message of one line.
     """
     try:
         return _translate(reference, axes, inputs, outputs)
@@ -98,7 +98,7 @@ def _declared(name: str, spec: Mapping[str, Any], sizes: Mapping[str, Dim]) -> t
         dtype = parse_dtype(spec["dtype"])
     except LanguageError:
         refuse(f"{name!r} is of {spec['dtype']}, which has no counterpart here")
-    if dtype.is_float and dtype not in DTYPES.values():             # torch adds none of them, and rounds to them otherwise (0085)
+    if dtype.is_float and dtype not in DTYPES.values():             # torch cannot add them, and rounds to them differently (0085)
         refuse(f"{name!r} is of {spec['dtype']}, in which no reference is read")
     return tuple(sizes[axis] for axis in spec["shape"] or ()), dtype
 
@@ -129,14 +129,14 @@ def _named_outputs(result: Any, outputs: Mapping[str, Any], sizes: Mapping[str, 
 
 @dataclass(frozen=True)
 class _Module:
-    """A module that an import gives a name to."""
+    """A module, bound to a name by an import."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class _Method:
-    """A method of a tensor, or a function of torch (then without a tensor)."""
+    """A method of the tensor `owner`, or (owner None) a function of torch."""
 
     name: str
     owner: Node | None = None
@@ -144,7 +144,7 @@ class _Method:
 
 @dataclass(frozen=True, eq=False)
 class _Function:
-    """A function of the reference; `scope` is what the names around it stand for when it is called."""
+    """A function of the reference; scope: the values of names in the code around it."""
 
     definition: ast.FunctionDef
     scope: dict[str, Any]
@@ -163,7 +163,7 @@ _WITHOUT_MEANING = ("typing", "__future__")
 
 
 class _ReferenceReader:
-    """Walks one reference; `names` is what its variables stand for now."""
+    """Interpreter of one reference's syntax tree; names: current values of its variables."""
 
     def __init__(self, module: ast.Module) -> None:
         self.names: dict[str, Any] = dict(BUILTINS)
@@ -176,7 +176,7 @@ class _ReferenceReader:
             self.at(statement)
 
     def call_run(self, inputs: Sequence[str], values: Sequence[Any]) -> Any:
-        """Return the result of run for these inputs, which torch gives by position."""
+        """Return the result of the function run; the inputs are passed by position."""
         run = self.names.get("run")
         if not isinstance(run, _Function):
             refuse("it has no function named run")
@@ -188,7 +188,7 @@ class _ReferenceReader:
         return self.call_function(run, list(values), {})
 
     def function(self, definition: ast.FunctionDef) -> _Function:
-        """A function that can be put in the place of its call: a straight line itself."""
+        """Return a function definition, whose calls are inlined. Refuse decorators and arguments that are not supported."""
         for decorator in definition.decorator_list:
             if not self.without_gradient(decorator):
                 refuse(f"{definition.name} is decorated with {ast.unparse(decorator)}")
@@ -214,7 +214,7 @@ class _ReferenceReader:
             self.names, self.depth = outside, self.depth - 1
 
     def body(self, statements: Sequence[ast.stmt], name: str) -> Any:
-        """Return the result of a straight line of statements."""
+        """Return the result of a function body, which is straight-line code."""
         for statement in statements[:-1]:
             self.at(statement)
         last = statements[-1]
@@ -232,7 +232,7 @@ class _ReferenceReader:
     # -- statements --------------------------------------------------------------------------------------------------
 
     def at(self, statement: ast.stmt) -> Any:
-        """A statement, its line in front of whatever is wrong with it."""
+        """Run a statement, and put its line in front of the message of every error in it."""
         self.statements += 1
         try:
             if self.statements > MOST_STATEMENTS:
@@ -240,7 +240,7 @@ class _ReferenceReader:
             return self.value(statement.value) if isinstance(statement, ast.Return) and statement.value else (
                 self.statement(statement))
         except OpaqueReference as error:
-            message = str(error)  # a function that is called has said its own line
+            message = str(error)  # an error in a called function has its line already
             raise OpaqueReference(message if message.startswith("line ") else f"line {statement.lineno}: {message}") from error
         except _REFUSED as error:
             raise OpaqueReference(f"line {statement.lineno}: {_one_line(error)}") from error
@@ -479,7 +479,7 @@ def _from_module(module: str, name: str) -> Any:
 
 
 def _decided(op: ast.cmpop, x: Any, y: Any) -> bool:
-    """A comparison of sizes, when their bounds alone decide it."""
+    """Return the result of a comparison of sizes that their bounds alone decide; else raise OpaqueReference."""
     if not all(isinstance(side, (int, d.Expr)) for side in (x, y)):
         refuse("a size beside something else")
     if isinstance(op, (ast.Eq, ast.NotEq)):

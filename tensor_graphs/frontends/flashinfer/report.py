@@ -1,4 +1,4 @@
-"""report: what an import or an export did, for a person (`lines`) and for a program (`to_json`)."""
+"""report: the results of an import or an export, as text (`lines`) and as JSON (`to_json`)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-MOST_LISTED = 10  # of each kind, in what a person reads; to_json has them all
+MOST_LISTED = 10  # items of each kind in `lines`; to_json has all
 
 
 @dataclass
 class DatasetImport:
-    """files_*: by path. records: new ones, by kind; records_known: those whose row was there.
+    """Result of an import. files_*: paths of the files that are new, changed, or in the database already. records: new ones, by
+    kind; records_known: those whose row was in the database, by kind.
 
-    understood: definitions whose reference became a graph.  opaque: the others, with the reason.  kept_whole: records
-    that no table takes, "path:line", with the reason.  unknown_definitions: named by records, defined nowhere.
-    unknown_solutions: named by traces, found nowhere.  left_out: files that are no part of a data set.  missing_inputs:
-    safetensors files that workloads name and the folder has not.
+    understood: definitions whose reference was converted to a graph. opaque: the other definitions, with the reason. kept_whole:
+    records stored as JSON, "path:line", with the reason. unknown_definitions: named by records, but defined nowhere.
+    unknown_solutions: named by traces, but found nowhere. left_out: files that are no part of a data set. missing_inputs:
+    safetensors files that workloads name and the folder lacks.
     """
 
     dataset: str
@@ -39,7 +40,7 @@ class DatasetImport:
         return {**asdict(replace(self, records=Counter(), records_known=Counter())), **counts}  # asdict breaks a Counter
 
     def lines(self) -> list[str]:
-        """A summary, the files first."""
+        """Return a summary, the files first."""
         out = [
             f"data set {self.dataset!r} from {self.folder}",
             f"files: {len(self.files_new)} new, {len(self.files_changed)} changed, {len(self.files_known)} already there",
@@ -58,11 +59,9 @@ class DatasetImport:
 
 @dataclass
 class DatasetExport:
-    """files: written, by path.  from_text: lines written as they were read.  from_columns: lines whose text was gone.
-
-    changed: lines whose row says something else than it did, "path:line".  inputs: safetensors files that the workloads
-    name and that are not in the folder: they are no part of the database, copy them from where the data set came from.
-    """
+    """Result of an export. files: paths of the files written. from_text: number of lines written in their original text.
+    from_columns: number of lines whose text was deleted. changed: "path:line" of lines whose row has changed. inputs: safetensors
+    files that the workloads name and the folder lacks: they are not in the database, copy them from the source of the data set."""
 
     folder: str
     files: list[str] = field(default_factory=list)
@@ -75,7 +74,7 @@ class DatasetExport:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """A summary, the files first."""
+        """Return a summary, the files first."""
         return [f"{len(self.files)} files to {self.folder}",
                 f"lines: {self.from_text} as they were read, {self.from_columns} from columns alone, {len(self.changed)} changed",
                 *_listed("changed", self.changed), *_listed("input files to copy there", self.inputs)]

@@ -1,6 +1,6 @@
-"""config: a config.json read by the row of its family (frontends/huggingface/families.py) into the facts of a model.
+"""config: converts a config.json to the facts of a model, by the row of its family (frontends/huggingface/families.py).
 
-Keys, defaults and their meaning are those of transformers 5 and of the older spelling that it still accepts.
+Keys, defaults and meanings are those of transformers 5, and of the older spellings that it still accepts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FamilyConfig:
-    """The settings and facts of a config.json of one family. settings: by the names that its row gives them; names: of its tensors;
-    dtype: of the weights, as config.json says; each tensor knows its own. assumed: key -> the default of each size that config.json
-    does not say."""
+    """The settings and facts from one config.json. settings: by the names in the family's row. names: names of its tensors. dtype:
+    of the weights as config.json states it; a tensor in the files may have another. assumed: key -> default, for each size that
+    config.json does not give."""
 
     family: Family
     settings: Mapping[str, Any]
@@ -38,24 +38,24 @@ class FamilyConfig:
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads",
           "num_key_value_heads", "head_dim", "num_local_experts", "max_position_embeddings", "type_vocab_size")
-"""Settings that decide the shapes of tensors, or how many there are."""
+"""Settings that decide the shapes of tensors, or their number."""
 
 _NULLABLE = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "head_dim", "num_key_value_heads", "n_inner",
              "layer_types", "no_rope_layers")
-"""Keys whose null is a value, and not a request for the default."""
+"""Keys where null is a value in itself, not a request for the default."""
 
 
 _MOST = {"num_hidden_layers": 512, "num_local_experts": 4096, "num_attention_heads": 1 << 16, "head_dim": 1 << 16,
          "max_position_embeddings": 1 << 24}
-"""setting -> what it is at most: far more than any model has, and so few that a graph of them is made in seconds"""
+"""Setting -> largest value accepted: far above that of any model, but small enough that a graph is built in seconds."""
 _MOST_EXPERTS = 1 << 17
-"""of all layers together: each may be a tensor of its own"""
+"""Largest number of experts in all layers together, as each may be a tensor of its own."""
 _MOST_ELEMENTS = (1 << 31) - 1
-"""other sizes are at most this"""
+"""Largest value of all other sizes."""
 
 
 def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
-    """The configuration of one model; within: the key of the object that has its settings ("": c itself).
+    """Return the configuration of one model. within: key of the object in c that holds the settings ("": c itself).
 
     Raises ConfigError for a setting that is wrong, missing or not supported.
     """
@@ -78,7 +78,7 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
         raise c.error(f"layer {blind} has a window of {s.sliding_window}, which sees nothing on either side", fix="at least 2")
     dtype = stored_dtype(c)
     c.warn_of_the_rest()
-    # the one kind of rotation whose setting is the length before it was stretched
+    # for this kind of rotation alone max_position_embeddings is the length before it was stretched
     longer = max((layer.rope.scaling for layer in facts.layers if layer.rope and layer.rope.kind == "dynamic"), default=1.0)
     positions = int(s.max_position_embeddings * max(longer, 1.0)) - facts.first_position
     assumed = {keys[0]: default for name, default in family.settings.items() if name in _SIZES and type(default) is int
@@ -87,7 +87,7 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
 
 
 def _text_model(config: Section, within: str) -> Section:
-    """The text decoder of a model with vision; the vision tower is left out, and said to be."""
+    """Return the settings of the text decoder of a model with vision, and log that the vision tower is left out."""
     kind = config.text("model_type")
     if not config.has(within):
         raise config.error(f"{within} is missing", fix=f"a {kind} config nests its text decoder in {within}")
@@ -96,14 +96,14 @@ def _text_model(config: Section, within: str) -> Section:
     inner = text.text("model_type", f"{kind}_text")
     if inner != f"{kind}_text":
         raise text.error(f"model_type is {inner!r}, and {kind}_text is needed")
-    # where only the outer object says it, it holds for the whole model
+    # settings of the outer object alone apply to the text decoder too
     outer = {k: config.values[k] for k in ("dtype", "torch_dtype", "tie_word_embeddings", "quantization_config")
              if config.values.get(k) is not None and text.values.get(k) is None}
     return Section({**text.values, **outer}, text.path, text.within)
 
 
 def _setting(c: Section, family: Family, name: str, default: Any) -> Any:
-    """The value of the first key that is there, of the kind of its default."""
+    """Return the value of the first key present, checked to be of the type of its default."""
     keys, most = family.keys.get(name, name).split("|"), _MOST.get(name, _MOST_ELEMENTS)
     key = next((k for k in keys if c.has(k)), keys[0])
     c.asked |= set(keys)
@@ -125,9 +125,9 @@ def _setting(c: Section, family: Family, name: str, default: Any) -> Any:
 
 
 def _check(c: Section, family: Family, s: SimpleNamespace) -> None:
-    """Sizes and lists that have to fit each other."""
+    """Raise ConfigError for sizes and lists that do not fit each other."""
     def said(name: str) -> str:
-        """A setting as the file has it: its key and its value."""
+        """Return a setting as `key is value`, with the key that the file uses."""
         keys = family.keys.get(name, name).split("|")
         return f"{next((k for k in keys if k in c.values), keys[0])} is {getattr(s, name)}"
 
@@ -160,10 +160,10 @@ def _check(c: Section, family: Family, s: SimpleNamespace) -> None:
 
 
 def _rope(c: Section, family: Family, s: SimpleNamespace, layers: str) -> Rope:
-    """The rotation of sliding or of full layers.
+    """Return the rotation of the sliding or of the full layers.
 
-    As in transformers: rope_scaling goes before rope_parameters (which may hold one object for each kind of layers), and what
-    both leave open is asked of the settings beside them.
+    As in transformers: rope_scaling precedes rope_parameters (which may hold one object for each kind of layers); values that both
+    lack come from the settings next to them.
     """
     own, two = c.section("rope_parameters"), hasattr(s, "local_rope_theta")
     own = own if own.values else Section(dict(family.rope), own.path, own.within)
@@ -173,7 +173,7 @@ def _rope(c: Section, family: Family, s: SimpleNamespace, layers: str) -> Rope:
     if SLIDING in own.values or FULL in own.values:
         own = own.section(layers)
     old = c.section("rope_scaling")
-    if two and old.values:                             # with rotations of their own for two kinds of layers the two are merged
+    if two and old.values:                             # families with two rotations merge the two objects
         old = Section({**own.values, **old.values}, old.path, old.within)
     section = old if old.values and layers in family.stretched else own
     head_dim = s.head_dim or s.hidden_size // s.num_attention_heads
@@ -210,7 +210,7 @@ def _dynamic(section: Section, c: Section, s: SimpleNamespace, channels: int) ->
 
 
 def _original(section: Section, s: SimpleNamespace) -> int:
-    """The positions that the model was trained on before its context was stretched; settings beside the object go first."""
+    """Return the number of positions before the context was stretched. Settings outside of the object precede its own."""
     section.has("original_max_position_embeddings")
     return getattr(s, "original_max_position_embeddings", None) or section.whole("original_max_position_embeddings",
                                                                              s.max_position_embeddings)
@@ -257,4 +257,4 @@ def _longrope(section: Section, c: Section, s: SimpleNamespace, channels: int) -
 _KINDS: Mapping[str, Callable[[Section, Section, SimpleNamespace, int], dict[str, Any]]] = {
     "default": _default, "linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn, "longrope": _longrope,
     "su": _longrope}
-"""rope_type in config.json -> who reads the rest of its object."""
+"""rope_type in config.json -> function that reads the other keys of its object."""

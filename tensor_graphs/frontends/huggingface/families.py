@@ -1,7 +1,7 @@
-"""families: the rows. A family is what its config.json may set (with the defaults of its published code), the facts that follow
-from that, and the names of its tensors; docs/adding_a_model.md says how one is added.
+"""families: one row per model family: the settings in its config.json (with the defaults of its published code), the facts that
+follow from them, and the names of its tensors. docs/adding_a_model.md describes how to add one.
 
-Settings have Llama's names; `keys` has what a family calls them instead. Facts without an entry are the usual ones
+Settings have Llama's names; `keys` maps them to the family's own names. Facts without an entry have the usual values
 (`Family.described`).
 """
 
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 SLIDING, FULL = "sliding_attention", "full_attention"
 ACTIVATION_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu": "gelu",
                     "silu": "silu", "swish": "silu", "relu": "relu", "swiglu": "silu"}
-"""The name of an activation in config.json -> ours."""
+"""Name of an activation in config.json -> its name in this package."""
 
 
 class Maybe(Enum):
-    """The default of a setting that may be absent (then it is None), by its kind."""
+    """The default of a setting that may be absent (its value is then None), by the type of its value."""
 
     WHOLE = "a whole number"
     NUMBER = "a number"
@@ -35,16 +35,16 @@ class Maybe(Enum):
 
 @dataclass(frozen=True)
 class Family:
-    """One row. name: model_type of config.json. settings: every setting that changes the result -> its default.
+    """One model family. name: model_type of config.json. settings: every setting that changes the result -> its default.
 
-    facts(s): the facts that are not the usual ones, of the settings s; beside those of `Facts` also `scale` of attention scores
-    (`scales`: of each layer) and the `window` of sliding layers. keys: setting -> its key in config.json, or several ("a|b").
-    renamed(s): the fields of `names` that settings change, for instance a norm that only some models have.
-    sliding(s, i): does layer i slide, where no layer_types says so. rotates(s, i, slides): does it rotate positions. sparse(s,
-    i): has it experts, where the family has some (`experts` among the facts). refused: key -> the values that change nothing.
-    neighbours: see `Rope`. rope: rope_parameters where config.json has none. stretched: the kinds of layers that rope_scaling is
-    about. types: its model types, where they are not its name -> the key of config.json whose object has the settings ("":
-    config.json itself). encoder: a sentence encoder, else a decoder. like: published models of it.
+    facts(s): the facts that differ from the usual ones, computed from the settings s; besides fields of `Facts` also `scale` of
+    attention scores (`scales`: of each layer) and the `window` of sliding layers. keys: setting -> its key in config.json, or
+    several ("a|b"). renamed(s): the fields of `names` that settings change, for instance a norm that only some models have.
+    sliding(s, i): True if layer i slides; used without layer_types. rotates(s, i, slides): True if layer i rotates positions.
+    sparse(s, i): True if layer i has experts, in a family that has some (`experts` in the facts). refused: key -> its only
+    supported values. neighbours: see `Rope`. rope: rope_parameters where config.json has none. stretched: the kinds of layers that
+    rope_scaling applies to. types: model types, if other than the name -> key in config.json of the object with the settings ("":
+    config.json itself). encoder: True for a sentence encoder, False for a decoder. like: published models of the family.
     """
 
     name: str
@@ -65,21 +65,21 @@ class Family:
     like: str = ""
 
     def but(self, name: str, *, settings: Mapping[str, Any] | None = None, without: tuple[str, ...] = (), **changes: Any) -> Family:
-        """This row with another name and what else is given; settings are added to those that are not in `without`."""
+        """Return a copy of this row with another name and changes; settings are added to those of this row, minus `without`."""
         shared = {k: v for k, v in self.settings.items() if k not in without}
         return replace(self, name=name, settings={**shared, **(settings or {})}, **changes)
 
     def slides(self, s: Any, i: int) -> bool:
-        """Return whether layer i has a window."""
+        """Return True if layer i has a window."""
         kinds = getattr(s, "layer_types", None)
         return kinds[i] == SLIDING if kinds else self.sliding(s, i)
 
     def named(self, s: Any) -> TensorNames:
-        """The names of the tensors of one model, by its settings."""
+        """Return the tensor names of one model, by its settings."""
         return replace(self.names, **self.renamed(s))
 
     def described(self, s: Any, ropes: Mapping[str, Rope | None]) -> Facts:
-        """The facts of one model: its settings, and the rotations of sliding and of full layers (by their name there)."""
+        """Return the facts of one model. s: its settings. ropes: SLIDING and FULL -> the rotation of the layers of that kind."""
         head_dim = s.head_dim or s.hidden_size // s.num_attention_heads
         facts = dict(self.facts(s))
         scale = facts.pop("scale", head_dim ** -0.5)
@@ -99,7 +99,7 @@ class Family:
 
 
 def _biases(**parts: bool) -> frozenset[str]:
-    """The parts (`q_k_v=True`) whose condition holds."""
+    """Return the parts (of `q_k_v=True`: q, k and v) whose condition holds."""
     return frozenset(part for joined, there in parts.items() if there for part in joined.split("_"))
 
 
@@ -184,7 +184,7 @@ OLMO2 = LLAMA.but(
 
 
 def _rotates(s: Any, i: int, slides: bool) -> bool:
-    """SmolLM 3 leaves each n-th layer without positions."""
+    """Return False for each n-th layer: SmolLM 3 does not rotate positions in it."""
     return bool(s.no_rope_layers[i] if s.no_rope_layers else (i + 1) % s.no_rope_layer_interval)
 
 
@@ -215,7 +215,7 @@ COHERE2 = LLAMA.but(
 
 
 def _stacked(names: TensorNames) -> tuple[Fused, ...]:
-    """Experts as transformers 5 holds them in memory, and writes them where it is told not to go back to the published form."""
+    """Return the experts' tensors as transformers 5 holds them in memory, and writes them unless told to use the published form."""
     return (Fused("mlp.experts.gate_up_proj", (names.expert_gate, names.expert_up)),
             Fused("mlp.experts.down_proj", (names.expert_down,)))
 
@@ -391,8 +391,8 @@ NOMIC_BERT = Family(
 FAMILIES: Mapping[str, Family] = {row.name: row for row in (
     LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, GEMMA3, PHI3, OLMO2, SMOLLM3, GRANITE, COHERE2, MIXTRAL, QWEN3_MOE, QWEN2_MOE,
     GPT_OSS, GPT2, GPT_NEOX, STABLELM, STARCODER2, BERT, ROBERTA, XLM_ROBERTA, DISTILBERT, MPNET, MODERNBERT, NOMIC_BERT)}
-"""The name of a family -> its row."""
+"""Name of a family -> its row."""
 
 MODEL_TYPES: Mapping[str, tuple[Family, str]] = {
     kind: (row, within) for row in FAMILIES.values() for kind, within in (row.types or {row.name: ""}).items()}
-"""model_type of config.json -> its row, and the key of the object that has its settings ("": config.json itself)."""
+"""model_type in config.json -> (its row, key of the object that holds the settings; "": config.json itself)."""

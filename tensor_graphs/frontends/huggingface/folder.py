@@ -1,10 +1,10 @@
-"""folder: the files of a model folder are read, and such a folder of random weights is written.
+"""folder: reads the files of a model folder, and writes such a folder with random weights.
 
-Read: config.json (which model, its sizes and constants), generation_config.json (where a text ends), and what
-sentence-transformers adds (modules.json, 1_Pooling/config.json, sentence_bert_config.json). Keys, defaults and their meaning are
-those of transformers 5 and of the older spelling it still accepts. A setting that would change the result and is not supported is
-refused aloud; a key that nobody here knows is logged as a warning. Written: a Gemma 3 folder whose random weights, unlike freshly
-initialised ones, give varied tokens and show a wrong eps, window or scale (`random_gemma3_weights`).
+Read: config.json (model, sizes and constants), generation_config.json (ids that end a text), and the files of sentence-transformers
+(modules.json, 1_Pooling/config.json, sentence_bert_config.json). Keys, defaults and meanings are those of transformers 5 and of the
+older spellings that it still accepts. A setting that would change the result and is not supported raises an error; an unknown key
+is logged as a warning. Written: a Gemma 3 folder whose random weights, unlike freshly initialised ones, give varied tokens and show
+a wrong eps, window or scale (`random_gemma3_weights`).
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Gemma3TextConfig:
-    """Settings of the config.json of a Gemma 3 text decoder as written, under transformers' names (read: families.GEMMA3).
+    """Settings for the config.json of a Gemma 3 text decoder, under transformers' names, for writing (for reading:
+    families.GEMMA3).
 
     layer_types: SLIDING or FULL per layer. rope_theta, rope_factor: of full layers (angle = position / factor ·
     theta^(−2i/head_dim)); rope_local_theta, rope_local_factor: of sliding layers. Scores are multiplied by
-    query_pre_attn_scalar^−0.5. A soft cap of None is none.
+    query_pre_attn_scalar^−0.5. Soft cap None: no cap.
     """
 
     vocab_size: int
@@ -67,12 +68,12 @@ class Gemma3TextConfig:
 
     @property
     def read(self) -> FamilyConfig:
-        """The configuration that the written config.json is read as. Raises ConfigError."""
+        """The configuration that results from reading the written config.json. Raises ConfigError."""
         return read_family(Section(_gemma3_json(self, "float32"), Path("config.json")), FAMILIES["gemma3"])
 
     @classmethod
     def of(cls, config: FamilyConfig) -> Gemma3TextConfig:
-        """Return a folder's settings, to be written again; a Gemma 3 whose rotations are plain or linear, else ConfigError."""
+        """Return a folder's settings, to be written again. Raises ConfigError but for a Gemma 3 with plain or linear rotations."""
         s, facts = dict(config.settings), config.facts
         ropes = {SLIDING if layer.window else FULL: layer.rope for layer in facts.layers}
         if config.family.name != "gemma3" or any(rope is None or rope.kind != "linear" for rope in ropes.values()):
@@ -86,7 +87,7 @@ class Gemma3TextConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationConfig:
-    """A folder's settings for generating: the ids that end a text, and how its authors sample (None: it does not say)."""
+    """A folder's settings for generating text: the ids that end a text, and the authors' sampling settings (None: not given)."""
 
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
@@ -99,11 +100,11 @@ class GenerationConfig:
 
 @dataclass(frozen=True, slots=True)
 class SentenceConfig:
-    """The way in which sentence-transformers makes one vector of a text.
+    """Settings by which sentence-transformers converts a text to one vector.
 
-    pooling: "mean", "cls" or "max" over the tokens; normalize: whether the vector is brought to length 1; dimension: of
-    the vector. max_seq_length: tokens, special ones included, beyond which a text is cut; None = as many as the model
-    takes. prompt: text put before each text.
+    pooling: "mean", "cls" or "max" over the tokens; normalize: True if the vector is scaled to length 1; dimension: of the vector.
+    max_seq_length: number of tokens, special ones included, that a text is cut to; None = as many as the model takes. prompt: text
+    put before each text.
     """
 
     pooling: str
@@ -115,10 +116,10 @@ class SentenceConfig:
 
 
 def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
-    """The configuration in `folder`/config.json, of one of the model types in `MODEL_TYPES`, or of a row that was registered.
+    """Return the configuration in `folder`/config.json, of a model type in `MODEL_TYPES` or of a user-registered one.
 
-    Raises FolderError (no such folder, no config.json) and ConfigError (bad JSON, unknown model type, a missing, wrong
-    or unsupported setting).
+    Raises FolderError (no such folder, no config.json) and ConfigError (bad JSON, unknown model type, a missing, wrong or
+    unsupported setting).
     """
     path = _folder(folder) / "config.json"
     _refuse_other_layouts(path.parent)
@@ -147,19 +148,19 @@ OTHER_LAYOUTS = {
     "adapter_config.json": ("an adapter (LoRA): it changes the weights of another model, and is not read by itself",
                             "merge it into its base model: peft.PeftModel.from_pretrained(base, folder).merge_and_unload()"),
 }
-"""file -> what a folder is that has it and no config.json, and what to do"""
+"""file -> (kind of folder that has this file and no config.json, fix)."""
 
 
 def _refuse_other_layouts(folder: Path) -> None:
-    """Raise FolderError for a folder of another kind, which a file in it tells, where it has no config.json of a model."""
+    """Raise FolderError for a folder that has no config.json and a file of `OTHER_LAYOUTS`."""
     for name, (what, fix) in OTHER_LAYOUTS.items():
         if (folder / name).is_file() and not (folder / "config.json").is_file():
             raise FolderError(f"this is {what}", file=folder, fix=fix)
 
 
 def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:
-    """The folder's generation_config.json; where that is missing or silent about special ids, its config.json. Raises
-    as read_config."""
+    """Return the settings in the folder's generation_config.json; special ids that it lacks are taken from config.json. Raises the
+    errors of `read_config`."""
     folder = _folder(folder)
     path = folder / "generation_config.json"
     section = Section(read_json(path) if path.is_file() else {}, path)
@@ -189,7 +190,7 @@ def read_generation(folder: str | os.PathLike[str]) -> GenerationConfig:
 def read_sentence(folder: str | os.PathLike[str]) -> SentenceConfig | None:
     """Return the settings of sentence-transformers' files; None when the folder has no modules.json.
 
-    Supported: Transformer, then Pooling by one of mean, cls and max, then perhaps Normalize. Raises FolderError, ConfigError.
+    Supported: Transformer, then Pooling by one of mean, cls and max, then optionally Normalize. Raises FolderError, ConfigError.
     """
     folder = _folder(folder)
     path = folder / "modules.json"
@@ -218,7 +219,7 @@ def _cut(folder: Path) -> Section:
 
 
 def sentence_length(folder: Path) -> int | None:
-    """max_seq_length of sentence_bert_config.json; None where nothing says it. Raises ConfigError."""
+    """Return max_seq_length of sentence_bert_config.json; None where it is not given. Raises ConfigError."""
     cut = _cut(folder)
     longest = cut.optional_whole("max_seq_length")
     if longest is not None and longest < 2:
@@ -233,11 +234,11 @@ FOREIGN = {
     ".gguf": "GGUF", ".onnx": "ONNX", ".pt": "PyTorch", ".pth": "PyTorch", ".bin": "PyTorch", ".h5": "Keras",
     ".tflite": "TensorFlow Lite", ".mlpackage": "Core ML",
 }  # fmt: skip
-"""how files end in which others keep models, and what they are called"""
+"""Suffix of model files in formats that are not read -> name of the format."""
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise FolderError for a path whose ending is that of weights alone, or of a model file of a kind that is not read."""
+    """Raise FolderError for the path of a safetensors file alone, or of a model file in a format that is not read."""
     if path.suffix.lower() == ".safetensors" and path.is_file():
         raise FolderError("these are weights, and a model is the folder that they lie in, with its config.json", file=path,
                           fix=f"name its folder: {path.parent}")
@@ -260,7 +261,7 @@ def _folder(folder: str | os.PathLike[str]) -> Path:
 
 
 def _inside(folder: Path, part: Any, said_by: Path) -> Path:
-    """A sub-folder that modules.json names; refused when it leads out of the folder."""
+    """Return a sub-folder that modules.json names. Raises ConfigError where it leads out of the folder."""
     path = folder / part if isinstance(part, str) else None
     if path is None or not path.resolve().is_relative_to(folder.resolve()):
         raise ConfigError(f"the path {part!r} is not a folder in here", file=said_by)
@@ -276,7 +277,7 @@ _POOLING_FLAGS = {
 
 
 def _pooling(path: Path) -> tuple[str, int]:
-    """(pooling, dimension) of a Pooling module: by the key pooling_mode, or by one flag per mode in older files."""
+    """Return (pooling, dimension) of a Pooling module: by the key pooling_mode, or by one flag per mode in older files."""
     c = Section(read_json(path), path)
     if c.has("pooling_mode"):
         named = c.values["pooling_mode"]
@@ -291,7 +292,7 @@ def _pooling(path: Path) -> tuple[str, int]:
 
 
 def _default_prompt(path: Path) -> str:
-    """The text that sentence-transformers puts before each text when the caller names no prompt."""
+    """Return the text that sentence-transformers puts before each text when the caller names no prompt."""
     if not path.is_file():
         return ""
     c = Section(read_json(path), path)
@@ -307,14 +308,14 @@ GEMMA3_270M = Gemma3TextConfig(vocab_size=262_144, hidden_size=640, intermediate
 """The shape of google/gemma-3-270m."""
 
 _CHUNK = 1 << 18
-"""Numbers drawn from one generator; fixed, so that the weights do not depend on how many threads draw them."""
+"""Numbers drawn from one generator; fixed, so that the weights do not depend on the number of threads."""
 
 _BLOCK = 1 << 16
-"""Those of them drawn at a time, which stay in a cache."""
+"""Numbers of a chunk drawn at a time, few enough to stay in a cache."""
 
 
 def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
-    """Name -> shape of every tensor in a Gemma 3 text checkpoint, as transformers' Gemma3ForCausalLM names them."""
+    """Return name -> shape of every tensor in a Gemma 3 text checkpoint, with the names of transformers' Gemma3ForCausalLM."""
     c, d = config, config.head_dim
     queries, keys = c.num_attention_heads * d, c.num_key_value_heads * d
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size)}
@@ -341,13 +342,13 @@ def gemma3_tensors(config: Gemma3TextConfig) -> dict[str, tuple[int, ...]]:
 
 
 def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2) -> dict[str, np.ndarray[Any, Any]]:
-    """Random f32 weights, by name, whose tokens mostly vary and whose every constant matters.
+    """Return random f32 weights by name, with which tokens mostly vary and every constant affects the result.
 
-    Linear weights and biases N(0, r²) with r = initializer_range; the embedding N(0, r²) × 0.1; norms N(0, 0.3²); q_norm and
-    k_norm 1 + N(0, 0.3²). A norm's stored weight w acts as 1 + w. (As initialised, norms at w = 0 and the embedding at r give 3–6
-    distinct tokens in 64 and hide a wrong window, scale or eps. With these it is 40 and more at seeds 0 and 2, but some seeds
-    settle on few tokens after a long prompt: count them before comparing tokens.) The same config and seed give the same weights
-    in any order and with any number of threads (numpy's Philox, keyed by name).
+    Linear weights and biases N(0, r²) with r = initializer_range; the embedding N(0, r²) × 0.1; norms N(0, 0.3²); q_norm and k_norm
+    1 + N(0, 0.3²). A norm's stored weight w acts as 1 + w. (As initialised, norms at w = 0 and the embedding at r give 3–6 distinct
+    tokens in 64 and hide a wrong window, scale or eps. With these it is 40 and more at seeds 0 and 2, but some seeds settle on few
+    tokens after a long prompt: count them before comparing tokens.) Equal config and seed give equal weights in any order and with
+    any number of threads (numpy's Philox, keyed by name).
     """
     with ThreadPoolExecutor(threads) as pool:
         return {name: draw(*gemma3_recipe(name, config.initializer_range), name, shape, seed, pool)
@@ -358,7 +359,7 @@ def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, 
     """Write config.json, generation_config.json and model.safetensors of `random_gemma3_weights(config, seed)`.
 
     dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained loads the
-    folder whole. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError, WeightsError.
+    folder. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError, WeightsError.
     """
     stored = {"float32": f32, "bfloat16": bf16}.get(dtype)
     if stored is None:
@@ -381,7 +382,7 @@ def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, 
 
 
 def _gemma3_json(config: Gemma3TextConfig, dtype: str) -> dict[str, Any]:
-    """config.json for transformers 5."""
+    """Return the content of config.json for transformers 5."""
 
     def rope(theta: float, factor: float) -> dict[str, Any]:
         return ({"rope_type": "default", "rope_theta": theta} if factor == 1 else
@@ -406,7 +407,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def gemma3_recipe(name: str, spread: float) -> tuple[float, float]:
-    """Mean and standard deviation of one tensor of `random_gemma3_weights`. spread: of linear weights."""
+    """Return (mean, standard deviation) of one tensor of `random_gemma3_weights`. spread: standard deviation of linear weights."""
     if "embed_tokens" in name:
         return 0.0, 0.1 * spread
     if "norm" in name:
@@ -415,15 +416,15 @@ def gemma3_recipe(name: str, spread: float) -> tuple[float, float]:
 
 
 def plain_recipe(name: str, shape: tuple[int, ...], spread: float, norm_offset: float) -> tuple[float, float]:
-    """Mean and standard deviation of one tensor of any other family: a weight of one axis is a norm's, which acts as about 1; all
-    else is N(0, spread²). norm_offset: what the model adds to a norm's weight."""
+    """Return (mean, standard deviation) of one tensor of any other family: about 1 in effect for a weight with one axis (a norm's),
+    and N(0, spread²) for all else. norm_offset: number that the model adds to a norm's weight."""
     return (1.0 - norm_offset, 0.3) if len(shape) == 1 and name.endswith("weight") else (0.0, spread)
 
 
 def draw(
     mean: float, spread: float, name: str, shape: tuple[int, ...], seed: int, pool: ThreadPoolExecutor
 ) -> np.ndarray[Any, Any]:
-    """One tensor, f32: the same for a name and a seed, whatever else is drawn."""
+    """Return one tensor, f32, which depends on name and seed only, not on other tensors drawn."""
     out = np.empty(shape, np.float32)
     flat = out.reshape(-1)
     values = quantiles(16) * np.float32(spread) + np.float32(mean)

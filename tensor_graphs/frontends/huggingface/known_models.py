@@ -1,4 +1,4 @@
-"""known_models: the families that load, and in a few words what each one is, told from the facts of its default configuration."""
+"""known_models: the families that load, each with a short description derived from the facts of its default configuration."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from tensor_graphs.models.transformer import Facts, TensorNames
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A family that loads. kind: model_type of its config.json; like: published models of it; facts: of its default
-    configuration."""
+    """A family that loads. kind: its model_type in config.json; like: published models; facts: of its default configuration."""
 
     kind: str
     encoder: bool
@@ -26,12 +25,12 @@ class KnownModel:
 
     @property
     def said(self) -> tuple[str, ...]:
-        """Facts that tell this family from others, a few words each."""
+        """Facts that distinguish this family, a few words each."""
         return tuple(_said(self.facts, self.names, self.encoder))
 
 
 def known_models() -> tuple[KnownModel, ...]:
-    """Every family, registered ones too, decoders first, each kind in the order of names."""
+    """Return all families, user-registered ones too: decoders, then encoders, each sorted by name."""
     models = []
     for row in {**FAMILIES, **{row.name: row for row, _ in OWN.values()}}.values():
         config = read_family(Section({}, Path(row.name)), row)

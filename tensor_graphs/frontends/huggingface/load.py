@@ -1,13 +1,13 @@
-"""load: a model folder as a graph and its weights, ready to be compiled and bound.
+"""load: converts a model folder to a graph and its weights, ready to be compiled and bound.
 
     model = load_model("path/to/gemma-3-270m", dtype="bfloat16")
-    model.graph          what it computes; parameters carry the checkpoint's names
-    model.weights        those names -> numpy arrays, read from the files when asked for
+    model.graph          the computation; parameters have the checkpoint's names
+    model.weights        name -> numpy array, read from the files at look-up
 
-Every tensor that the graph needs is looked up, by name, shape and kind of dtype, before anything is computed. A tensor
-stored in the asked dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
-exactly, f32 → bf16 to nearest, ties to even). Without any folder, `load_model("gemma-3-270m", random_seed=0)` is the
-published shape with random weights.
+Name, shape and kind of dtype of every tensor that the graph needs are checked before anything is computed. A tensor
+stored in the requested dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
+exactly, f32 → bf16 to nearest, ties to even). `load_model("gemma-3-270m", random_seed=0)` needs no folder: it has the
+published shape and random weights.
 """
 
 from __future__ import annotations
@@ -56,23 +56,23 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 DTYPES = (f32, bf16)
-"""What weights can be kept in. Activations are f32 with both."""
+"""Dtypes that weights can be kept in. Activations are f32 with both."""
 
 BUILTIN: Mapping[str, Gemma3TextConfig] = {"gemma-3-270m": GEMMA3_270M}
 """Published shapes that need no folder when the weights are random."""
 
 DEFAULT_POSITIONS = 4096
-"""How long a KV cache is when nobody says: those of gemma-3-270m take 151 MB then, and 1.2 GB at its own 32768."""
+"""Default length of a KV cache: for gemma-3-270m it takes 151 MB, and 1.2 GB at that model's 32768 positions."""
 
 
 @dataclass(frozen=True, repr=False)
 class LoadedModel:
     """A model that is ready to be compiled.
 
-    kind: its family. graph: see models/transformer.py for its inputs, dims, states and outputs. encoder: whether it embeds a
-    sentence, else it is a decoder. weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view
-    of a file. config: what the folder says; facts, names: what the graph was made of. folder: None for a built-in shape.
-    random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how texts are cut and
+    kind: its family. graph: see models/transformer.py for its inputs, dims, states and outputs. encoder: True for a sentence
+    encoder, False for a decoder. weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view of a
+    file. config: the folder's configuration. facts, names: description that the graph was built from. folder: None for a built-in
+    shape. random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how texts are cut and
     prompted.
     """
 
@@ -96,13 +96,13 @@ class LoadedModel:
         return f"<model {self.name} ({self.kind}): weights {self.dtype}{drawn}, {self.max_positions} positions, {self.graph!r}>"
 
     def begin(self) -> None:
-        """Begin to draw random weights, while the caller goes on; they take memory from now on."""
+        """Start drawing random weights in a background thread. Their memory is allocated from now on."""
         if isinstance(self.weights, _DrawnWeights):
             self.weights.ahead()
 
     @cached_property
     def greedy_graph(self) -> Graph:
-        """A decoder's graph with the likeliest token and its logit as outputs instead of all logits; an encoder's as it is."""
+        """A decoder's graph that outputs the likeliest token and its logit instead of all logits; an encoder's graph unchanged."""
         if self.encoder:
             return self.graph
         return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
@@ -117,7 +117,7 @@ class LoadedModel:
 
     @cached_property
     def end_ids(self) -> tuple[int, ...]:
-        """Token ids behind which an answer ends: generation_config.json's, else config.json's, else the tokenizer's eos_token."""
+        """Token ids that end an answer: from generation_config.json, else config.json, else the tokenizer's eos_token."""
         ids = self.generation.eos_token_ids or (() if self.tokenizer is None else self.tokenizer.end_ids)
         beyond = [i for i in ids if i >= self.facts.vocabulary]
         if beyond:
@@ -127,7 +127,7 @@ class LoadedModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
-        """The folder's tokenizer, loaded when first asked for; None without one. Raises TokenizerError."""
+        """The folder's tokenizer, loaded at first access; None without one. Raises TokenizerError."""
         if self.folder is None or tokenizer_file(self.folder) is None:
             return None
         return load_tokenizer(self.folder, positions=self.max_positions if self.encoder else None)
@@ -137,16 +137,15 @@ class LoadedModel:
 @phase("read model")
 def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = None, activations: str | DType | None = None,
                max_positions: int | None = None, random_seed: int | None = None) -> LoadedModel:
-    """The graph and the weights of a model folder, or of a built-in shape with random weights.
+    """Return the graph and the weights of a model folder, or of a built-in shape with random weights.
 
-    source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in
-    `BUILTIN`. dtype: what the weights are kept in, "float32" or "bfloat16" (default: as the files store them, where that is
-    one of the two, else float32). activations: the dtype of values between ops and of the KV cache (default: the weights').
-    max_positions: tokens that fit (of a KV
-    cache: at most 4096 unless said; of an encoder: as many as the model has). random_seed: draw the weights instead of reading
-    them, each when it is first asked for (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
-    Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError
-    (tensors that are missing or have another shape).
+    source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in `BUILTIN`. dtype:
+    dtype that the weights are kept in, "float32" or "bfloat16" (default: as the files store them, if that is one of the two, else
+    float32). activations: dtype of the values between ops and of the KV cache (default: that of the weights). max_positions:
+    number of tokens that fit (default: at most 4096 in a KV cache, and the model's positions in an encoder). random_seed: draw the
+    weights instead of reading them, each at its first look-up (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
+    Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError (tensors that
+    are missing or have another shape).
     """
     source = place("source", source, f"a model folder, or with random_seed one of {', '.join(BUILTIN)}")
     folder, builtin = Path(source), _builtin(source)
@@ -184,9 +183,9 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
 @phase("read model")
 def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = None, activations: str | DType | None = None,
                 max_positions: int | None = None, greedy: bool = False) -> Graph:
-    """The graph alone, of a model folder (of its weights only the names and types are read) or of a name in `BUILTIN`.
+    """Return only the graph of a model folder (of its weights only names and types are read) or of a name in `BUILTIN`.
 
-    greedy: of a decoder, the graph of `LoadedModel.greedy_graph`. The rest is as in `load_model`.
+    greedy: for a decoder, return `LoadedModel.greedy_graph`. The other arguments and the errors are those of `load_model`.
     """
     folder, builtin = Path(source), _builtin(source)
     config = builtin.read if builtin is not None else read_config(folder)
@@ -201,12 +200,12 @@ def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = N
 
 
 def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:
-    """The built-in shape of that name; a folder of the same name goes before it."""
+    """Return the built-in shape of that name; None without one, and for a folder, which takes precedence."""
     return None if Path(source).is_dir() else BUILTIN.get(str(source))
 
 
 def _stored(folder: Path) -> Weights | None:
-    """The weights files of a folder; None where there are none that can be read."""
+    """Return the weights files of a folder; None where there are none that can be read."""
     try:
         return open_weights(folder)
     except WeightsError:
@@ -214,7 +213,7 @@ def _stored(folder: Path) -> Weights | None:
 
 
 def _dtype_of(stored: Weights) -> str:
-    """The dtype, as the files call it or by our name, in which most bytes are stored."""
+    """Return the name of the dtype that most bytes are stored in, as the files or this package spell it."""
     nbytes: Counter[str] = Counter()
     for name in stored.names():
         entry = stored.entry(name)
@@ -254,8 +253,8 @@ class _Unweighted:
 
 def _assemble(config: FamilyConfig, folder: Path, dtype: DType, activations: DType, max_positions: int | None,
               stored: Weights | None) -> _Unweighted:
-    """The graph of a configuration, with a head of its own where the files hold one. Raises ConfigError when it has no so many
-    positions."""
+    """Return the graph of a configuration, with a separate head where the files hold one. Raises ConfigError where the model has
+    fewer than max_positions positions."""
     most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
     default = most if encoder else min(most, DEFAULT_POSITIONS)
     limit = default if max_positions is None else max_positions
@@ -266,7 +265,7 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, activations: DTy
     facts = config.facts
     if facts.tied and not encoder and stored is not None and _has_own_head(names, stored):
         facts = replace(facts, tied=False)
-    if sentence is not None:                         # read_sentence lets no other kind of pooling through
+    if sentence is not None:                         # read_sentence refuses other kinds of pooling
         facts = replace(facts, pooling=sentence.pooling, normalise=sentence.normalize)  # type: ignore[arg-type]
     make = encoder_graph if encoder else decoder_graph
     g = make(facts, names, max_positions=limit, weight_dtype=dtype, activation_dtype=activations)
@@ -274,7 +273,7 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, activations: DTy
 
 
 def _has_own_head(names: TensorNames, stored: Weights) -> bool:
-    """Return whether files hold a head that differs from the embedding; transformers reads it then, whatever config.json says."""
+    """Return True if the files hold a head that differs from the embedding; transformers then uses it, tied or not."""
     (head,), (table,) = (([n for n in stored.names() if f".{n}".endswith(f".{end}.weight")] + [""])[:1]
                          for end in (names.head, names.embed.removeprefix(names.root)))
     if not head or not table or stored.entry(head).shape != stored.entry(table).shape:
@@ -290,14 +289,14 @@ def _bits(x: Array) -> Array:
 
 
 ROWS = 4096
-"""of a head and an embedding that are compared at a time: the first block tells most that differ"""
+"""Rows of a head and an embedding compared at a time: most pairs that differ do so in the first block."""
 
 
 # --- weights -------------------------------------------------------------------------------------------------------
 
 
 class _StoredWeights(Mapping[str, Array]):
-    """Parameter name -> array, from files. All are checked when it is made; one is read and converted at look-up."""
+    """Parameter name -> array, from files. All tensors are checked at construction; each is read and converted at look-up."""
 
     def __init__(self, files: Weights, unweighted: _Unweighted, dtype: DType, assumed: Mapping[str, int]) -> None:
         self.files, self.dtype = files, dtype
@@ -351,16 +350,16 @@ class _StoredWeights(Mapping[str, Array]):
         return len(self.places)
 
     def __contains__(self, parameter: object) -> bool:
-        return parameter in self.places         # Mapping's own would read, and perhaps convert, the tensor to find out
+        return parameter in self.places         # Mapping's default would read, and perhaps convert, the tensor
 
 
 INITIALIZER_RANGE = 0.02
-"""the spread of random linear weights where config.json names none"""
+"""Standard deviation of random linear weights where config.json gives none."""
 
 
 class _DrawnWeights(Mapping[str, Array]):
-    """Parameter name -> random array. Each is drawn when it is first asked for: what is wrong with a prompt is found before that,
-    and only one tensor is alive in two dtypes."""
+    """Parameter name -> random array, drawn at its first look-up. So faults in a prompt are found before any is drawn, and only one
+    tensor at a time exists in two dtypes."""
 
     def __init__(self, config: FamilyConfig, unweighted: _Unweighted, seed: int, dtype: DType) -> None:
         self.shapes: dict[str, Any] = {name: node.shape for name, node in unweighted.graph.parameters.items()}
@@ -381,9 +380,9 @@ class _DrawnWeights(Mapping[str, Array]):
             return self._drawn[parameter]
 
     def ahead(self) -> None:
-        """Have them drawn by a thread, in the order in which a graph is bound. It keeps no process from ending."""
+        """Draw all weights in a thread, in the order in which a graph is bound. The process can end before the thread does."""
         def draw_all() -> None:
-            with suppress(MemoryError, RuntimeError):               # who asks for it meets the first; the process ends
+            with suppress(MemoryError, RuntimeError):               # a look-up raises the first again; the second: the process ends
                 for parameter in self.shapes:
                     self[parameter]
 

@@ -1,8 +1,8 @@
-"""names: where in the files of a checkpoint the parameters of a graph are: under which name, in which part of a tensor.
+"""names: the location of each parameter of a graph in the files of a checkpoint: name of a tensor, and part of that tensor.
 
-Parameters have the names of `TensorNames`, one for each projection. Files may store several as one tensor (`Fused`), experts in a
-stack or each for itself, projections as [in, out], and all names with another prefix; what is given is a view of the file wherever
-its elements are in order. Experts, or norms of heads, that are stored one by one are stacked, which copies them.
+Parameters have the names of `TensorNames`, one for each projection. Files may store several parameters as one tensor (`Fused`),
+experts in a stack or one by one, projections as [in, out], and all names with another prefix. A parameter is a view of the file
+wherever its elements are in order. Experts, or norms of heads, that are stored one by one are stacked, which copies them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class TensorPlace:
-    """Place of one parameter in the files. shape: of the whole tensor; rows: from where to where along its outputs, and at
-    which step (None: all of it); groups: its outputs are so many groups of equal parts, of which this is one (0: not grouped);
-    stack: all experts are in the tensor, along a first axis of its own; transposed: stored as [in, out]. each: the tensors
-    that are stacked to the parameter, one for each expert or head (then `tensor` is the first, and the rest is said of each)."""
+    """Location of one parameter in the files. tensor, shape: name and full shape of the stored tensor. rows: (start, end, step)
+    along its outputs (None: all). groups: number of equal groups of outputs, each of which holds a part of the parameter (0: not
+    grouped). stack: the tensor holds all experts, along a first axis. transposed: stored as [in, out]. each: the tensors (one per
+    expert or head) stacked to the parameter; `tensor` is the first, and the other fields describe each."""
 
     tensor: str
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class TensorPlace:
         return self.each or (self.tensor,)
 
     def of(self, wholes: Sequence[Array], dtype: Any) -> Array:
-        """The parameter's elements, of its tensors; a view where it is part of one, has this dtype and is not grouped."""
+        """Return the parameter's elements from its tensors, as a view unless stacked, grouped or stored in another dtype."""
         if self.each:
             return np.stack([whole.astype(dtype, copy=False) for whole in wholes])
         part = self._part(wholes)
@@ -63,9 +63,8 @@ class TensorPlace:
 
 
 def prefix_of(names: TensorNames, family: str, tensors: Iterable[str], file: str | Path) -> str:
-    """Return what stands before `names` without their root among these tensors ("model.", "" for a bare model,
-                                                                          "language_model.model." beside
-    a vision tower). Raises ConfigError, which names the file, when that cannot be told."""
+    """Return the prefix that these tensors have before the names in `names` (without root): "model.", "" for a bare model,
+    "language_model.model." next to a vision tower. Raises ConfigError, which names the file, when it cannot be determined."""
     tensors = list(tensors)
     anchor = names.embed.removeprefix(names.root) + ".weight"
     prefixes = [n.removesuffix(anchor) for n in tensors if n == anchor or n.endswith("." + anchor)]
@@ -76,7 +75,7 @@ def prefix_of(names: TensorNames, family: str, tensors: Iterable[str], file: str
 
 
 def places(names: TensorNames, facts: Facts, prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[TensorPlace]]:
-    """For each parameter of a graph (name -> shape) the places where files may have it, the likeliest first."""
+    """Return parameter name -> locations where files may store it, the likeliest first. shapes: parameter name -> shape."""
     parts = dict(_parts(names, facts, shapes))
     layers = names.layer.partition("{i}")[0]
     result: dict[str, list[TensorPlace]] = {}
@@ -91,25 +90,25 @@ def places(names: TensorNames, facts: Facts, prefix: str, shapes: Mapping[str, t
 
 
 def unexplained(names: TensorNames, prefix: str, files: Weights, used: set[str]) -> list[str]:
-    """Tensors below the prefix that no parameter uses and that the family does not know as of no use."""
+    """Return the tensors with the prefix that no parameter uses and that are not listed as unused by the family."""
     without_meaning = (*names.unused, names.head + ".")
     return [n for n in files.names() if n not in used and n.startswith(prefix) and not any(u in n for u in without_meaning)]
 
 
 def _spellings(tensor: str, names: TensorNames, prefix: str) -> Iterator[str]:
-    """The names that a tensor may have in the files."""
+    """Yield the names that a tensor may have in the files."""
     spelt = [tensor]
     for new, old in names.older:
         spelt += [s.replace(new, old) for s in spelt if new in s]
     for one in dict.fromkeys(spelt):
         if one.startswith(names.root):
             yield prefix + one.removeprefix(names.root)
-        else:                                        # beside the root: the head
+        else:                                        # not under the root: the head
             yield from dict.fromkeys((prefix.removesuffix(names.root) + one, one))
 
 
 def _parts(names: TensorNames, facts: Facts, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, list[TensorPlace]]]:
-    """Parameter -> where it is if it is stored together with others, or in pieces."""
+    """Yield (parameter, its locations), for parameters that may be stored together with others, or in pieces."""
     for i, layer in enumerate(facts.layers):
         at = names.layer.format(i=i)
         alone = {}
@@ -136,8 +135,8 @@ def _parts(names: TensorNames, facts: Facts, shapes: Mapping[str, tuple[int, ...
 
 def _in_a_row(tensor: str, parts: list[str], shapes: Mapping[str, tuple[int, ...]], *, groups: int = 0, transposed: bool = False,
               stack: bool = False, in_turn: bool = False) -> Iterator[tuple[str, TensorPlace]]:
-    """The places of parameters that are stored one after another, or in turn, along their outputs; stack: behind an axis of
-    experts."""
+    """Yield (parameter, location) of parameters stored one after another along a tensor's outputs, or (in_turn) in alternating
+    rows. stack: after a first axis of experts."""
     lead = shapes[parts[0]][:1] if stack else ()
     sizes, inner = [shapes[name][len(lead)] for name in parts], shapes[parts[0]][len(lead) + 1:]
     transposed = transposed and bool(inner)

@@ -1,12 +1,12 @@
-"""own_families: rows of families that a user's module registers, next to those of the package (families.py).
+"""own_families: rows of model families that users register, in addition to the built-in ones (families.py).
 
     from tensor_graphs.frontends.huggingface.families import LLAMA
     from tensor_graphs.frontends.huggingface.own_families import register_family
 
     register_family(LLAMA.but("my_llama", settings={"rope_theta": 500_000.0}))
 
-A module is imported by `tg run FOLDER --import my_family.py`, or by Python's `import`. Its row is tried on its defaults, so that a
-mistake in it is named when it is registered.
+The user's module is imported by `tg run FOLDER --import my_family.py`, or by Python's `import`. A row is tested on its defaults
+when it is registered, so mistakes in it are reported then.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from tensor_graphs.frontends.settings import Section
 from tensor_graphs.models.transformer import TensorNames
 
 OWN: dict[str, tuple[Family, str]] = {}
-"""model_type of config.json -> the registered row, and the key of the object that has its settings, as in MODEL_TYPES"""
+"""model_type in config.json -> (the registered row, key of the object that holds its settings), as in MODEL_TYPES."""
 
 NEEDED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "hidden_act",
           "max_position_embeddings", "eps", "tie_word_embeddings")
-"""settings that the facts of every family are made of"""
+"""Settings that the facts of every family are computed from."""
 
 _PAGE = "docs/adding_a_model.md says what a row holds"
 
 
 def register_family(row: Family) -> Family:
-    """Let folders of the row's model types load, from now on; a second row of a model type replaces the first.
+    """Register a row, so that folders of its model types load; a second row for a model type replaces the first. Return the row.
 
-    Raises FamilyRowError for what is no row, for a model type that the package knows, and for a row that does not describe a model
-    on its own defaults.
+    Raises FamilyRowError for an object that is no row, for a built-in model type, and for a row that describes no model on its own
+    defaults.
     """
     _check(row)
     types = dict(row.types) or {row.name: ""}
@@ -53,7 +53,7 @@ def register_family(row: Family) -> Family:
 
 
 def read_own(config: Section, kind: str) -> FamilyConfig:
-    """The configuration of a model type in `OWN`. Raises ConfigError, and FamilyRowError where its functions fail on it."""
+    """Return the configuration of a model type in `OWN`. Raises ConfigError, and FamilyRowError where the row's code fails."""
     row, within = OWN[kind]
     with _mistakes_named(row, str(config.path)):
         return read_family(config, row, within)
@@ -61,7 +61,7 @@ def read_own(config: Section, kind: str) -> FamilyConfig:
 
 @contextmanager
 def _mistakes_named(row: Family, where: str) -> Iterator[None]:
-    """Context manager: raise FamilyRowError for an exception of the row's functions."""
+    """Return a context manager that raises FamilyRowError for an exception of the row's functions."""
     try:
         yield
     except TensorGraphsError as error:
@@ -74,7 +74,7 @@ def _mistakes_named(row: Family, where: str) -> Iterator[None]:
 
 
 def _check(row: Any) -> None:
-    """Raise FamilyRowError for what is no row, and for a field of another kind."""
+    """Raise FamilyRowError for an object that is no row, and for a field of a wrong type."""
     if not isinstance(row, Family):
         raise FamilyRowError(f"{row!r:.80} is no row of a family",
                              fix="LLAMA.but(…) or Family(…) of tensor_graphs.frontends.huggingface.families")

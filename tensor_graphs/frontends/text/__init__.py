@@ -1,4 +1,4 @@
-"""text: text to token ids and back, as the files of a model folder say.
+"""text: converts text to token ids and back, by the tokenizer files of a model folder.
 
-Read first: tokenizer.py, then chat_template.py (a chat as one text; untrusted templates run in template_process.py).
+Read first: tokenizer.py, then chat_template.py (renders a chat as one prompt; untrusted templates run in template_process.py).
 """

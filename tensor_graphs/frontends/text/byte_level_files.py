@@ -1,4 +1,5 @@
-"""byte_level_files: vocab.json and merges.txt, byte pair encoding as GPT-2's, as a tokenizer of the `tokenizers` library."""
+"""byte_level_files: converts vocab.json and merges.txt (byte pair encoding as GPT-2's) to a tokenizer of the `tokenizers` library.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 
 VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 MOST_MERGES = 1 << 26
-"""bytes of merges.txt: that of 150,000 tokens has 1.7 MB"""
+"""Largest size of merges.txt in bytes; for 150,000 tokens it has 1.7 MB."""
 
 QWEN_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-"""what Qwen 2 and 3 merge within: the pattern is a part of the published vocabulary"""
+"""Regex of the words that Qwen 2 and 3 merge tokens within: it is a part of the published vocabulary."""
 
 
 @dataclass(frozen=True)
 class ByteLevelClass:
-    """Use that one tokenizer class makes of vocab.json and merges.txt. words: the regex that cuts a text into words, inside of
-    which tokens are merged ("": GPT-2's, the library's own); nfc: whether text is normalised; special: its special tokens, where
-    the folder does not name them; around: whether each text begins with cls_token and ends with sep_token. types: parts of the
-    model types whose folders name no class."""
+    """Rules by which a tokenizer class uses vocab.json and merges.txt. types: substrings of the model types that have this class,
+    for folders that name no class. special: special tokens, for folders that do not name them. words: regex that cuts text into
+    words; tokens are merged within words only ("": GPT-2's regex, built into the library). nfc: normalise text to NFC. around:
+    begin each text with cls_token and end it with sep_token."""
 
     types: tuple[str, ...]
     special: Mapping[str, str]
@@ -44,11 +45,11 @@ BYTE_LEVEL: Mapping[str, ByteLevelClass] = {
         "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
         "pad_token": "<pad>", "mask_token": "<mask>"}, around=True),
 }
-"""tokenizer_class of tokenizer_config.json, without `Tokenizer` or `TokenizerFast` -> how it uses the two files"""
+"""tokenizer_class in tokenizer_config.json, without `Tokenizer` or `TokenizerFast` -> how that class uses the two files."""
 
 
 def byte_level_class(folder: Path, settings: Mapping[str, Any]) -> ByteLevelClass:
-    """The row of a folder: by the class that tokenizer_config.json names, else by the model type. Raises TokenizerError."""
+    """Return the row of a folder: by the class that tokenizer_config.json names, else by the model type. Raises TokenizerError."""
     config = folder / "config.json"
     name = str(settings.get("tokenizer_class", "")).removesuffix("Fast").removesuffix("Tokenizer")
     kind = "" if name or not config.is_file() else str(read_json(config).get("model_type", ""))
@@ -63,7 +64,7 @@ def byte_level_class(folder: Path, settings: Mapping[str, Any]) -> ByteLevelClas
 
 
 def read_byte_level(folder: Path, row: ByteLevelClass, prefix_space: bool) -> Splitter:
-    """The tokenizer of the two files. prefix_space: a space is put before each text. Raises TokenizerError, ConfigError."""
+    """Return the tokenizer of the two files. prefix_space: put a space before each text. Raises TokenizerError, ConfigError."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     path = folder / MERGES_FILE

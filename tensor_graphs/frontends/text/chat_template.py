@@ -1,8 +1,8 @@
-"""chat_template: the prompt text of a chat, by a template that came with a model, and so from a stranger.
+"""chat_template: renders the prompt of a chat by the template in a model folder, which is untrusted code.
 
-A template is a program (Jinja). It sees plain data only, in jinja2's sandbox, and it ends: it runs in a process of its own
-(`template_process`) with limits on processor time, memory and the length of its text. Limits inside of one process would have to
-know each filter, method and operator that can multiply a text or a loop; a process needs to know none of them.
+A template is a program (Jinja). It gets plain data only and runs in jinja2's sandbox, in a process of its own (`template_process`)
+with limits on processor time, memory and the length of its output, so it always ends. Limits inside one process would have to cover
+each filter, method and operator that can multiply a text or a loop; limits on a process cover all of them.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any
 from tensor_graphs.frontends.errors import TokenizerError
 
 CPU_SECONDS = 2
-"""of processor time for one rendering; a template for a chat of a thousand turns takes a few hundredths"""
+"""Processor seconds for one rendering; a template for a chat of a thousand messages takes a few hundredths."""
 WALL_SECONDS = 60.0
-"""for one rendering on a machine with other work; then it is ended, whatever it waits for"""
+"""Seconds by the clock for one rendering, on a machine with other work; then its process is ended."""
 MEMORY = 1 << 30
-"""bytes of address space, Python and jinja2 included"""
+"""Bytes of address space for one rendering, Python and jinja2 included."""
 MOST_TEXT = 1 << 24
-"""characters of a prompt: more than any model has positions for"""
+"""Largest length of a prompt in characters: more than any model has positions for."""
 
 _PROCESS = Path(__file__).with_name("template_process.py")
 
 
 def render(template: str, folder: Path, variables: Mapping[str, Any]) -> str:
-    """The text that a chat template makes of plain data (what JSON can say). folder: where it came from, for errors.
+    """Return the text that a chat template renders from plain data (JSON types). folder: the template's model folder, for errors.
 
-    Raises TokenizerError: a template that is wrong, fails, refuses the messages or goes beyond a limit; variables that are no plain
-    data.
+    Raises TokenizerError for a template that is malformed, fails, refuses the messages or exceeds a limit, and for variables that
+    are no plain data.
     """
     try:
         asked = json.dumps({"path": [p for p in sys.path if p], "template": template, "variables": variables,
@@ -68,7 +68,7 @@ def _beyond(limit: str, folder: Path) -> TokenizerError:
 
 
 def _error(answer: Mapping[str, Any], folder: Path) -> TokenizerError:
-    """Return the error of what `template_process.rendered` reports, for a person."""
+    """Return the error for the failure that `template_process.rendered` reports."""
     kind, why = answer["wrong"], answer.get("why", "")
     if kind == "memory":
         return _beyond(f"{MEMORY >> 20} MiB of memory", folder)

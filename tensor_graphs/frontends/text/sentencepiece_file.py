@@ -1,7 +1,7 @@
-"""sentencepiece_file: tokenizer.model, the file of SentencePiece, as a tokenizer of the `tokenizers` library.
+"""sentencepiece_file: converts tokenizer.model, a SentencePiece file, to a tokenizer of the `tokenizers` library.
 
 The file is a protocol buffer, ModelProto of sentencepiece_model.proto (Apache 2.0, github.com/google/sentencepiece): pieces with
-scores and types, how the model was trained, and how text is normalised. Only the fields that decide on ids are read.
+scores and types, training settings, and text normalisation. Only the fields that affect ids are read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SENTENCEPIECE_FILE = "tokenizer.model"
 MOST_BYTES = 1 << 26
-"""bytes of a model: Gemma 3's, of 262,144 pieces, has 4.7 MB"""
+"""Largest size of a model in bytes; Gemma 3's, of 262,144 pieces, has 4.7 MB."""
 
 UNIGRAM, BPE = 1, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
@@ -38,9 +38,9 @@ class Piece:
 
 @dataclass(frozen=True)
 class SentencePiece:
-    """The model of one file. kind: UNIGRAM or BPE; unknown: id of the piece for what no piece holds; bos, eos: texts of their
-    pieces, None where there is none; characters: the table by which characters are normalised (b"": none); dummy_prefix: whether a
-    space is put before a text; trims_spaces: whether spaces around it are removed, and several made one."""
+    """The model in one file. kind: UNIGRAM or BPE. unknown: id of the piece for text that no piece covers. bos, eos: texts of their
+    pieces, None where there is none. characters: table by which characters are normalised (b"": none). dummy_prefix: put a space
+    before a text. trims_spaces: remove spaces around a text, and replace several spaces by one."""
 
     pieces: tuple[Piece, ...]
     kind: int
@@ -53,7 +53,7 @@ class SentencePiece:
     trims_spaces: bool
 
     def splitter(self, first_only: bool) -> Splitter:
-        """The tokenizer. first_only: a space is put before the text, not before the text behind each special token too."""
+        """Return the tokenizer. first_only: put the space before the text only, not after each special token too."""
         from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 
         splitter = Tokenizer(self._model())
@@ -82,8 +82,8 @@ class SentencePiece:
                           byte_fallback=self.byte_fallback)
 
     def _merges(self) -> list[tuple[str, str]]:
-        """Pairs of pieces that make a piece, in the order of its score: SentencePiece merges the neighbours whose piece has the
-        largest one."""
+        """Return the pairs of pieces that together are a piece, by descending score of that piece: SentencePiece merges the
+        neighbours whose piece has the largest score."""
         normal = {piece.text: i for i, piece in enumerate(self.pieces) if piece.kind == NORMAL}
         ranked = sorted(normal.items(), key=lambda item: (-self.pieces[item[1]].score, item[1]))
         return [(text[:at], text[at:]) for text, _ in ranked for at in range(1, len(text))
@@ -91,8 +91,8 @@ class SentencePiece:
 
 
 def read_sentencepiece(path: Path) -> SentencePiece:
-    """The model in a file. Raises TokenizerError for one that cannot be read, is no such model, or is of a kind that is not
-    supported."""
+    """Return the model in a file. Raises TokenizerError for a file that cannot be read, is no SentencePiece model, or has a model
+    of a kind that is not supported."""
     try:
         data = read_regular(path, MOST_BYTES)
     except OSError as error:
@@ -121,13 +121,13 @@ def _piece(fields: dict[int, list[Any]]) -> Piece:
 
 
 def _special(pieces: tuple[Piece, ...], trainer: dict[int, list[Any]], number: int, default: int) -> str | None:
-    """The text of a control piece, by the field that holds its id."""
+    """Return the text of a control piece. number: the field that holds its id."""
     at = _last(trainer, number, default)
     return pieces[at].text if 0 <= at < len(pieces) and pieces[at].kind == CONTROL else None
 
 
 def _last(fields: dict[int, list[Any]], number: int, default: Any) -> Any:
-    """The value of a field: the last one counts. Raises TypeError for one of another kind than its default."""
+    """Return the last value of a field, which is the valid one. Raises TypeError where it and the default have different types."""
     value = fields.get(number, [default])[-1]
     if type(value) is not type(default):
         raise TypeError(f"field {number} is {value!r:.40}")
@@ -135,7 +135,7 @@ def _last(fields: dict[int, list[Any]], number: int, default: Any) -> Any:
 
 
 def _fields(data: bytes) -> dict[int, list[Any]]:
-    """Number of a field -> its values in a message of protocol buffers: whole numbers, or bytes of the others."""
+    """Return field number -> values, in a protocol buffer message: whole numbers, or bytes for all other types."""
     out: dict[int, list[Any]] = {}
     for number, value in _values(data):
         out.setdefault(number, []).append(value)
@@ -143,7 +143,7 @@ def _fields(data: bytes) -> dict[int, list[Any]]:
 
 
 def _values(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Source of the format: protobuf.dev/programming-guides/encoding. Raises ValueError for what is none."""
+    """Yield (field number, value). Source of the format: protobuf.dev/programming-guides/encoding. Raises ValueError."""
     at = 0
 
     def whole() -> int:

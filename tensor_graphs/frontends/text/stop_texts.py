@@ -1,4 +1,4 @@
-"""stop_texts: text that ends before the first stop text, from pieces of any size."""
+"""stop_texts: cuts a text, which arrives in pieces of any size, before its first stop text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tensor_graphs.arguments import ArgumentError
 
 
 class UntilStop:
-    """Pieces of text up to the first stop text; `stopped` is true once one has occurred.
+    """The text of the pieces up to the first stop text; `stopped` is True once a stop text has occurred.
 
-    The text ends at the first character that completes a stop text, and is cut before it; of several that are completed by the same
-    character the longest counts. So the result does not depend on how the text is divided into pieces.
-    Raises ArgumentError for a stop text that is empty or no text.
+    The text ends at the first character that completes a stop text, and is cut before that stop text. If one character completes
+    several, the longest counts. So the result does not depend on how the text is divided into pieces. Raises ArgumentError for a
+    stop text that is empty or no string.
     """
 
     def __init__(self, stop_texts: Sequence[str] = ()) -> None:
@@ -23,7 +23,7 @@ class UntilStop:
         self._held = ""
 
     def push(self, piece: str) -> str:
-        """The text that is certain now; the end of it that may be the beginning of a stop text is held back."""
+        """Return the text that is certain after this piece. An end that may begin a stop text is held back."""
         if self.stopped:
             return ""
         text = self._held + piece
@@ -38,7 +38,7 @@ class UntilStop:
         return text[:certain]
 
     def finish(self, piece: str = "") -> str:
-        """The last piece, and what was held back."""
+        """Return the certain text after the last piece, including text that was held back."""
         text = self.push(piece)
         rest, self._held = self._held, ""
         return text + rest

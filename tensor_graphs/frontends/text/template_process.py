@@ -1,9 +1,9 @@
-"""template_process: renders one chat template in a process of its own, under limits that the kernel of the system keeps.
+"""template_process: renders one chat template in a process of its own, under limits that the operating system enforces.
 
-Run as a file by `chat_template`, and importing nothing of this package, so that a rendering costs the start of Python
-and of jinja2 (0.1 s) and no more. In, on standard input: one JSON object (path, template, variables, and the limits). Out, on
-standard output: one JSON object with `text`, or with what went wrong. A template that computes without end, or takes all
-memory, ends this process.
+`chat_template` runs this file as a script. It imports nothing of this package, so a rendering costs only the start of Python and
+jinja2 (0.1 s). In, on standard input: one JSON object (path, template, variables, and the limits). Out, on standard output: one
+JSON object with `text`, or with a description of the failure. A template that computes without end, or takes all memory, ends this
+process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 
 def limit(cpu_seconds: int, memory: int) -> None:
-    """Limit from here on the seconds of processor time and the bytes of address space; no new files with content, no core dump."""
+    """Limit this process's processor seconds and bytes of address space; forbid writing to files and core dumps."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
@@ -28,7 +28,7 @@ class TemplateRefusal(Exception):
 
 
 def rendered(template: str, variables: dict[str, Any], most_text: int) -> dict[str, Any]:
-    """{"text": …}, or {"wrong": which kind, "why": …, "line": …}."""
+    """Return {"text": …}, or {"wrong": kind of failure, "why": …, "line": …}."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -1,7 +1,7 @@
-"""tokenizer: text to token ids and back, by the tokenizer.json of a model folder, or by the older files of one.
+"""tokenizer: converts text to token ids and back, by the tokenizer.json of a model folder or by its older tokenizer files.
 
-The splitting itself is the `tokenizers` library's. Here: what the files next to the vocabulary change (lower-casing, truncation,
-the ids that end a text), decoding token by token without ever showing half a character, and the prompt text of a chat.
+The `tokenizers` library splits the text. This module adds the effects of the files next to the vocabulary (lower-casing,
+truncation, end ids), decoding token by token without ever showing an incomplete character, and the prompt text of a chat.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ SETTINGS_FILE = "tokenizer_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 
 _UNDECODED = "\ufffd"
-"""What the library puts where bytes are not (yet) a character."""
+"""Character that the library returns for bytes that are not (yet) a character."""
 
 
 class Tokenizer:
-    """The tokenizer of one model folder; made by `load_tokenizer`.
+    """The tokenizer of one model folder, returned by `load_tokenizer`.
 
-    end_ids: token ids that end a text. max_length: tokens, special ones included, beyond which `encode` cuts; None =
-    never. prompt: what `encode` puts before each text (sentence-transformers' default prompt; mostly "").
+    end_ids: token ids that end a text. max_length: number of tokens, special tokens included, that `encode` cuts a text to; None =
+    no limit. prompt: text that `encode` puts before each text (sentence-transformers' default prompt; mostly "").
     """
 
     def __init__(self, folder: Path, splitter: Splitter, *, end_ids: tuple[int, ...] = (), max_length: int | None = None,
@@ -67,14 +67,14 @@ class Tokenizer:
         return int(self._splitter.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """The ids of `text`, with the model's own special tokens around it unless told otherwise.
+        """Return the ids of `text`, at most `max_length` of them. special_tokens: add the model's special tokens around the text.
 
-        At most `max_length` of them. Raises TokenizerError for a text with half a surrogate pair, ArgumentError for what is none.
+        Raises TokenizerError for a text with half of a surrogate pair, ArgumentError for a value that is no string.
         """
         return self.encode_and_cut(text, special_tokens=special_tokens)[0]
 
     def encode_and_cut(self, text: str, *, special_tokens: bool = True) -> tuple[list[int], int]:
-        """(the ids as `encode` gives them, how many tokens of the text were left out because of `max_length`)."""
+        """Return (the ids as from `encode`, the number of the text's tokens left out because of `max_length`)."""
         text_given("the text", text)
         try:
             (self.prompt + text).encode()
@@ -85,7 +85,7 @@ class Tokenizer:
         return list(encoding.ids), sum(rest.special_tokens_mask.count(0) for rest in encoding.overflowing)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
-        """The text of `ids`. Raises TokenizerError for an id that the vocabulary does not have."""
+        """Return the text of `ids`. Raises TokenizerError for an id that is not in the vocabulary."""
         numbers = self._known(ids)
         if not self._added:
             return str(self._splitter.decode(numbers, skip_special_tokens=skip_special_tokens))
@@ -95,20 +95,20 @@ class Tokenizer:
                        str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
 
     def stream(self, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> StreamingDecoder:
-        """A decoder that takes one id at a time. stop_texts: the text ends before the first of them (see `UntilStop`)."""
+        """Return a decoder that takes one id at a time. stop_texts: the text ends before the first that occurs (`UntilStop`)."""
         return StreamingDecoder(self, skip_special_tokens=skip_special_tokens, stop_texts=stop_texts)
 
     @property
     def has_chat_template(self) -> bool:
-        """True where `chat` and `encode_chat` can be used."""
+        """True if the folder has a chat template, which `chat` and `encode_chat` need."""
         return self._template is not None
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any) -> str:
-        """The prompt text of a chat, by the folder's template; encode it with `encode_chat` or with special_tokens=False.
+        """Return the prompt text of a chat, by the folder's template; encode it with `encode_chat` or with special_tokens=False.
 
-        messages: [{"role": "user", "content": "…"}, …]; variables: whatever else the template reads (tools, …). All is plain
-        data. Raises TokenizerError: no template, a template that fails, refuses the messages, or does not end within its limits
-        (see `chat_template`); ArgumentError: messages of another kind.
+        messages: [{"role": "user", "content": "…"}, …]; variables: other variables that the template reads (tools, …). All are
+        plain data. Raises TokenizerError for a folder without a template, and for a template that fails, refuses the messages, or
+        exceeds a limit (see `chat_template`); ArgumentError for messages of another type.
         """
         if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
             raise ArgumentError(f"the messages are {messages!r:.80}\n  fix: [{{'role': 'user', 'content': '…'}}, …]")
@@ -126,7 +126,7 @@ class Tokenizer:
         )
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        """The ids of a chat's prompt. The template writes the special tokens, so none are added. Raises as `chat`."""
+        """Return the ids of a chat's prompt. The template writes the special tokens, so none are added. Raises as `chat`."""
         return self.encode(self.chat(messages, **variables), special_tokens=False)
 
     def _known(self, ids: Iterable[int]) -> list[int]:
@@ -140,20 +140,20 @@ class Tokenizer:
 
 
 def _added_as_text(splitter: Splitter) -> dict[int, AddedToken]:
-    """The added tokens of a byte-level vocabulary, by id. Their contents are text, and the library's decoder reads each character
-    of Latin-1 in them as a byte, which is no UTF-8 ("Ö" becomes U+FFFD). Of other vocabularies none: there spaces between tokens
-    depend on both neighbours."""
+    """Return id -> added token for a byte-level vocabulary. The library's decoder reads the Latin-1 characters of an added token as
+    bytes, which are no UTF-8 ("Ö" becomes U+FFFD); so these tokens are decoded from their text. Return {} for other vocabularies,
+    where spaces between tokens depend on both neighbours."""
     from tokenizers.decoders import ByteLevel
 
     return splitter.get_added_tokens_decoder() if isinstance(splitter.decoder, ByteLevel) else {}
 
 
 class StreamingDecoder:
-    """Text from ids that come one by one: `push` each, `finish` at the end.
+    """Decoder of ids that arrive one by one: `push` each, `finish` at the end.
 
-    What is returned, joined, is the decoding of all ids together. A character whose bytes come in several tokens
-    appears with the last of them. (Where the ids are no valid UTF-8, replacement characters appear once no character
-    can come of them.) With stop texts it is that decoding up to the first of them.
+    The returned pieces, joined, are the decoding of all ids together, up to the first stop text if there are any. A character whose
+    bytes are in several tokens appears with the last of them. Where the ids are no valid UTF-8, replacement characters appear once
+    no further token can complete a character.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> None:
@@ -166,15 +166,15 @@ class StreamingDecoder:
 
     @property
     def stopped(self) -> bool:
-        """True once a stop text has occurred; there is no more text then."""
+        """True once a stop text has occurred; no more text follows."""
         return self._until.stopped
 
     def push(self, token: int) -> str:
-        """The text that is certain now and was not before; often "", when a character is not complete."""
+        """Return the text that became certain with this token; often "", while a character is incomplete."""
         return self._until.push(self._decoded(token))
 
     def _decoded(self, token: int) -> str:
-        """The same without stop texts."""
+        """Return the text that became certain with this token, before the search for stop texts."""
         self._window += self._tokenizer._known([token])
         text = self._decode(self._window)
         settled = text.rstrip(_UNDECODED)
@@ -193,7 +193,7 @@ class StreamingDecoder:
         return new
 
     def finish(self) -> str:
-        """Return the text that was held back, an incomplete character as U+FFFD; then the decoder is as new."""
+        """Return the text that was held back, an incomplete character as U+FFFD, and reset the decoder."""
         new = self._until.finish(self._rest(self._decode(self._window)))
         self._window, self._clean, self._shown = [], 0, ""
         self._until = UntilStop(self._until.stop_texts)
@@ -203,13 +203,13 @@ class StreamingDecoder:
         return self._tokenizer.decode(ids, skip_special_tokens=self._skip) if ids else ""
 
     def _rest(self, text: str) -> str:
-        """The part of the window's text that was not returned; bad bytes may have changed what was, then the new tokens' own."""
+        """Return the text of the window not returned yet; if bad bytes changed returned text, the text of the new tokens."""
         return text[len(self._shown) :] if text.startswith(self._shown) else self._decode(self._window[self._clean :])
 
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """tokenizer_config.json and the files next to it."""
+    """The settings in tokenizer_config.json and the files next to it."""
 
     values: dict[str, Any]
     special: dict[str, str]
@@ -217,17 +217,17 @@ class _Settings:
 
 
 def tokenizer_file(folder: Path) -> Path | None:
-    """The file that a folder's tokenizer is read from: tokenizer.json goes before older ones; None without any."""
+    """Return the file that a folder's tokenizer is read from: tokenizer.json, else an older file; None without any."""
     forms = ((TOKENIZER_FILE,), (SENTENCEPIECE_FILE,), (VOCABULARY_FILE, MERGES_FILE))
     return next((folder / names[0] for names in forms if all((folder / name).is_file() for name in names)), None)
 
 
 def load_tokenizer(folder: str | os.PathLike[str], *, positions: int | None = None) -> Tokenizer:
-    """The tokenizer of a model folder.
+    """Return the tokenizer of a model folder.
 
-    Padding and truncation stored in tokenizer.json are switched off. A sentence-transformers folder cuts at its
-    max_seq_length (else at what tokenizer and model take) and lower-cases if it says so. positions: for how many tokens the
-    model has any, of an encoder, whose tokenizer cuts there in a folder of any kind; None: of a model that cuts nothing. A BERT's
+    Padding and truncation stored in tokenizer.json are switched off. In a sentence-transformers folder a text is cut at
+    max_seq_length (else at the limit of tokenizer and model), and lower-cased if its settings request that. positions: for an
+    encoder, its number of positions, at which texts are cut in a folder of any kind; None: texts are not cut. A BERT's
     tokenizer_config.json decides on case, accents and Chinese characters. Raises TokenizerError, FolderError, ConfigError.
     """
     folder = Path(folder)
@@ -266,10 +266,10 @@ def _read_fast(path: Path) -> Splitter:
 
 
 def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:
-    """The tokenizer of tokenizer.model, or of vocab.json and merges.txt, with the special tokens of the folder; and its settings,
-    where special tokens that the folder does not name are those of its class or its model.
+    """Return (tokenizer, settings) of a folder with tokenizer.model, or with vocab.json and merges.txt. Special tokens that the
+    folder does not name are those of the tokenizer's class or of its model file.
 
-    What tokenizer_config.json leaves open is as in the tokenizer.json that is published for such folders: with tokenizer.model a
+    Defaults for tokenizer_config.json are those of the tokenizer.json that is published for such folders: with tokenizer.model a
     text begins with bos_token, and a space is put before each piece of text between special tokens (`legacy`).
     """
     values, by_pieces = settings.values, path.name == SENTENCEPIECE_FILE
@@ -297,7 +297,7 @@ def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:
 
 
 def _add_tokens(splitter: Splitter, folder: Path, values: Mapping[str, Any], special: Mapping[str, str]) -> None:
-    """Add the tokens that tokenizer_config.json, else added_tokens.json lists, at their ids, and mark the special tokens of the
+    """Add the tokens listed in tokenizer_config.json (else in added_tokens.json) with their ids, and mark the special tokens in the
     vocabulary. Raises TokenizerError for an id that is not the next one."""
     from tokenizers import AddedToken
 
@@ -324,7 +324,7 @@ def _add_tokens(splitter: Splitter, folder: Path, values: Mapping[str, Any], spe
 
 
 def _put_around(splitter: Splitter, before: str | None, after: str | None, path: Path) -> None:
-    """Let each text begin and end with a token. Raises TokenizerError for one that the vocabulary does not have."""
+    """Let each text begin and end with a token (None: without). Raises TokenizerError for a token that is not in the vocabulary."""
     from tokenizers.processors import TemplateProcessing
 
     used = [text for text in (before, after) if text is not None]
@@ -352,11 +352,11 @@ def _settings(folder: Path) -> _Settings:
 
 
 MOST_TEMPLATE = 1 << 22
-"""bytes of a chat template"""
+"""Largest size of a chat template in bytes."""
 
 
 def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
-    """The chat template: a file of its own, else in tokenizer_config.json, there perhaps as a list of named ones."""
+    """Return the chat template: in a file of its own, else in tokenizer_config.json (a string, or "default" in a list)."""
     path = folder / TEMPLATE_FILE
     if path.is_file():
         try:
@@ -378,7 +378,7 @@ def _template(folder: Path, values: Mapping[str, Any]) -> str | None:
 
 
 def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
-    """Let tokenizer_config.json decide, as transformers does for BERT's tokenizer; keys that it lacks keep tokenizer.json's."""
+    """Apply tokenizer_config.json to a BERT's normalizer, as transformers does; keys that it lacks keep tokenizer.json's values."""
     from tokenizers.normalizers import BertNormalizer
 
     normalizer = splitter.normalizer
@@ -395,7 +395,7 @@ def _bert_normalizer(splitter: Splitter, values: Mapping[str, Any]) -> None:
 
 
 def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any], positions: int | None) -> tuple[int | None, str]:
-    """(max_length, prompt) of an encoder's folder, whose truncation and lower-casing are switched on; (None, "") of a decoder's."""
+    """Return (max_length, prompt) of an encoder's folder, and switch on truncation and lower-casing; else (None, "")."""
     from tokenizers import normalizers
 
     sentence = read_sentence(folder)
@@ -419,7 +419,7 @@ def _sentence(folder: Path, splitter: Splitter, values: Mapping[str, Any], posit
 
 
 def _end_ids(folder: Path, splitter: Splitter, settings: _Settings) -> tuple[int, ...]:
-    """generation_config.json's, else config.json's eos_token_id; else the id of tokenizer_config.json's eos_token."""
+    """Return eos_token_id of generation_config.json, else of config.json; else the id of tokenizer_config.json's eos_token."""
     ids = read_generation(folder).eos_token_ids
     if ids or "eos_token" not in settings.special:
         return ids

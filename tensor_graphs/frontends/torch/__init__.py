@@ -1,4 +1,4 @@
-"""torch: functions of torch by name, as graphs of ours.
+"""torch: functions of torch by name, converted to graphs.
 
-Read first: functions.py, a table from a torch function to what builds it.
+Read first: functions.py, a table from the name of a torch function to the function that builds its nodes.
 """

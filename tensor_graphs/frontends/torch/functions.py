@@ -1,8 +1,8 @@
-"""functions: the functions and methods of torch in our language, one row per name.
+"""functions: a table of torch's functions and methods: name -> function that builds the equivalent nodes.
 
-A reference is text that is read, never run (reference_graph.py); when it says `torch.rsqrt(x)` or `x.rsqrt()`, the row
-`rsqrt` builds the node. Signatures are torch's, so that a wrong call is refused by Python itself. Torch's rules that
-differ from ours are kept here: dtypes promote, a Python number beside a half-precision tensor is not rounded to it,
+A reference is source code that is read, never run (reference_graph.py); for `torch.rsqrt(x)` or `x.rsqrt()` in it, the entry
+`rsqrt` builds the node. Signatures are torch's, so Python itself refuses a wrong call. This module implements torch's rules where
+they differ from this package's: dtypes promote, a Python number next to a half-precision tensor is not rounded to its dtype,
 integer sums are 64 bits wide, negative indices count from the back.
 """
 
@@ -21,11 +21,11 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
 from tensor_graphs.language.node import Node
 
-MOST_PIECES = 64  # of a chunk or split: more is a loop in disguise
+MOST_PIECES = 64  # largest number of pieces of a chunk or split
 
 
 class OpaqueReference(Exception):
-    """The reference does more than a straight line of known operations; the message is the reason, in one line."""
+    """A reference that is not straight-line code of supported operations; the message is the reason, in one line."""
 
 
 def refuse(reason: str) -> NoReturn:
@@ -34,18 +34,18 @@ def refuse(reason: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Scalar:
-    """An input that is a Python number when the reference runs: it never changes the dtype of the tensor beside it."""
+    """An input that is a Python number when the reference runs: it never changes the dtype of a tensor that it is combined with."""
 
     node: Node
 
 
 @dataclass(frozen=True)
 class AnyDevice:
-    """A device, which has no meaning here: every device equals every other."""
+    """A torch device. Devices have no effect on the graph, so every device equals every other."""
 
 
 class Pair(NamedTuple):
-    """The result of torch's maximum along an axis."""
+    """The result of torch's max or topk along an axis."""
 
     values: Node
     indices: Node
@@ -68,7 +68,7 @@ def is_number(x: object) -> bool:
 
 
 def _promoted(x: Node, y: Node) -> tuple[Node, Node]:
-    """Two tensors at torch's common dtype."""
+    """Return two tensors, converted to torch's common dtype."""
     if x.dtype is y.dtype:
         return x, y
     a, b = _RANK[x.dtype.kind], _RANK[y.dtype.kind]
@@ -93,7 +93,7 @@ def _number_kind(x: Any) -> int:
 
 
 def combine(build: Callable[[Any, Any], Any], x: Any, y: Any, *, compares: bool = False) -> Any:
-    """A binary operation of two tensors, or of a tensor and a number, at torch's dtype."""
+    """Return a binary operation of two tensors, or of a tensor and a number, in the dtype that torch would use."""
     if isinstance(x, Node) and isinstance(y, Node):
         return build(*_promoted(x, y))
     tensor, number = (x, y) if isinstance(x, Node) else (y, x)
@@ -120,20 +120,20 @@ def combine(build: Callable[[Any, Any], Any], x: Any, y: Any, *, compares: bool 
 
 
 def tensor(x: Any) -> Node:
-    """x, which has to be a tensor."""
+    """Return x if it is a tensor, else raise OpaqueReference."""
     if not isinstance(x, Node):
         refuse(f"a tensor is needed, {type(x).__name__} is given")
     return x
 
 
 def floating(x: Any) -> Node:
-    """x as torch's functions of real numbers take it: integers become f32."""
+    """Return x with integers converted to f32, as torch's functions of real numbers do."""
     node = tensor(x)
     return node if node.dtype.kind == "float" else atomic.cast(node, f32)
 
 
 def sizes(values: Sequence[Any]) -> tuple[Dim, ...]:
-    """The sizes of `view(2, 3)` and of `view((2, 3))`."""
+    """Return the sizes given to `view(2, 3)` or to `view((2, 3))`."""
     items = tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else tuple(values)
     if not all(isinstance(s, (int, d.Expr)) and not isinstance(s, bool) for s in items):
         refuse("a size that is not known from the shapes")
@@ -159,12 +159,12 @@ def _cast(x: Node, dtype: DType | None) -> Node:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""By name: `torch.NAME(x, …)`, `torch.nn.functional.NAME(x, …)` and `x.NAME(…)` alike."""
+"""Name -> builder of `torch.NAME(x, …)`, `torch.nn.functional.NAME(x, …)` and `x.NAME(…)` alike."""
 
 
 def _row(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(build: Callable[..., Any]) -> Callable[..., Any]:
-        if build.__qualname__ == "<lambda>":                # Python's message of a wrong call names it
+        if build.__qualname__ == "<lambda>":                # Python's error for a wrong call shows this name
             build.__qualname__ = f"_{names[0]}"
         FUNCTIONS.update(dict.fromkeys(names, build))
         return build
@@ -524,7 +524,7 @@ _row("triu")(lambda x, /, diagonal=0: _triangle(x, diagonal, lower=False))
 
 
 def wrapped(x: Node, ids: Node, axis: int) -> Any:
-    """Rows of x along `axis`, negative numbers counted from the back, as in x[ids]."""
+    """Return rows of x along `axis`, as x[ids] does: negative ids count from the back."""
     if ids.dtype.kind not in ("int", "uint"):
         refuse("an index that is not of integers")
     if ids.dtype.kind == "int":
@@ -565,7 +565,7 @@ _row("full_like")(lambda x, fill_value, /, dtype=None, device=None: _full(tensor
 
 
 def _static(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of numbers that are known now."""
+    """Return the function, restricted to arguments that are known when the reference is read."""
 
     def call(*values: Any) -> Any:
         if not all(isinstance(value, (int, float, str)) for value in values):

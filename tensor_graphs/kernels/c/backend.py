@@ -1,7 +1,7 @@
-"""backend: op -> native symbol, for which specs, with which arguments.
+"""backend: the table of C kernels: op -> native symbol, the specs that it takes and its arguments.
 
-One `CRow` per symbol family; the comment above each symbol in the C sources gives the order of its arguments. Where f64 has a
-source of its own (`wide_*.c`), rows come twice: a kernel of its own, with symbols ending in `_f64`. Weights may be narrower than
+One `CRow` per symbol family; the comment above each symbol in the C sources gives the order of its arguments. Ops with a separate
+source for f64 (`wide_*.c`) have a second row: another kernel, whose symbols end in `_f64`. Weights may be narrower than
 activations."""
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ NAME = "c"
 SOURCES = Path(__file__).parent
 COPIES = SOURCES / "movement.c"
 LIKELY = (*library.AHEAD, "matmul", "convolutions", "layer_norm")
-"""libraries of kernels that are chosen where they can be; in place of the others there is mostly a generated one"""
+"""libraries whose kernels are usually chosen where they fit; instead of other libraries' kernels, generated ones mostly are"""
 WEIGHT_DTYPES = {f32: 0, bf16: 1, f64: 2}              # enum TG_F32, TG_BF16, TG_F64 in tg.h
 WEIGHTS_OF = {f32: (f32, bf16), f64: (f32, bf16, f64)}
-"""Activation dtype -> the weights that may go with it."""
+"""activation dtype -> weight dtypes that may be combined with it"""
 INDEX_DTYPES = {i32: 0, i64: 1}                        # enum TG_I32, TG_I64
 MAX_COPY_RANK = 8
 PARTS = 24
-"""operations of f32 that take as long as taking a float apart into three bfloat16 numbers (amx_product.c)"""
+"""cost of splitting an f32 number into three bfloat16 numbers (amx_product.c), as a number of f32 operations"""
 
 Refusal = Callable[[Spec], str | None]
 Build = Callable[[Spec], NativeCall]
@@ -49,8 +49,8 @@ def versions() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class CRow:
-    """op -> call; `refuse` says why a spec is not taken (None: taken). file: the one that declares the symbols. arch:
-    instruction sets, one of which it needs."""
+    """A row of the table: one kernel. file: C file that declares its symbols. refuse(spec): None, or the reason for a refusal.
+    mark: end of the kernel's name. arch: instruction sets, one of which it needs. The other fields are as in `Kernel`."""
 
     op: str
     file: str
@@ -70,7 +70,7 @@ class CRow:
 
 
 def only(*dtypes: DType) -> Refusal:
-    """Every operand and output has one of these dtypes."""
+    """Return a refusal function that takes only specs whose operands and outputs all have one of these dtypes."""
     def refuse(spec: Spec) -> str | None:
         for t in (*spec.inputs, *spec.outputs):
             if t.dtype not in dtypes:
@@ -81,7 +81,7 @@ def only(*dtypes: DType) -> Refusal:
 
 
 def _mark(dtype: DType) -> str:
-    """Suffix of the symbols for these activations."""
+    """Return the suffix of symbols for an activation dtype."""
     return "_f64" if dtype == f64 else ""
 
 
@@ -90,7 +90,7 @@ def _rows(t: TensorType) -> Dim:
 
 
 def _weight(spec: Spec, name: str) -> tuple[int | None, int]:
-    """(position of an optional weight, its dtype flag)."""
+    """Return (position of an optional weight, its flag in WEIGHT_DTYPES); (None, 0) for an absent one."""
     at = spec.role_index().get(name)
     return (None, 0) if not isinstance(at, int) else (at, WEIGHT_DTYPES[spec.inputs[at].dtype])
 
@@ -149,13 +149,13 @@ def _narrow_linear(spec: Spec) -> NativeCall:
 
 
 def _narrow_linear_steps(spec: Spec) -> Dim:
-    """Count one multiply-add in two: a dot product makes both of a pair."""
+    """Return one operation per multiply-add, not two: an instruction for pairs of bf16 does two multiply-adds."""
     return product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
 
 
 def _amx_steps(spec: Spec) -> Dim:
-    """Count a sixteenth of the products, as measured where one is made of six: tiles make sixteen in the time of one, and half of
-    that is lost. Floats are taken apart before."""
+    """Return the f32 operations that take as long as an AMX product: 15/8 per multiply-add of f32 by f32 (six bf16 products, as
+    measured), 6/8 of f32 by bf16, 2/8 of bf16 by bf16; and PARTS per f32 number that is split into bf16 parts before."""
     eighths = {(f32, f32): 15, (f32, bf16): 6, (bf16, bf16): 2}[spec.inputs[0].dtype, spec.inputs[1].dtype]
     apart = sum((product(t.shape) for t in spec.inputs[:2] if t.dtype == f32), 0)
     return ceil_div(product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * eighths, 8) + apart * PARTS
@@ -210,7 +210,7 @@ def _dot_refuse(*dtypes: DType) -> Refusal:
 
 
 def _dense(strided: Strided) -> Build:
-    """The call of contiguous operands."""
+    """Return a `build` function that calls `strided` for contiguous operands."""
     def build(spec: Spec) -> NativeCall:
         call = strided(spec, [contiguous_strides(t.shape) for t in spec.inputs])
         assert call is not None
@@ -225,7 +225,8 @@ def _only_first(spec: Spec, strides: Sequence[Strides]) -> bool:
 
 
 def _by_rows(build: Build) -> Strided:
-    """The call of a kernel whose first operand is read row by row: its ints end in where the rows begin."""
+    """Return a `strided` function for a kernel that reads its first operand row by row. It appends the layout of the rows (`rows`
+    of strides.py) to the ints of the call."""
     def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         at = rows(spec.inputs[0].shape, strides[0])
         if at is None or not _only_first(spec, strides):
@@ -237,7 +238,7 @@ def _by_rows(build: Build) -> Strided:
 
 
 def _with_rows(build: Build) -> Build:
-    """The same call of contiguous rows."""
+    """Return a `build` function that appends the layout of contiguous rows (0, 0, 0) to the ints of the call."""
     def dense(spec: Spec) -> NativeCall:
         call = build(spec)
         return replace(call, ints=(*call.ints, 0, 0, 0))
@@ -246,8 +247,8 @@ def _with_rows(build: Build) -> Build:
 
 
 def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], list[int]] | None:
-    """Layout of element-wise operands as runs: (run, group, far and near of each), and the step of each within a run. None:
-    it takes more axes, or the elements of a run lie apart."""
+    """Return the layout of element-wise operands as (numbers, steps), None for more axes or other steps. numbers: length of a run
+    (0: all is one run), runs per group, each operand's strides between groups and runs. steps: its stride in a run, 0 or 1."""
     shape = spec.outputs[0].shape
     sizes, steps = merged(shape, contiguous_strides(shape), *strides)
     within = [1 if not s else s[-1] for s in steps[1:]]
@@ -309,7 +310,7 @@ def _attention_refuse(a: DType) -> Refusal:
 
 
 def _strided_attention(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """The call for gaps between positions, and between their heads; also for arrays that are stored head by head."""
+    """Return the call for gaps between positions or heads, and for arrays that are stored head by head; None for other strides."""
     q, k = spec.inputs[:2]
     mask = spec.role_index().get("mask")
     a = spec.attrs
@@ -338,7 +339,7 @@ def _write_rows(spec: Spec) -> NativeCall:
 
 
 def _strided_write_rows(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """The call for written rows with gaps between them."""
+    """Return the call for a value with gaps between its rows, None for other gaps."""
     (base, value), (first, apart) = spec.inputs, strides
     if not is_contiguous(base.shape, first) or not is_contiguous(value.shape[1:], apart[1:]) or apart[0] == 0:
         return None
@@ -410,7 +411,7 @@ def _scatter(spec: Spec) -> NativeCall:
 
 
 def rows_for(a: DType) -> tuple[CRow, ...]:
-    """The rows whose code differs between f32 and f64 activations."""
+    """Return the table's rows for f32 or f64 activations, of the ops that have code for both."""
     mark, wide = _mark(a), "wide_" if a == f64 else ""
     same = only(a)
 
@@ -456,7 +457,7 @@ ROWS: tuple[CRow, ...] = (
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
     CRow("rope_table", "rope_table.c", _rope_table_refuse, _rope_table),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
-    # first: of two that are estimated alike, it is the faster one
+    # before the plain one: where their estimates are equal, this one is faster
     CRow("conv", "direct.c", lambda spec: _conv_refuse(spec) or direct.refuse(spec), lambda spec: direct.build(spec, _conv(spec)),
          mark="_direct", prepare=direct.prepare, arithmetic=direct.arithmetic),
     CRow("conv", "conv.c", _conv_refuse, _conv),
@@ -465,13 +466,13 @@ ROWS: tuple[CRow, ...] = (
 
 
 def _source(file: Path, files: Callable[[Path], Iterable[Path]] = library.code_of) -> str:
-    """The text of all that a kernel of this file comes from."""
+    """Return the concatenated text of a C file and of all other C files that its kernels use."""
     return "\n".join(path.read_text() for path in files(file))
 
 
 def kernels() -> list[Kernel]:
-    """One kernel per row, identified by the sources its code comes from, their headers, the flags and the compiler."""
-    own, files = cache(toolchain.source_identity), cache(library.code_of)      # of this call: rows share files, and those others
+    """Return one kernel per row; its identity covers its C sources, their headers, the flags and the compiler."""
+    own, files = cache(toolchain.source_identity), cache(library.code_of)      # caches of this call: rows share files
     source, identity = cache(lambda file: _source(file, files)), cache(lambda file: library.identity_of(file, own, files))
     return [Kernel(name=row.name, backend=NAME, op=row.op, build=row.build, accepts=row.refuse,
                    source=source(SOURCES / row.file), module=__name__, toolchain=identity(SOURCES / row.file),
@@ -482,7 +483,7 @@ def kernels() -> list[Kernel]:
 
 
 def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
-    """Return the function that has the library of a file compiled; for each spec None, or why it cannot be."""
+    """Return a `together` function that compiles the library of a C file: for each spec None, or why that fails."""
     def compile_all(specs: Sequence[Spec]) -> list[str | None]:
         return [library.why_missing(library.part_of(file))] * len(specs)
 
@@ -490,8 +491,8 @@ def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
 
 
 def compile_ahead(ops: Collection[str]) -> None:
-    """Have threads compile the libraries that graphs of these ops are likely to run: those of LIKELY that have a kernel of one.
-    Such a kernel is compared on operands that are copied first, so that copies are compiled with it."""
+    """Start threads that compile the libraries in LIKELY that have a kernel of one of these ops. The copy kernel is compiled too:
+    comparisons of such kernels copy operands first."""
     parts = {library.part_of(SOURCES / row.file) for row in ROWS if row.op in ops}
     parts |= {library.part_of(screened.SOURCE)} if screened.OP in ops else set()
     likely = [part for part in LIKELY if part in parts]
@@ -499,7 +500,7 @@ def compile_ahead(ops: Collection[str]) -> None:
 
 
 def copy_kernel() -> Kernel:
-    """The strided copy behind explicit copies; its call is built from the operands' strides."""
+    """Return the kernel of explicit copies; `build_copy` builds its call from the strides."""
     def dense(spec: Spec) -> NativeCall:
         t = spec.inputs[0]
         call = copy_call((product(t.shape),), (1,), (1,), t.dtype.itemsize)
@@ -511,7 +512,7 @@ def copy_kernel() -> Kernel:
 
 
 def copy_call(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> NativeCall | None:
-    """The native call that copies one strided window into another; None beyond rank 8."""
+    """Return the native call that copies one strided window into another; None beyond rank 8."""
     rank = len(shape)
     if rank > MAX_COPY_RANK:
         return None

@@ -1,8 +1,7 @@
-"""c_kernel: a C kernel of a user's own, from its text: called, compiled and run as ours are (tg.h says how).
+"""c_kernel: registration of a user's C kernel from its source (`tg.c_kernel`), compiled and called like built-in ones (see tg.h).
 
-It is in a library of its own, which is linked against ours, so that there is one thread pool and one set of scratch memory in a
-process. The call is a `NativeCall` like any other, with that library as its image.
-"""
+Each such kernel has a separate library, linked against the built-in core, so that a process has one thread pool and one set of
+scratch memory. Its call is a `NativeCall` with that library as the image."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ Strided = Callable[[Spec, Sequence[Strides]], Sequence[Dim] | None]
 
 
 class Image:
-    """The library of one kernel: its sources, its identity, and where it is once it is compiled. Only `identity` is part of a
-    kernel's identity: folders and lines may change."""
+    """The library of one user-registered kernel: its sources, its identity, and its path once compiled. The kernel's identity
+    includes only `identity()`, so that folders and line numbers may change."""
 
     __slots__ = ("_path", "entry", "name", "sources")
 
@@ -49,19 +48,19 @@ class Image:
         return (*self.sources, c_code.Text("entry.c", declared, library.FOLDER))
 
     def identity(self) -> str:
-        """Return the identity of all that runs: the sources with their headers, ours among them, and the pool."""
+        """Return the identity of all code that runs: the sources with their headers (also built-in ones), and the thread pool."""
         own = (toolchain.source_identity(source, (library.FOLDER,)) for source in self._all())
         return " ".join([*own, library.identity_of(library.FOLDER / "pool.c")])
 
     def path(self) -> Path:
-        """The library, compiled now unless the cache has it; of the sources as they were then. Raises ToolchainError."""
+        """Return the library's path; it is compiled now unless this object or the cache has it. Raises ToolchainError."""
         if self._path is None or not holds(self._path):
             self._path = self.compiled()
             _IMAGES[str(self._path)] = self
         return self._path
 
     def compiled(self, more: Sequence[c_code.Source] = (), flags: Sequence[str] = ()) -> Path:
-        """A library of the sources and of these, by the usual flags and these; unless the cache has it. Raises ToolchainError."""
+        """Compile a library of the sources and `more` unless cached, with extra `flags`; return its path. Raises ToolchainError."""
         ours = library.load()
         own = " ".join(c_code.content_of(source).decode(errors="replace") for source in self.sources)
         name = re.sub(r"[^\w.-]", "_", self.name)
@@ -81,11 +80,11 @@ class Image:
 
 
 _IMAGES: dict[str, Image] = {}
-"""by the path of its library"""
+"""path of the library -> its Image"""
 
 
 def image_at(path: str) -> Image | None:
-    """The library of a kernel that this process has compiled, or found in the cache, by its path."""
+    """Return the user-registered library at a path, if this process compiled it or found it in the cache, else None."""
     return _IMAGES.get(path)
 
 
@@ -97,31 +96,30 @@ def c_kernel(op: check_declaration.Computed, *, source: str | Path, entry: str, 
              strided: Strided | None = None, assuming: str | Sequence[str] = ()) -> Kernel:
     """Register a function in C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
 
-    It is compiled here, with the compiler, flags and cache of our own kernels.
+    The source is compiled during this call, with the compiler, flags and cache of the built-in kernels.
 
         tg.c_kernel("softmax", source="softmax.c", entry="my_softmax", dtypes=["f32"],
                     ints=lambda spec: (math.prod(spec.inputs[0].shape[:-1]), spec.inputs[0].shape[-1]))
 
-    source: C text; or a file, as a Path or as a name that ends in .c, relative to the folder of the calling module. The text finds
-    "tg.h", "loops.h" and "vec.h" of ours, and headers in that folder.
-    entry: the function, defined as `TG_KERNEL(entry) { … }`, which is `void entry(void *const *ptr, const int64_t *ints, const
-    double *floats)`. ptr: the outputs, then the operands, each C-contiguous in its dtype; an optional operand that is absent is
-    NULL. ints, floats: what is given here, as sequences or as functions of the spec; ints may be expressions of dims, and their
-    values are those of each run. At most 16, 32 and 8 of them.
-    Several threads may call it at once, on other arrays: what a call writes is in its outputs, on its stack or in tg_scratch, and
-    no static variable holds anything that an output depends on.
-    pointers: other positions of operands, or None for NULL. scratch: bytes that it takes by tg_scratch at most, all threads
-    together; plans count them. dtypes: that all operands and outputs have, of one kind or mixed. accepts(spec): None, or why a spec
-    is not taken; asked after `dtypes`. name: "c." and the entry unless given.
-    strided(spec, strides): the ints of the call where operands lie with these strides (elements, a tuple for each operand), or None
-    where they are to be copied first, as all are by default: what lies with gaps, backwards, turned, or repeated with stride 0.
-    in_place, updates, requirements: as in `Kernel`; assuming: as in `tg.kernel`. sources: further C files, which are compiled with
-    it, and other files that it is made of.
-    Without a C compiler, and where the device does not meet the requirements, the kernel is registered, not compiled, and no
-    candidate; the log says why (WARNING).
-    Raises KernelError when the name is taken or is none, a file is missing, neither `dtypes` nor `accepts` is given, a function
-    takes other parameters, or nothing here can check a requirement; ToolchainError, with the compiler's messages, when it does
-    not compile.
+    source: C text; or a file, as a Path or as a name that ends in .c, relative to the folder of the calling module. It may include
+    the built-in headers "tg.h", "loops.h" and "vec.h", and headers in that folder.
+    entry: name of the function, defined as `TG_KERNEL(entry) { … }`, which means `void entry(void *const *ptr, const int64_t *ints,
+    const double *floats)`. ptr: outputs, then operands, each C-contiguous in its dtype; NULL for an absent optional operand.
+    ints, floats: numbers for the function, as sequences or as functions of the spec; ints may be expressions of dims, which are
+    evaluated at each run. There are at most 16 pointers, 32 ints and 8 floats.
+    Several threads may call the function simultaneously on different arrays. It must write only to its outputs, its stack and
+    tg_scratch; no output may depend on a static variable.
+    pointers: other positions of operands, or None for NULL. scratch: upper bound of the bytes from tg_scratch, on all threads;
+    plans count them. dtypes: those that operands and outputs may have, in any mix. accepts(spec): None, or the reason for a
+    refusal; called after the check of `dtypes`. name: by default "c." and the entry.
+    strided(spec, strides): return the ints for operands with these strides (elements, a tuple for each operand), or None to have
+    them copied first. By default all operands that have gaps, are reversed, transposed or have stride 0 are copied.
+    in_place, updates, requirements: as in `Kernel`; assuming: as in `tg.kernel`. sources: further C files, compiled too, and other
+    files that the kernel depends on.
+    Without a C compiler, or where the device does not meet the requirements, the kernel is registered but not compiled, and is no
+    candidate; a WARNING is logged with the reason.
+    Raises KernelError when the name is taken or invalid, a file is missing, neither `dtypes` nor `accepts` is given, a function has
+    wrong parameters, or a requirement is unknown; ToolchainError with the compiler's messages when the source does not compile.
     """
     place = here()
     op = check_declaration.require_computed(op)
@@ -194,7 +192,7 @@ def _require_at_most(name: str, values: Sequence[Any], what: str, most: int) -> 
 
 
 def _positions(name: str, pointers: Any, count: int | None = None) -> tuple[int | None, ...]:
-    """Positions of operands, or None for NULL. count: of the operands of a call, where it is known. Raises KernelError."""
+    """Return `pointers` as a tuple of operand positions, None for NULL. count: number of operands, if known. Raises KernelError."""
     fix = "pointers=[0, None, 1], positions of operands, and None for NULL"
     if isinstance(pointers, (str, bytes)) or not isinstance(pointers, Sequence):
         raise KernelError(f"kernel {name!r}: pointers is {pointers!r}\n  fix: {fix}")
@@ -207,7 +205,7 @@ def _positions(name: str, pointers: Any, count: int | None = None) -> tuple[int 
 
 
 def _require_kernel_of(name: str, entry: str, text: str) -> None:
-    """Raise KernelError where the entry is a function with parameters of its own: it links, and is called with others."""
+    """Raise KernelError where the text defines the entry with other parameters: it would link, but be called with wrong ones."""
     plain = re.search(rf"\b{entry}\s*\(([^()]*)\)\s*{{", text)
     if plain is not None and not ("int64_t" in plain[1] and "double" in plain[1]):
         raise KernelError(f"kernel {name!r}: its source defines {entry}({' '.join(plain[1].split())}), and a kernel is called with "
@@ -215,7 +213,7 @@ def _require_kernel_of(name: str, entry: str, text: str) -> None:
 
 
 def _operands(spec: Spec) -> tuple[int | None, ...]:
-    """The positions of all operands, in the order in which the op declares them; None for one that is absent."""
+    """Return the positions of all operands in the order in which the op declares them; None for an absent one."""
     if not isinstance(spec.op, CompositeOp):
         return tuple(range(len(spec.inputs)))
     at = spec.role_index()

@@ -1,8 +1,7 @@
-"""direct: the kernel of convolutions that reads its input where it lies instead of packing what every window sees.
+"""direct: a convolution kernel that reads its input directly, instead of packing the elements under each window (direct.c).
 
-Its lanes are outputs, so the weight is prepared in the order in which it is read (at bind time where it is a parameter): as many
-bytes again. How stands in direct.c.
-"""
+Its vector lanes are output channels, so the weight is prepared: copied in the order in which it is read (at bind time where it is a
+parameter). That takes the bytes of the weight again."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from tensor_graphs.language.node import TensorType
 
 
 def refuse(spec: Spec) -> str | None:
-    """None, or why this kernel does not take a convolution that the plain one takes."""
+    """Return None, or the reason why this kernel does not take a convolution that the plain kernel takes."""
     weight, attrs = spec.inputs[1], spec.attrs
     if weight.rank > 4:
         return "up to two axes only"
@@ -29,7 +28,7 @@ def refuse(spec: Spec) -> str | None:
 
 
 def build(spec: Spec, plain: NativeCall) -> NativeCall:
-    """The call, of the plain kernel's: its operands, then what is prepared."""
+    """Return the call: the operands and ints of the plain kernel's call `plain`, then the prepared weight."""
     weight, attrs = spec.inputs[1], spec.attrs
     channels, *size = map(int, cast(Sequence[int], weight.shape[1:]))
     axes = [(1, 1, 1, 1), *zip(size, attrs["stride"], attrs["dilation"], spec.outputs[0].shape[2:], strict=True)]
@@ -39,7 +38,7 @@ def build(spec: Spec, plain: NativeCall) -> NativeCall:
 
 
 def prepare(spec: Spec) -> tuple[Preparation, ...]:
-    """The weight as vectors of outputs, one for each element of a window."""
+    """Return the preparation of the weight: vectors over output channels, one for each element of a window."""
     outputs, lanes = spec.inputs[1].shape[0], library.load().tile(4).lanes // 2
     inside = product(spec.inputs[1].shape[1:])
     call = NativeCall("tg_direct_weights", (0,), (outputs, inside))
@@ -47,5 +46,5 @@ def prepare(spec: Spec) -> tuple[Preparation, ...]:
 
 
 def arithmetic(spec: Spec) -> Dim:
-    """Products and sums of a call."""
+    """Return the number of multiplications and additions of a call."""
     return 2 * product(spec.outputs[0].shape) * product(spec.inputs[1].shape[1:])

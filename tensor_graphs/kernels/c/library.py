@@ -1,7 +1,7 @@
-"""library: compiles the C kernels, loads them through ctypes, and returns addresses, the runner and the pool's thread count.
+"""library: compiling and loading (ctypes) of the C kernels; access to their addresses, the runner and the thread pool.
 
-There are several libraries: a small one that all code is linked against (the pool, the runner), compiled at first use, and one for
-each other C file, compiled when it is needed, or ahead by threads (`AHEAD`)."""
+There are several libraries: a small core (the pool, the runner), compiled at first use, against which all others are linked, and
+one for each other C file, compiled when it is needed, or ahead by threads (`AHEAD`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DECLARATION = re.compile(r"^(?:TG_KERNEL|ROWS_KERNEL|PAIRS|TABLE)\((tg_\w+)", r
 
 
 class Step(ctypes.Structure):
-    """One step of the runner's flat list: the mirror of `tg_step` in tg.h (its size is compared when the library loads)."""
+    """One step of the runner's list, the mirror of `tg_step` in tg.h (their sizes are compared when the library loads)."""
 
     _fields_ = (("fn", ctypes.c_void_p), *((name, ctypes.c_int32) for name in ("n_ptr", "n_int", "n_float", "_pad")),
                 ("ptr_base", ctypes.c_int32 * MAX_PTR), ("ptr_offset", ctypes.c_int32 * MAX_PTR),
@@ -38,32 +38,32 @@ class Step(ctypes.Structure):
 
 
 CORE = ""
-"""the library that everything is linked against"""
+"""name of the core library, against which all others are linked"""
 
 IN_CORE = ("pool.c", "runner.c", "tiles.c")
-"""what a process needs whichever kernels it runs, generated ones too: a quarter of a second of compiling, which shows whether the
-compiler works at all. A search waits for it, and for nothing else that is compiled"""
+"""C files of the core, which every process needs, also for generated kernels alone. Compiling them takes a quarter of a second and
+shows whether the compiler works. A search for a path waits for the core, and for no other library"""
 
 TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
-"""C file -> the library that it shares with others: they call functions of each other that are not seen from outside"""
+"""C file -> name of the library that it shares with other files, as they call functions of each other that are not exported"""
 
 AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")
-"""the libraries that a language model on generated code runs, in the order in which they are compiled while other work comes before
-they are needed; the others are a third of the compiler's work. For other graphs the backend says which of them their ops may run"""
+"""libraries that language models use besides generated kernels, in the order in which threads compile them ahead of need. All other
+libraries are a third of the compile time. For other graphs `compile_ahead` of backend.py selects libraries by the graph's ops"""
 
 
 def part_of(path: Path) -> str:
-    """The library that a C file belongs to."""
+    """Return the name of the library that a C file belongs to."""
     return CORE if path.name in IN_CORE else TOGETHER.get(path.name, path.stem)
 
 
 def sources(part: str | None = None) -> tuple[Path, ...]:
-    """The C files of a library, or of all, in name order."""
+    """Return the C files of a library (None: of all libraries), in name order."""
     return tuple(path for path in sorted(FOLDER.glob("*.c")) if part is None or part_of(path) == part)
 
 
 def linked_with(part: str) -> list[str]:
-    """The libraries, besides the core, that one is linked against: of the products that its code uses, for example."""
+    """Return the libraries besides the core that library `part` is linked against, such as the one with matrix products."""
     if part == CORE:
         return []
     return sorted({part_of(file) for path in sources(part) for file in code_of(path)} - {part, CORE})
@@ -71,32 +71,32 @@ def linked_with(part: str) -> list[str]:
 
 @functools.cache
 def symbol_sources() -> dict[str, Path]:
-    """Every kernel symbol and the file that declares it (read from the sources, so that no list can go stale)."""
+    """Return kernel symbol -> C file that declares it, for all symbols. It is read from the sources, so it is never stale."""
     return {symbol: path for path in sources() for symbol in _DECLARATION.findall(path.read_text())}
 
 
 @functools.cache
 def _shared_sources() -> dict[str, Path]:
-    """Every function others may call, kernels among them, and its file: a header declares those of the C file of its name."""
+    """Return exported function or kernel -> its C file. A header declares the exported functions of the C file of the same name."""
     declared = {symbol: header.with_suffix(".c") for header in sorted(FOLDER.glob("*.h"))
                 for symbol in _SHARED.findall(header.read_text())}
     return {**{symbol: path for symbol, path in declared.items() if path.is_file()}, **symbol_sources()}
 
 
 def called_by(text: str) -> tuple[Path, ...]:
-    """The C files, but for those of the core, of the functions of ours that a C text names."""
+    """Return the C files, outside the core, of the built-in functions whose names occur in a C text."""
     shared = _shared_sources()
     files = {shared[name] for name in re.findall(r"\btg_\w+", text) if name in shared}
     return tuple(sorted(path for path in files if part_of(path) != CORE))
 
 
 ENTRY = "tg_entry"
-"""the variable of a kernel's own library that holds the kernel's address"""
+"""variable with the kernel's address, in the library of a user-registered kernel"""
 
 
 def code_of(path: Path) -> tuple[Path, ...]:
-    """A C file and the others that its code comes from: the C file of each header that it includes (gemm.c of gemm.h), and pool.c,
-    which cuts a kernel's work into parts and lends it memory. Not runner.c: it calls kernels, and no kernel calls it."""
+    """Return a C file and the other C files whose code its kernels use: that of each included header (gemm.c for gemm.h), and
+    pool.c, which splits a kernel's work between threads and gives it scratch memory. runner.c is left out: no kernel calls it."""
     files = [path]
     for file in files:
         declared = (h.with_name("pool.c") if h.name == "tg.h" else h.with_suffix(".c") for h in c_code.headers_of(file))
@@ -106,24 +106,24 @@ def code_of(path: Path) -> tuple[Path, ...]:
 
 def identity_of(path: Path, own: Callable[[Path], str] = toolchain.source_identity,
                 files: Callable[[Path], Iterable[Path]] = code_of) -> str:
-    """The identity of the kernels that one C file declares: its own (text, headers, flags, compiler, processor), and with it
-    those of the other files in `code_of`. own, files: for who asks about many files at once, and remembers the answers."""
+    """Return the identity of the kernels that a C file declares: the identities (text, headers, flags, compiler, processor) of the
+    file and of the other files in `code_of`. own, files: cached forms of both functions, for calls about many files."""
     return " ".join(map(own, files(path)))
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The piece of a matrix product that is held in registers: `rows` of the left operand by `lanes` of the packed right one."""
+    """The tile of a matrix product that is kept in registers: `rows` of the left operand by `lanes` of the packed right operand."""
 
     rows: int
     lanes: int
 
 
 class NativeLibrary:
-    """The loaded library. Its methods release the interpreter lock while native code runs."""
+    """The loaded core library and the other libraries next to it. Methods release the interpreter lock while native code runs."""
 
     def __init__(self, path: Path, *, portable: bool = False, cc: str | None = None) -> None:
-        """path: of the core; the others are compiled in the same way, next to it."""
+        """Load the core. path: its file. portable, cc: as in `build`, for the other libraries, which are compiled next to it."""
         self.path = path
         self._lib = _loaded(path)
         self._parts = {CORE: self._lib}
@@ -144,8 +144,8 @@ class NativeLibrary:
             raise c_code.ToolchainError(f"{path}: a step has {size} bytes there and {ctypes.sizeof(Step)} here")
 
     def address(self, symbol: str, image: str = "") -> int:
-        """The address of a kernel, for `Step.fn`. image: its library (`NativeCall.image`), loaded at its first use. Raises KeyError
-        for a symbol that no source of ours declares; ToolchainError when the image cannot be loaded."""
+        """Return the address of a kernel, for `Step.fn`. image: its library (`NativeCall.image`), loaded at first use. Raises
+        KeyError for a symbol that no built-in source declares; ToolchainError when the library cannot be built or loaded."""
         if image:
             return self._entry(image, symbol)
         if symbol not in symbol_sources():
@@ -155,7 +155,7 @@ class NativeLibrary:
         return place
 
     def begin(self, *parts: str) -> None:
-        """Start threads that compile libraries, first those that they are linked against, unless this was begun before."""
+        """Start a thread for each of these libraries that compiles it, dependencies first; skip those compiled or begun before."""
         for part in parts:
             self.begin(*linked_with(part))
             with _LOCK:
@@ -168,20 +168,20 @@ class NativeLibrary:
             return _compiled(part, against=against, cache=self.path.parent, **self._how)
 
     def _file(self, part: str) -> Path:
-        """The file of one of the libraries, compiled now unless it is there. Raises ToolchainError."""
+        """Return the file of a library, which is compiled now unless that is done. Raises ToolchainError."""
         if part not in self._parts:
             self.begin(part)
         return Path(self._parts[part]._name) if part in self._parts else self._coming[part].result()
 
     def settle(self) -> None:
-        """Wait for all libraries that have been begun, whether or not they can be compiled."""
+        """Wait until all compiling threads have ended, also those that fail."""
         for coming in tuple(self._coming.values()):
             coming.wait()
 
     @phase("compile C")
     def part(self, name: str) -> ctypes.CDLL:
-        """One of the libraries, loaded; compiled now unless it is there. Raises ToolchainError, again and again: a process whose
-        compiler has failed goes on without it."""
+        """Return a library, loaded; it is compiled now unless that is done. Raises ToolchainError, after a failed compilation at
+        every call: the process continues without the library."""
         if name not in self._parts:
             path = self._file(name)
             if not holds(path):                                     # since it was compiled
@@ -190,15 +190,15 @@ class NativeLibrary:
         return self._parts[name]
 
     def paths(self, text: str) -> list[Path]:
-        """Link dependencies of C code that calls functions of ours: the core, and the libraries of what its text names, compiled
-        now unless they are there. Raises ToolchainError."""
+        """Return the files to link C code against that calls built-in functions: the core, and the libraries of the functions that
+        the text names, compiled now unless that is done. Raises ToolchainError."""
         parts = sorted({part_of(path) for path in called_by(text)})
         self.begin(*parts)
         return [self.path, *map(self._file, parts)]
 
     def _entry(self, image: str, symbol: str) -> int:
-        """The kernel of a library that was linked against this one, so that it runs on this one's pool: the one that ENTRY holds,
-        or, of a library of several kernels, the one of this name."""
+        """Return the address of a kernel in a library that is linked against the core and so runs on its thread pool. The address
+        is in the variable ENTRY, or, in a library of several kernels, that of `symbol`."""
         if image not in self._images:
             make_now([image])
             self._images[image] = _loaded(Path(image))
@@ -210,13 +210,13 @@ class NativeLibrary:
         return place
 
     def call(self, symbol: str, pointers: Sequence[int | None], ints: Sequence[int] = (), floats: Sequence[float] = ()) -> None:
-        """Call one kernel with raw addresses (outputs first; None is NULL), sizes (the rest are 0) and scalars."""
+        """Call one kernel with raw addresses (outputs first; None is NULL), sizes (missing ones are 0) and scalars."""
         function = _KERNEL(self.address(symbol))
         function((ctypes.c_void_p * max(1, len(pointers)))(*pointers), (ctypes.c_int64 * MAX_INT)(*ints),
                  (ctypes.c_double * max(1, len(floats)))(*floats))
 
     def run(self, steps: ctypes.Array[Step], bases: Sequence[int], values: Sequence[int]) -> None:
-        """Run a flat list once. Raises ValueError naming the first malformed step."""
+        """Run a list of steps once, with the addresses and integers that they refer to. Raises ValueError for a malformed step."""
         base_array = (ctypes.c_void_p * max(1, len(bases)))(*bases)
         value_array = (ctypes.c_int64 * max(1, len(values)))(*values)
         status = self._lib.tg_run(steps, len(steps), base_array, value_array)
@@ -224,24 +224,24 @@ class NativeLibrary:
             raise ValueError(f"step {status - 1} is malformed: no function, or more operands than a step can hold")
 
     def runner(self, name: str = "tg_run") -> Any:
-        """The native runner itself, or another of runner.c, for a runtime that keeps its own prepared arrays."""
+        """Return a function of runner.c (by default the runner) as a ctypes function, for callers with prepared arguments."""
         return getattr(self._lib, name)
 
     def threads(self) -> int:
-        """The number of threads of the process's pool, the calling one included."""
+        """Return the number of threads of the process's pool, the calling one included."""
         return int(self._lib.tg_threads())
 
     def default_threads(self) -> int:
-        """The number of threads that the affinity mask allows, at most the cgroup quota."""
+        """Return the default number of threads: those that the affinity mask allows, at most the cgroup's CPU quota."""
         return int(self._lib.tg_default_threads())
 
     def tile(self, itemsize: int) -> Tile:
-        """The register tile of matrix products in f32 (itemsize 4) or f64 (8), as this library was compiled."""
+        """Return the register tile of matrix products in f32 (itemsize 4) or f64 (8), as the core was compiled."""
         axis = self._lib.tg_tile_f64 if itemsize == 8 else self._lib.tg_tile_f32
         return Tile(int(axis(0)), int(axis(1)))
 
     def scratch_watch(self) -> int:
-        """Bytes of scratch memory that kernels have requested since the last call, on all threads together."""
+        """Return the bytes of scratch memory that kernels have requested since the last call of this method, on all threads."""
         return int(self._lib.tg_scratch_watch())
 
     def set_threads(self, count: int) -> None:
@@ -250,17 +250,17 @@ class NativeLibrary:
 
 
 _LATER: dict[str, Callable[[Sequence[str]], None]] = {}
-"""image -> what makes it, and others that it is named with"""
+"""path of an image -> function that builds it, called with a list of paths"""
 
 
 def make_later(image: str, make: Callable[[Sequence[str]], None]) -> None:
-    """Register a library that does not exist yet: `make` is called with all images that are wanted together, when one is loaded or
-    by `make_now`."""
+    """Register a library that does not exist yet. When it is loaded, or by `make_now`, `make` is called with the paths of all
+    images that are needed together."""
     _LATER[image] = make
 
 
 def make_now(images: Iterable[str]) -> None:
-    """Make those libraries that are to be made later and are not there, or are damaged. Raises ToolchainError."""
+    """Build those of these libraries that `make_later` registered and that are missing or damaged. Raises ToolchainError."""
     of: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for image in dict.fromkeys(images):
         if image in _LATER and not holds(Path(image)):
@@ -270,8 +270,8 @@ def make_now(images: Iterable[str]) -> None:
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """A library of the cache folder, loaded. Raises ToolchainError; a damaged one never reaches the loader, which would end the
-    process."""
+    """Load a library of the cache folder. Raises ToolchainError. A damaged library is detected before the system's loader reads it,
+    which could end the process."""
     try:
         if not holds(path):
             raise OSError("it is not what was compiled, or needs another library that is not")
@@ -281,7 +281,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
 
 
 class _Compiling:
-    """The result of a thread of its own. The thread keeps no process from ending."""
+    """A thread that runs `make` and keeps its result. It is a daemon thread, so the process can end before it."""
 
     def __init__(self, make: Callable[[], Path]) -> None:
         self._make, self._result = make, list[Path | Exception]([c_code.ToolchainError("the thread that compiles was ended")])
@@ -314,17 +314,17 @@ def _compiled(part: str, *, against: Sequence[Path] = (), portable: bool = False
 _KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64), ctypes.POINTER(ctypes.c_double))
 _LOCK = threading.Lock()
 _COMPILERS = threading.BoundedSemaphore(2)
-"""libraries that are compiled at the same time"""
+"""limit of two libraries that are compiled simultaneously"""
 _LOADED: NativeLibrary | None = None
 
 
 def build(*, portable: bool = False, cache: Path | None = None, cc: str | None = None) -> NativeLibrary:
-    """Compile (unless cached) and load a library separate from the process's one; it has its own pool."""
+    """Compile (unless cached) and load a core library other than that of `load()`; it has a separate thread pool."""
     return NativeLibrary(_compiled(CORE, portable=portable, cache=cache, cc=cc), portable=portable, cc=cc)
 
 
 def load() -> NativeLibrary:
-    """The process's library, compiled and loaded by the first call. Raises ToolchainError."""
+    """Return the process's library; the first call compiles and loads it. Raises ToolchainError."""
     global _LOADED  # one pool per process, hence one library
     if _LOADED is None:
         with phase("compile C"), _LOCK:
@@ -334,8 +334,8 @@ def load() -> NativeLibrary:
 
 
 def ahead(parts: Sequence[str] = AHEAD) -> threading.Thread:
-    """Have the core, and then these libraries, compiled by threads; who uses one next gets its error. Returns the thread, which
-    ends when the core is there."""
+    """Start a thread that compiles the core, then starts threads for these libraries, and ends; return it. The next use of a
+    library raises the error of its compilation."""
     def make() -> None:
         with suppress(c_code.ToolchainError, OSError):
             load().begin(*parts)
@@ -346,20 +346,20 @@ def ahead(parts: Sequence[str] = AHEAD) -> threading.Thread:
 
 
 def begin_those_of(symbols: Iterable[str]) -> None:
-    """Have the libraries of these kernels compiled by threads, where they are not there yet."""
+    """Start threads that compile the libraries of these kernels, unless they are compiled."""
     parts = {part_of(symbol_sources()[symbol]) for symbol in symbols} - {CORE}
     if parts:
         load().begin(*sorted(parts))
 
 
 def settle() -> None:
-    """Wait for what threads compile: the compiler's processes would be taken for those of a kernel that is watched."""
+    """Wait until no thread compiles: the compiler's processes could be mistaken for processes that a watched kernel started."""
     if _LOADED is not None:
         _LOADED.settle()
 
 
 def why_missing(part: str) -> str | None:
-    """None when the kernels of a library can run here, which is compiled now if it is not there; else why not."""
+    """Return None when the kernels of a library can run on this machine, else the reason. Compiles the library if necessary."""
     try:
         load().part(part)
     except cache_folder.CacheFolderError:
@@ -370,8 +370,8 @@ def why_missing(part: str) -> str | None:
 
 
 def available() -> tuple[bool, str]:
-    """Return whether C kernels can run here, and why (not). Compiles the core at the first call if there is a compiler. Raises
-    CacheFolderError: a folder that is not private is for its owner to mend, not a reason to run slowly."""
+    """Return whether C kernels can run on this machine, and why (not). Compiles the core at the first call if there is a compiler.
+    Raises CacheFolderError: the owner has to make the cache folder private; slower kernels would hide that."""
     try:
         return True, f"compiled: {load().path.name}"
     except cache_folder.CacheFolderError:

@@ -1,7 +1,7 @@
 """scratch: upper bounds of the scratch memory of C kernels [bytes, on all threads together], as expressions of their dims.
 
-Each formula follows the tg_scratch calls of the C file of its name: every thread of the pool does a part, and a symbolic number of
-rows takes its worst value. A test compares them with what the pool was asked for."""
+Each formula follows the tg_scratch calls in the C file of its name. Every thread of the pool does a part; a symbolic number of rows
+takes its worst value. A test compares the bounds with the bytes that kernels request from the pool."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ BLOCK = (32, 256)                                      # depthwise: rows and col
 BAND_BYTES, BAND_COLS, BAND_ROWS = 160 << 10, 112, 4    # direct: of a band's input; columns at most; rows at least
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
 NARROW = (8, 4, 256 << 10)                              # linear of bf16: rows that are widened; least tiles, or bytes, of a group
-ABOUT = 132                                            # linear of bf16: bytes of what is known of a panel
-AMX = (8, 32, 128, 1 << 20)                            # rows that others take; depth of a tile; most rows, and bytes, of a group
+ABOUT = 132                                            # linear of bf16: bytes that describe a panel
+AMX = (8, 32, 128, 1 << 20)                            # rows left to other kernels; depth of a tile; most rows, bytes of a group
 
 
 def _beyond(n: Dim, limit: int) -> Dim:
-    """1 where n > limit, else 0."""
+    """Return 1 where n > limit, else 0."""
     return dim_min(1, dim_max(0, n - limit))
 
 
 def _padded(k: Dim, itemsize: int) -> Dim:
-    """Elements from one copied row to the next: whole cache lines and one more."""
+    """Return the stride of copied rows of k elements: k rounded up to cache lines, and one more line."""
     line = 64 // itemsize
     return ceil_div(k, line) * line + line
 
 
 def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
-    """x[n, k] by weights, computed in floats of `itemsize` bytes; pairs: few rows of x are rearranged (bf16 weights)."""
+    """Return the bytes for x[n, k] by weights, in floats of `itemsize` bytes. pairs: bf16 weights; few rows of x are rearranged."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
     (least, group), limit = GROUP[itemsize], STREAM_LIMIT[itemsize]
     panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
@@ -46,8 +46,8 @@ def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
 
 
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
-    """x[n, k] by m rows of weights, all of bf16: panels of pairs, and on each thread the sums of a group of rows, twice, and the
-    group itself where its rows would share one set of the cache; or few rows in f32, and their products."""
+    """Return the bytes for x[n, k] by m rows of weights, all bf16. Many rows take panels of pairs, and per thread two copies of the
+    sums of a group of weight rows, and the group where its rows would share a cache set. Few rows are kept in f32, with results."""
     tile, threads = library.load().tile(4), library.load().threads()
     limit, least, group_bytes = NARROW
     count = ceil_div(n, tile.lanes)
@@ -60,8 +60,8 @@ def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
 
 
 def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
-    """Rows of k numbers, each as `of_a` parts of bf16, by n lanes: panels of the lanes, of each caller; on each thread a group of
-    rows, and its results, twice."""
+    """Return the bytes for rows of k numbers by n lanes, in `of_a` and `of_b` bf16 parts per number. Each of `callers` has panels
+    of the lanes; each thread has a group of rows and two copies of its results."""
     tile, threads = library.load().tile(4), library.load().threads()
     _, depth, most, group = AMX
     whole = ceil_div(k, depth) * depth * 2
@@ -71,7 +71,7 @@ def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
 
 
 def amx_linear(n: Dim, m: Dim, k: Dim, narrow: bool, narrow_weights: bool) -> Dim:
-    """x[n, k] by m rows of weights: few rows go elsewhere, and all do where a process may use no tiles."""
+    """Return the bytes for x[n, k] by m rows of weights. Other kernels take few rows, and all where the process may use no AMX."""
     def elsewhere(rows: Dim) -> Dim:
         return narrow_linear(rows, m, k) if narrow else linear(rows, k, 4, narrow_weights)
 
@@ -80,32 +80,32 @@ def amx_linear(n: Dim, m: Dim, k: Dim, narrow: bool, narrow_weights: bool) -> Di
 
 
 def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
-    """a[batch, m, k] · b[batch, k, n]: each thread may have the panels of one b."""
+    """Return the bytes for a[batch, m, k] · b[batch, k, n]; each thread may hold the panels of one matrix of b."""
     parts, threads = (1 if narrow else 3), library.load().threads()
     tiles = _amx_product(n, k, parts, parts, 1 if batch == 1 else threads)
     return tiles if narrow else dim_max(tiles, matmul(k, 4))
 
 
 def gather_linear(pairs: Dim, m: Dim, k: Dim, narrow: bool) -> Dim:
-    """A block of rows of x and of the result, of m and k elements, and what `linear` takes for it; narrow: bf16 weights."""
+    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it. narrow: bf16 weights."""
     block = dim_min(pairs, GATHERED)
     return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, narrow)
 
 
 def matmul(k: Dim, itemsize: int) -> Dim:
-    """a[m, k] · b[k, n]: on each thread a panel of b and a tile of a."""
+    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
     return threads * ((dim_max(k, 1) * tile.lanes + tile.rows * _padded(k, itemsize)) * itemsize + PAGE)
 
 
 def conv(k: Dim) -> Dim:
-    """The k numbers that each window of a panel sees, on each thread."""
+    """Return the bytes for one panel on each thread: the k numbers under each of its windows."""
     tile, threads = library.load().tile(4), library.load().threads()
     return threads * (k * tile.lanes * 4 + PAGE)
 
 
 def depthwise(size: tuple[Dim, Dim], stride: tuple[int, int], dilation: tuple[int, int], high: Dim, wide: Dim) -> Dim:
-    """A block of lines of one channel, for high x wide outputs and windows of `size`, on each thread."""
+    """Return the bytes for a block of lines of one channel on each thread, for high x wide outputs and windows of `size`."""
     threads, lanes = library.load().threads(), library.load().tile(4).lanes // 2
     rows = (dim_min(high, BLOCK[0]) - 1) * stride[0] + (size[0] - 1) * dilation[0] + 1
     last = dim_max(dim_min(wide, BLOCK[1]), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
@@ -113,7 +113,7 @@ def depthwise(size: tuple[Dim, Dim], stride: tuple[int, int], dilation: tuple[in
 
 
 def direct(channels: int, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], high: Dim, wide: Dim) -> Dim:
-    """The input of a band of high x wide places, where it has each tap, and the sums of one panel of outputs, on each thread."""
+    """Return the bytes for the input of a band of the high x wide outputs, tap offsets, and sums of one panel of outputs."""
     threads, panel = library.load().threads(), library.load().tile(4).lanes
     lanes = panel // 2
     last = dim_max(dim_min(wide, BAND_COLS), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
@@ -125,12 +125,12 @@ def direct(channels: int, size: tuple[int, int], stride: tuple[int, int], dilati
 
 
 def scatter(rows: Dim, count: Dim) -> Dim:
-    """The begin of each row's updates, and the updates in the order of rows."""
+    """Return the bytes for the index of each row's first update, and the updates sorted by row."""
     return (rows + 1 + count) * 8 + PAGE
 
 
 def attention(lanes: Dim, kv_heads: Dim, width: Dim, itemsize: int) -> Dim:
-    """`lanes` queries for each of the heads of k and v, `width` channels."""
+    """Return the bytes for attention with `lanes` queries per head of k and v, and heads of `width` channels."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
     pieces = 4 * threads + kv_heads                    # heads times the pieces that their keys are cut into
     rows = dim_min(lanes, FEW_LANES)

@@ -1,8 +1,7 @@
-"""screened: the kernel of `linear_argmax` that reads 8-bit codes of the weights and few of the weights themselves; exact.
+"""screened: an exact kernel of `linear_argmax` that reads 8-bit codes of all weights, and the weights of few rows only.
 
-Codes, scales and radii are prepared from the weight (at bind time where it is a parameter): a quarter of the bytes of f32 weights
-on top of them. Why it is exact stands in screened_argmax.c.
-"""
+Codes, scales and radii are prepared from the weight (at bind time where it is a parameter); they add a quarter of the bytes of f32
+weights. screened_argmax.c explains why the result is exact."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ OP = "linear_argmax"
 SOURCE = Path(__file__).parent / "screened_argmax.c"
 WEIGHT_DTYPES: dict[DType, int] = {f32: 0, bf16: 1}    # enum TG_F32, TG_BF16 in tg.h
 LONGEST = 1 << 20
-"""elements of a row; far beyond, sums of squares would round away more than the bounds allow for"""
+"""most elements of a row; in far longer ones the rounding of sums of squares would exceed the bounds"""
 ROWS_AT_A_TIME = 4
 
 
 def refuse(spec: Spec) -> str | None:
-    """None, or why this kernel does not take the spec."""
+    """Return None, or the reason why this kernel does not take the spec."""
     x, w = spec.inputs
     if x.dtype not in (f32, f64) or spec.outputs[0].dtype != x.dtype:
         return "f32 or f64 activations only"
@@ -36,7 +35,7 @@ def refuse(spec: Spec) -> str | None:
 
 
 def build(spec: Spec) -> NativeCall:
-    """The call: operands x, weight, then what is prepared."""
+    """Return the call; its operands are x, the weight, and the prepared values."""
     x, w = spec.inputs
     m, k = w.shape
     n = d.product(x.shape[:-1])
@@ -45,7 +44,8 @@ def build(spec: Spec) -> NativeCall:
 
 
 def prepare(spec: Spec) -> tuple[Preparation, ...]:
-    """codes i8[m, k] of the weight; f32[m] three times: their scale, and the norms of what they leave out and of what they hold."""
+    """Return the preparation of the weight: codes i8[m, k], and three f32[m]: scales, norms of the rounding errors, norms of
+    scale · codes."""
     w = spec.inputs[1]
     m, k = w.shape
     call = NativeCall("tg_screen_rows", (0,), (m, k, WEIGHT_DTYPES[w.dtype]))
@@ -53,13 +53,13 @@ def prepare(spec: Spec) -> tuple[Preparation, ...]:
 
 
 def traffic(spec: Spec) -> Dim:
-    """Bytes a call moves: the codes with their scale and norms once per four rows of x, and one f32 per row and code sum."""
+    """Return the bytes that a call moves: codes, scales and norms once per four rows of x, and one f32 per output score."""
     m, k = spec.inputs[1].shape
     n = d.product(spec.inputs[0].shape[:-1])
     return m * (k + 12) * d.ceil_div(n, ROWS_AT_A_TIME) + 4 * n * m
 
 
 def kernel(toolchain: str, module: str, together: Callable[[Sequence[Spec]], Sequence[str | None]]) -> Kernel:
-    """The kernel, as one of the backend's."""
+    """Return the kernel. toolchain, module, together: as in `Kernel`, from backend.py."""
     return Kernel(name="c.linear_argmax", backend="c", op=OP, build=build, accepts=refuse, source=SOURCE.read_text(),
                   module=module, toolchain=toolchain, contiguous=True, prepare=prepare, traffic=traffic, together=together)

@@ -1,1 +1,1 @@
-"""cuda: kernels that are written by hand for NVIDIA's GPUs, in addition to those that codegen writes."""
+"""cuda: hand-written CUDA kernels for NVIDIA's GPUs, in addition to those that codegen generates."""

@@ -1,5 +1,4 @@
-"""attention: attention kernels of the backend `cuda`: many queries by tensor cores, of floats too, and few queries over many
-keys."""
+"""attention: attention kernels of the backend `cuda`: many queries on tensor cores (also f32), and few queries over many keys."""
 
 from __future__ import annotations
 
@@ -14,28 +13,28 @@ from tensor_graphs.language.dtypes import DType, bf16, f16, f32
 from tensor_graphs.language.node import TensorType
 
 MOST_PARTS = 32
-"""parts into which keys are cut"""
+"""most parts into which keys are split"""
 
 KEYS_OF_A_PART = 64
-"""of the longest row of keys"""
+"""least keys of a part, for the largest number of keys"""
 
 BLOCKS_OF_PARTS = 8 * MULTIPROCESSORS
-"""blocks of attention.cu from which on keys are not cut"""
+"""number of blocks of attention.cu from which on keys are not split"""
 
 
 def _lanes_and_packs(width: int, pack: int) -> tuple[int, int]:
-    """(lanes of a key, packs of a lane)."""
+    """Return (lanes that share a key, packs of elements per lane)."""
     lanes = min(32, max(1, width // pack))
     return lanes, width // (lanes * pack)
 
 
 def _bytes_of_sums(width: int, group: int, lanes: int, warps: int) -> int:
-    """Bytes of shared memory in which the warps of a block of attention.cu leave their sums."""
+    """Return the bytes of shared memory for the sums of the warps of a block of attention.cu."""
     return warps * (32 // lanes) * group * (width + 2) * 4
 
 
 def _numbers(spec: Spec) -> dict[str, object]:
-    """The numbers of a spec of attention, as all texts of it have them."""
+    """Return the numbers of an attention spec that all attention sources define."""
     q, k = spec.inputs[:2]
     return {"D": int(q.shape[2]), "GROUP": int(q.shape[1]) // int(k.shape[1]), "HEADS": int(k.shape[1]),
             "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
@@ -43,7 +42,7 @@ def _numbers(spec: Spec) -> dict[str, object]:
 
 
 def _numbers_of_scores(spec: Spec, power: str) -> dict[str, object]:
-    """The numbers of weighed_scores.cu, but those of its tiles. power: the function that takes 2 to it."""
+    """Return the numbers of weighed_scores.cu without those of its tiles. power: name of the device function for 2^x."""
     by = float(spec.attrs["scale"]) * math.log2(math.e)
     return {"POWER": power, "POWER_OF_TWO": repr(2.0 ** math.ceil(math.log2(by))) if by > 0 else "1.0"}
 
@@ -53,12 +52,12 @@ def _types(spec: Spec) -> dict[str, DType | str]:
 
 
 def _padded(spec: Spec) -> int:
-    """The length of heads up to a multiple of 64."""
+    """Return the length of heads, rounded up to a multiple of 64."""
     return -(-int(spec.inputs[0].shape[2]) // 64) * 64
 
 
 def _row_by_row(spec: Spec, text: str) -> LaunchCall:
-    """The form for operands that lie off their alignment."""
+    """Return the call for operands that are not aligned to ALIGNED bytes."""
     n, s = (t.shape[0] for t in spec.inputs[:2])
     launch = Launch("plain", d.ceil_div(n * int(spec.inputs[0].shape[1]), 8), 256, waits=True)
     return LaunchCall(text, (launch,), (n, s, spec.attrs["start"]))
@@ -109,7 +108,7 @@ def attention(spec: Spec) -> LaunchCall:
 
 
 def attention_traffic(spec: Spec) -> Dim:
-    """Bytes of all keys and values for every query."""
+    """Return the bytes moved: all keys and values for each query, counted as a fifth after the first (they are in the cache)."""
     q, k = spec.inputs[:2]
     of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
@@ -117,8 +116,8 @@ def attention_traffic(spec: Spec) -> Dim:
 
 
 def attention_steps(spec: Spec) -> Dim:
-    """Operations number by number: of the first query while keys are waited for, of others at an eighth of what the units for
-    floats do."""
+    """Return the operations. Those of the first query overlap with loading keys; those of the others count eightfold, as they run
+    at an eighth of the f32 peak."""
     q, k = spec.inputs[:2]
     seen = k.shape[0] - q.shape[0] // 2 if spec.attrs["causal"] else k.shape[0]
     window = int(spec.attrs["window"])
@@ -129,13 +128,13 @@ def attention_steps(spec: Spec) -> Dim:
 # ---- attention of many queries -----------------------------------------------------------------------------------------
 
 MANY = "seen_keys.cu plain_attention.cu weighed_scores.cu"
-"""what the texts for many queries begin with"""
+"""files at the beginning of the sources for many queries"""
 
 TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
-"""of tensor_attention.cu: keys of a tile, by the length of heads up to a multiple of 64"""
+"""length of heads, up to a multiple of 64 -> keys of a tile of tensor_attention.cu"""
 
 QUERY_GROUPS = {64: 3, 128: 2, 192: 2, 256: 2}
-"""of tensor_attention.cu: warpgroups, with 64 queries each"""
+"""padded length of heads -> warpgroups of tensor_attention.cu, with 64 queries each"""
 
 
 def tensor_attention_takes(spec: Spec) -> str | None:
@@ -154,7 +153,7 @@ def tensor_attention_takes(spec: Spec) -> str | None:
 
 
 def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
-    """The call. near: weights keep twice as many bits for their products with values, which then take twice as long."""
+    """Return the call. near: softmax weights keep twice as many bits in products with values, which then take twice as long."""
     q, k = spec.inputs[:2]
     n, s, padded = q.shape[0], k.shape[0], _padded(spec)
     keys, groups = TENSOR_KEYS[padded], 2 if near else QUERY_GROUPS[padded]
@@ -176,13 +175,13 @@ def near_attention_steps(spec: Spec) -> Dim:
 
 
 def tensor_attention_traffic(spec: Spec) -> Dim:
-    """Operands and results, once."""
+    """Return the bytes of operands and results, each once."""
     return sum((d.product(t.shape) * t.dtype.itemsize for t in (*spec.inputs[:3], *spec.outputs)), 0)
 
 
 def tensor_attention_steps(spec: Spec, groups: int = 0) -> Dim:
-    """Operations on all keys that are seen, by one block per multiprocessor at a time, SHARE products in the time of one of f32.
-    groups: warpgroups, where these are not QUERY_GROUPS."""
+    """Return the operations on all visible keys, with one block per multiprocessor at a time, divided by SHARE. groups: warpgroups
+    of a block, QUERY_GROUPS by default."""
     q, k = spec.inputs[:2]
     n, s, padded = q.shape[0], k.shape[0], _padded(spec)
     seen = s - n // 2 if spec.attrs["causal"] else s
@@ -194,7 +193,7 @@ def tensor_attention_steps(spec: Spec, groups: int = 0) -> Dim:
 
 
 FLOAT_TILES = {64: (64, 3, 2), 128: (32, 2, 2), 192: (32, 2, 1), 256: (32, 1, 1)}
-"""of float_attention.cu, by the length of heads up to a multiple of 64: keys of a tile, tiles copied ahead, warpgroups"""
+"""padded length of heads -> (keys of a tile, tiles copied ahead, warpgroups) of float_attention.cu"""
 
 
 def float_attention_takes(spec: Spec) -> str | None:
@@ -222,23 +221,23 @@ def float_attention(spec: Spec) -> LaunchCall:
 
 
 def float_attention_traffic(spec: Spec) -> Dim:
-    """Operands and results once, and their parts, 6 bytes of each, written and read."""
+    """Return the bytes of operands and results once, and of the operands' bf16 parts (6 bytes per element), written and read."""
     return sum((d.product(t.shape) * 16 for t in spec.inputs[:3]), d.product(spec.outputs[0].shape) * 4)
 
 
 def float_attention_steps(spec: Spec) -> Dim:
-    """Six products of tensor_attention's, which do not run while scores are weighed, a third longer than those alone (on an H200
-    87 µs for 2048 queries and keys of 8 heads of 64)."""
+    """Return the operations: eight times tensor_attention's. There are six products of parts, and as they do not overlap with the
+    softmax a third more time (on an H200 87 µs for 2048 queries and keys of 8 heads of 64)."""
     return tensor_attention_steps(spec, FLOAT_TILES[_padded(spec)][2]) * 8
 
 
 # ---- attention of few queries over keys of 16 bits ---------------------------------------------------------------------
 
 ROWS_OF_QUERIES, QUERY_WARPS = 16, 4
-"""of few_queries.cu: rows of a tile; warps of a block"""
+"""constants of few_queries.cu: rows of a tile; warps of a block"""
 
 MOST_QUERY_PARTS, LEAST_KEYS, JOINED_COLUMNS = 256, 128, 64
-"""of few_queries.cu: parts of the keys; keys of a part of the most keys, at least; columns that a block of queries_joined has"""
+"""constants for few_queries.cu: most parts of the keys; least keys of a part, for most keys; columns of a queries_joined block"""
 
 
 def few_queries_takes(spec: Spec) -> str | None:
@@ -277,7 +276,7 @@ def few_queries(spec: Spec) -> LaunchCall:
 
 
 def few_queries_traffic(spec: Spec) -> Dim:
-    """Keys and values, once for each tile of rows: the first time from memory, then from the cache."""
+    """Return the bytes moved: keys and values once per tile of rows, counted as a fifth after the first (they are in the cache)."""
     q, k = spec.inputs[:2]
     of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))

@@ -1,5 +1,5 @@
-"""backend: `cuda`, kernels written by hand where generated ones are slow. Here are weights read once for few rows, running sums,
-rows of a state in place, and the list of all. A text is files of this folder behind the numbers of one spec (source_text.py)."""
+"""backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has `linear` of few rows,
+`cumsum`, `write_rows`, copies, and the list of all kernels. source_text.py builds the source of a call."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ DEVICE = "cuda"
 HEADER = HERE.parent.parent / "codegen" / "numbers.cuh"
 TENSOR_CORES = HEADER.with_name("tensor_cores.cuh")
 ROWS, ROW_WARPS = 8, 4
-"""of few_rows.cu"""
+"""constants of few_rows.cu: rows of x for which weights are read once; warps of a block"""
 
 BEST_COLUMNS, BEST_RESIDENT = 2, 6
-"""of few_rows.cu where it looks for the largest: columns of a warp, blocks of each multiprocessor"""
+"""constants of few_rows.cu for linear_argmax: columns of a warp, blocks of each multiprocessor"""
 
 
 def available() -> str | None:
@@ -72,7 +72,7 @@ def linear_takes(spec: Spec) -> str | None:
 
 
 def linear(spec: Spec, best: bool = False) -> LaunchCall:
-    """The call of few_rows.cu. best: of linear_argmax."""
+    """Return the call of few_rows.cu. best: for linear_argmax, else for linear."""
     x, w = spec.inputs[:2]
     columns, k = (int(s) for s in w.shape)
     pack = ALIGNED // w.dtype.itemsize
@@ -102,12 +102,12 @@ def linear(spec: Spec, best: bool = False) -> LaunchCall:
 
 
 def linear_argmax_takes(spec: Spec) -> str | None:
-    """f32 values only: in narrower outputs other elements are equal."""
+    """Return None, or why not: values must be f32, as after rounding to a narrower dtype other elements would be equal."""
     return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
 
 
 def linear_traffic(spec: Spec) -> Dim:
-    """Bytes of all of w for every few rows of x, from the second time on out of the cache (a fifth of the time)."""
+    """Return the bytes moved: all of w once per ROWS rows of x, each time but the first counted as a fifth (it is in the cache)."""
     x, w = spec.inputs[:2]
     rows = rows_of(x)
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
@@ -116,7 +116,7 @@ def linear_traffic(spec: Spec) -> Dim:
 
 
 def linear_steps(spec: Spec) -> Dim:
-    """Operations of a linear; several rows are multiplied number by number, at an eighth of the rate of the units for floats."""
+    """Return the operations of a linear. All rows but the first count eightfold: they run at an eighth of the peak f32 rate."""
     rows, w = rows_of(spec.inputs[0]), spec.inputs[1]
     of_row = 2 * int(w.shape[0]) * int(w.shape[1])
     return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
@@ -125,10 +125,10 @@ def linear_steps(spec: Spec) -> Dim:
 # ---- sums of all before ------------------------------------------------------------------------------------------------
 
 WARPS_WANTED, LEAST_TURNS, TURNS_TOGETHER = 2048, 4, 4
-"""of cumsum.cu: warps that keep a GPU busy; turns of a part, at least; turns that are added up together, at most"""
+"""constants for cumsum.cu: warps that keep a GPU busy; least iterations of a part; most iterations that are summed together"""
 
 MOST_LINE_PARTS = 1024
-"""parts of a line; each adds up the totals of those before it"""
+"""most parts of a line; each part sums the totals of the parts before it"""
 
 
 def cumsum_takes(spec: Spec) -> str | None:
@@ -182,12 +182,12 @@ def write_rows_takes(spec: Spec) -> str | None:
 
 
 def _width(spec: Spec) -> int:
-    """Elements of a row."""
+    """Return the number of elements of a row."""
     return int(d.evaluate(d.product(spec.inputs[0].shape[1:]), {}))
 
 
 def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
-    """The call for rows that lie apart."""
+    """Return the write_rows call for a value with gaps between its rows, None for other strides."""
     base, value = spec.inputs
     ours, theirs = strides
     if not _as_rows(base, ours, 0) or not _as_rows(value, theirs, 1) or not d.is_static(theirs[0]):
@@ -197,13 +197,13 @@ def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
 
 
 def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
-    """Return whether its elements follow each other from an axis on."""
+    """Return whether the axes from `first` on are contiguous."""
     axes = list(zip(t.shape, strides, contiguous_strides(t.shape), strict=True))[first:]
     return all(size == 1 or lies == follows for size, lies, follows in axes)
 
 
 def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
-    """The call. step: elements from one row of the value to the next, where there are gaps."""
+    """Return the call. step: elements from one row of the value to the next, where there are gaps."""
     base, value = spec.inputs
     itemsize, ints = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
     width = _width(spec) * itemsize
@@ -225,8 +225,8 @@ def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Operations of tiles on tensor cores, scaled for the estimates: these assume kernels that reach a third of a device's peak
-    (roofline.BACKEND_RATES), and tiles reach nearly all of it."""
+    """Return the operations of a tensor-core kernel, divided by 3 for the estimates. These assume that kernels reach a third of a
+    device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach nearly all of it."""
     return d.ceil_div(arithmetic(spec), 3)
 
 
@@ -281,7 +281,7 @@ def kernels() -> list[Kernel]:
 
 
 WORTH_A_TEXT = 1 << 18
-"""elements of a copy from which on it has a text of its own sizes: a quarter of a second to compile, and up to half of its time"""
+"""elements from which on a copy has a source for its sizes: it compiles in a quarter of a second and saves up to half the time"""
 
 
 def copy_kernel() -> Kernel:
@@ -294,7 +294,7 @@ def _no_copy(spec: Spec) -> LaunchCall:
 
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:
-    """The call that copies a strided window into another."""
+    """Return the call that copies a strided window into another."""
     axes = _fewest_axes([axis for axis in zip(shape, out_strides, in_strides, strict=True) if axis[0] != 1] or [(1, 0, 0)])
     sizes, count = tuple(x for column in zip(*axes, strict=True) for x in column), d.product(shape)
     of_thread, numbers = 4, {}
@@ -306,7 +306,7 @@ def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Seq
 
 
 def _fewest_axes(axes: Sequence[tuple[Dim, Dim, Dim]]) -> list[tuple[Dim, Dim, Dim]]:
-    """(size, and strides of both) of axes; those that lie behind each other in both are one."""
+    """Return the axes as (size, output stride, input stride), with axes merged that are contiguous to each other in both."""
     merged = [axes[0]]
     for size, to, by in axes[1:]:
         before, *strides = merged[-1]

@@ -1,4 +1,4 @@
-"""conv: convolutions of the backend `cuda` by tensor cores, which read their windows in place."""
+"""conv: convolutions of the backend `cuda` on tensor cores, without a copied matrix of all windows."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tensor_graphs.language.dtypes import bf16, f16, f32
 from tensor_graphs.language.node import TensorType
 
 CONV = "operands.cu conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
-"""the files of its text"""
+"""files that the source of a convolution consists of"""
 
 PLACES = 128
-"""of a tile, at most"""
+"""most output positions of a tile"""
 
 MOST_OF_A_BOX, MOST_STRIDE = 256, 8
-"""along an axis: elements of a box, and from one that is copied to the next (CUDA driver API, cuTensorMapEncodeTiled)"""
+"""limits along an axis: elements of a box, and stride between copied elements (CUDA driver API, cuTensorMapEncodeTiled)"""
 
 
 @dataclass(frozen=True)
 class _Axes:
-    """Numbers of both axes of an image; where there is one axis, the first has one element."""
+    """Sizes and attributes along both image axes; with one axis the first has size 1. places: output positions. before: padding."""
 
     size: tuple[int, int]
     places: tuple[int, int]
@@ -57,7 +57,7 @@ def _axes(spec: Spec) -> _Axes:
 
 
 def _channels(spec: Spec) -> tuple[int, int, int]:
-    """(channels of x, channels padded to a multiple of 8, outputs)"""
+    """Return (channels of x, channels padded to a multiple of 8, output channels)."""
     outputs, channels = (int(s) for s in spec.inputs[1].shape[:2])
     return channels, -(-channels // 8) * 8, outputs
 
@@ -84,7 +84,7 @@ def conv_takes(spec: Spec) -> str | None:
 
 
 def _runs(spec: Spec) -> tuple[int, int, int]:
-    """(places of the window in a run, elements of a row between its zeros, steps of 64 numbers of a tile)"""
+    """Return (positions of the window in a run of adjacent numbers, elements of a padded row, steps of 64 numbers of a tile)."""
     axes, (_, packed, _) = _axes(spec), _channels(spec)
     (high, wide), dilation = axes.window, axes.dilation[1]
     taps = wide if dilation == 1 else 1
@@ -93,12 +93,13 @@ def _runs(spec: Spec) -> tuple[int, int, int]:
 
 
 OF_A_STEP, STORED, STORED_APART = 3, 19, 54
-"""of the time of a tile: a step, for each pair of parts; its results, and where they do not end at multiples of 8"""
+"""relative times in a tile: a step per pair of parts; storing results, and storing them where rows are no multiples of 8"""
 
 
 @dataclass(frozen=True)
 class _Tiling:
-    """images, rows, places of a row: of a tile. wide: its columns, outputs. count: tiles."""
+    """A tiling. images, rows, places: those of a tile (places: output positions of a row). wide: output channels of a tile. count:
+    number of tiles."""
 
     images: int
     rows: int
@@ -108,8 +109,8 @@ class _Tiling:
 
 
 def _tiling(spec: Spec) -> _Tiling:
-    """The tiling that takes the least time, with one tile per multiprocessor at a time; of equal ones that with the fewest tiles
-    and the longest rows."""
+    """Return the tiling with the least estimated time, with one tile per multiprocessor at a time. Ties go to fewer tiles, then to
+    longer rows."""
     axes, count, (_, _, outputs), parts = _axes(spec), spec.inputs[0].shape[0], _channels(spec), parts_of(spec)
     images = max(1, min(PLACES, d.bounds(count)[1]))                # of a batch that is a dim: the largest
     steps, pairs = _runs(spec)[2], pairs_of(*parts)
@@ -131,7 +132,7 @@ def _tiling(spec: Spec) -> _Tiling:
 
 
 def conv_prepares(spec: Spec) -> tuple[Preparation, ...]:
-    """The weight, as runs of each output, in parts where it is of floats."""
+    """Return the preparation of the weight: runs of numbers per output channel, for f32 in three bf16 parts."""
     w, (channels, packed, outputs), parts = spec.inputs[1], _channels(spec), parts_of(spec)[1]
     (high, wide), taps = _axes(spec).window, _runs(spec)[0]
     numbers = {"PARTS_W": parts, "CHANNELS": channels, "OUTPUTS": outputs, "WINDOW": high * wide, "TAPS": taps, "PACKED": packed}
@@ -169,7 +170,7 @@ def conv(spec: Spec) -> LaunchCall:
 
 
 def conv_traffic(spec: Spec) -> Dim:
-    """Operands and results, and what is made of x, which is written and read again."""
+    """Return the bytes moved: x, results, prepared weights, and the padded and reordered copy of x, written and read."""
     x, y, (_, packed, outputs), (parts_x, parts_w) = spec.inputs[0], spec.outputs[0], _channels(spec), parts_of(spec)
     (high, wide), seen = _axes(spec).window, _axes(spec).size[0] * _runs(spec)[1]
     parts = x.shape[0] * (seen * packed * 4 * parts_x) + high * wide * outputs * packed * 2 * parts_w
@@ -177,6 +178,6 @@ def conv_traffic(spec: Spec) -> Dim:
 
 
 def conv_steps(spec: Spec) -> Dim:
-    """Operations of whole tiles and steps, SHARE products in the time of one of f32, and of storing."""
+    """Return the operations of complete tiles and steps, and of storing, divided by SHARE (speed-up of tensor cores over f32)."""
     tiling, steps = _tiling(spec), _runs(spec)[2] * pairs_of(*parts_of(spec))
     return tiling.count * (PLACES * tiling.wide * 2 * 64 * (steps + STORED // OF_A_STEP) // SHARE)

@@ -1,4 +1,4 @@
-"""cuda_kernel: a CUDA kernel of a user's own, from its text: compiled by NVRTC, called and captured as ours are."""
+"""cuda_kernel: registration of a user's CUDA kernel from its source (`tg.cuda_kernel`), compiled by NVRTC like built-in ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 
 TRIED = "sm_90"
-"""the architecture for which a text is compiled where it is declared; a device's own is known when it runs"""
+"""architecture for which a source is compiled at its declaration, as a check; at a run it is compiled for the device's"""
 
 MOST_THREADS = 1024
-"""of a block"""
+"""most threads of a block"""
 
 Numbers = Sequence[Dim] | Callable[[Spec], Sequence[Dim]]
 Count = Dim | Callable[[Spec], Dim]
@@ -46,22 +46,22 @@ def cuda_kernel(op: check_declaration.Computed, *, source: str | Path, entry: st
             if (i < ints[0]) y[i] = x[i] / (1 + expf(-x[i]));
         }''')
 
-    source: CUDA C; or a file, as a Path or as a name that ends in .cu, relative to the folder of the calling module. It is compiled
-    by NVRTC, so it includes nothing of the system; "numbers.cuh" of ours is there (types of fixed width, bf16 and f16, packs of
-    elements, reductions of a block).
-    entry: an `extern "C" __global__` function. It is given the addresses of the outputs, of the operands (each C-contiguous in its
-    dtype, and at a multiple of its element alone; bf16 and f16 as 16-bit words), then of `ints` where there are any (64 bits each),
-    then of the pieces of scratch. An optional operand that is absent is left out.
-    grid: how many blocks, an expression of dims or a function of the spec; block: threads of each, 1024 at most; shared: bytes of
-    dynamic shared memory. ints: as sequences or as functions of the spec; they may be expressions of dims, are read on the device,
-    and are those of each run, also where the launch is replayed. scratch: bytes of each piece, like `ints`; each begins at a
-    multiple of 256.
-    dtypes, accepts, name ("cuda." and the entry unless given), in_place, updates, requirements: as in `tg.c_kernel`; precision,
+    source: CUDA C; or a file, as a Path or as a name that ends in .cu, relative to the folder of the calling module. NVRTC compiles
+    it, so it can include no system headers, but the built-in "numbers.cuh" (types of fixed width, bf16 and f16, packs of elements,
+    reductions of a block).
+    entry: name of an `extern "C" __global__` function. Its arguments are addresses: of the outputs, of the operands without absent
+    optional ones, of the array of `ints` if any (64 bits each), then of the pieces of scratch. Arrays are C-contiguous in their
+    dtype and aligned to one element only; elements of bf16 and f16 are 16-bit integers.
+    grid: number of blocks, an expression of dims or a function of the spec. block: threads per block, 1024 at most. shared: bytes
+    of dynamic shared memory. ints: sequence or function of the spec, with numbers or expressions of dims; the kernel reads them
+    from device memory, with the values of the current run also in replayed launches. scratch: bytes of each piece, given like
+    `ints`; each piece begins at a multiple of 256.
+    dtypes, accepts, name (by default "cuda." and the entry), in_place, updates, requirements: as in `tg.c_kernel`; precision,
     assuming: as in `tg.kernel`.
-    It is a kernel of the backend `cuda`, which plans consider when they are asked to. Where there is no GPU it is compiled if NVRTC
-    is there, user_source.registered, and no candidate; the log says why (WARNING).
-    Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or the text has no such
-    entry; ToolchainError, with the compiler's messages, when it does not compile.
+    The kernel belongs to the backend `cuda`, which plans use on request. Without a GPU it is registered (and compiled, if NVRTC is
+    installed) but is no candidate; a WARNING is logged with the reason.
+    Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or the source has no such
+    entry; ToolchainError with the compiler's messages when the source does not compile.
     """
     place = here()
     op = check_declaration.require_computed(op)
@@ -121,14 +121,14 @@ def cuda_kernel(op: check_declaration.Computed, *, source: str | Path, entry: st
 
 
 def _pieces(name: str, bytes_of: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The pieces of scratch, each up to where the next one begins. Raises KernelError for one of fewer than no bytes."""
+    """Return the sizes of the scratch pieces, rounded up to multiples of 256 bytes. Raises KernelError for a negative size."""
     if any(d.bounds(nbytes)[1] < 0 for nbytes in bytes_of):
         raise KernelError(f"kernel {name!r}: scratch is {list(bytes_of)}\n  fix: bytes of each piece, none below 0")
     return tuple(d.ceil_div(nbytes, 256) * 256 for nbytes in bytes_of)
 
 
 def _blocks(name: str, value: Any, called: str) -> Dim:
-    """A number of blocks. Raises KernelError for what is none, and for none at all where that holds for every size."""
+    """Return a number of blocks. Raises KernelError for anything else, and for a number that is below 1 at every size."""
     blocks = int(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else value
     if isinstance(blocks, bool) or not isinstance(blocks, (int, d.Expr)) or d.bounds(blocks)[1] < 1:
         raise KernelError(f"kernel {name!r}: {called} is {value!r}, which is no number of blocks\n"

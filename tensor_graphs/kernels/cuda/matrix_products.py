@@ -1,4 +1,4 @@
-"""matrix_products: product kernels of the backend `cuda`: many rows and a few dozen by tensor cores, and any others."""
+"""matrix_products: matrix products of the backend `cuda`: on tensor cores for many or a few dozen rows, and a general one."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from tensor_graphs.language.dtypes import DType, bf16, bool_, f8e4m3, f8e5m2, f1
 from tensor_graphs.language.node import TensorType
 
 TILE_ROWS = 128
-"""of tensor_tiles.cu: rows of a tile"""
+"""rows of a tile of tensor_tiles.cu"""
 
 STEPS_OF_A_SPLIT, MOST_STAGES = (8, 4), 8
-"""of tensor_tiles.cu: steps of each part of a sum that is cut, at least, of 16 bits and of floats; stages, at most"""
+"""constants for tensor_tiles.cu: least steps of each part of a split sum (16-bit operands, f32 operands); most stages"""
 
 STEP_BYTES = 128
-"""of tensor_tiles.cu: of each row in a step"""
+"""bytes of each row in a step of tensor_tiles.cu"""
 
 PIECE_OF_FLOATS, PIECES_OF_EIGHT_BITS = 4, {f32: 1}
-"""of tensor_tiles.cu: steps whose sums tensor cores keep, of parts of floats; of eight bits as many, or by the result's dtype"""
+"""steps whose sum stays in tensor cores (tensor_tiles.cu): for parts of f32; for 8-bit floats by the result's dtype, default 4"""
 
 EIGHT_BITS = {f8e4m3: "E4m3", f8e5m2: "E5m2"}
 
 LEAST_PADDED = 64
-"""elements of rows whose parts are made longer"""
+"""least length of f32 rows whose parts may be padded to a multiple of 8"""
 
 CLUSTERED = {2: 132, 4: 112, 8: 96}
-"""cluster size -> blocks that run at the same time (H100, H200: with 128 in fours some wait, which doubles the time)"""
+"""cluster size -> blocks that run at the same time (H100, H200: of 128 blocks in clusters of 4 some wait, doubling the time)"""
 
 
 # ---- products of many rows ---------------------------------------------------------------------------------------------
@@ -50,11 +50,11 @@ CLUSTERED = {2: 132, 4: 112, 8: 96}
 
 ELEMENTS = "operands.cu one_element.cu plain_elements.cu"
 TILED, SKINNY = f"{ELEMENTS} product_tiles.cu tensor_tiles.cu", f"{ELEMENTS} skinny_product.cu"
-"""the files of their texts"""
+"""files of the sources of tiled products, and of products of few rows"""
 
 
 def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
-    """(matrices of y, of x, and of w; rows of each of x; k, columns; 1 where w lies as [k][columns]) of a product."""
+    """Return (matrices of y, of x, of w, rows of a matrix of x, k, columns, 1 where w is stored as [k][columns] else 0)."""
     x, w = spec.inputs[:2]
     if spec.op.name != "dot":
         return 1, 1, 1, rows_of(x), int(w.shape[1]), int(w.shape[0]), 0
@@ -66,7 +66,7 @@ def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
 
 
 def _matrices_differ(spec: Spec) -> str | None:
-    """Why matrices of leading axes are not those of one product; None where they are."""
+    """Return None where leading axes give one batch of matrix products, else the reason why not."""
     x, w = spec.inputs[:2]
     if x.rank < 2 or w.rank < 2:
         return "matrices only"
@@ -94,23 +94,23 @@ def product_takes(spec: Spec) -> str | None:
 
 
 def _is_prepared(spec: Spec) -> bool:
-    """Return whether the parts of w are made when it is bound: that of a linear is a parameter, mostly."""
+    """Return whether w is split into parts in a preparation: for an f32 linear, whose weight is mostly a parameter."""
     return spec.op.name == "linear" and spec.inputs[1].dtype is f32
 
 
 def parts_of(spec: Spec) -> tuple[int, int]:
-    """Numbers of 16-bit parts of an element of x and of w."""
+    """Return the numbers of 16-bit parts of an element of x and of w: 3 for f32, else 1."""
     of_x, of_w = (3 if t.dtype is f32 else 1 for t in spec.inputs[:2])
     return of_x, of_w
 
 
 def pairs_of(of_x: int, of_w: int) -> int:
-    """Pairs of parts that are multiplied; of three and three those below 2^-25 are left out."""
+    """Return the number of pairs of parts that are multiplied; of 3 by 3 parts the products below 2^-25 are left out."""
     return 6 if of_x * of_w == 9 else of_x * of_w
 
 
 def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
-    """The three parts of a weight of floats."""
+    """Return the preparation of an f32 weight of a linear: its three bf16 parts; none for others."""
     if not _is_prepared(spec):
         return ()
     columns, k = (int(s) for s in spec.inputs[1].shape)
@@ -120,7 +120,7 @@ def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
 
 
 def _pitch(elements: int, itemsize: int = 2) -> int:
-    """Length of a row of parts, or of rounded floats: boxes are copied of rows that begin at multiples of 16 bytes."""
+    """Return the row length of parts or rounded floats: copied rows must begin at multiples of 16 bytes."""
     of_pack = ALIGNED // itemsize
     return -(-elements // of_pack) * of_pack
 
@@ -148,7 +148,7 @@ def tf32_takes(spec: Spec) -> str | None:
 
 
 def _along_rows(spec: Spec) -> str | None:
-    """Why operands are not summed along the rows of both, copied as they lie; None where they are."""
+    """Return None where tiles can be copied unchanged from rows of both operands, else the reason why not."""
     x, w = spec.inputs[:2]
     if (why := static(*w.shape)) is not None:
         return why
@@ -160,13 +160,13 @@ def _along_rows(spec: Spec) -> str | None:
 
 
 def _steps(spec: Spec, tf32: bool = False) -> int:
-    """Number of steps of a sum."""
+    """Return the number of steps of a sum."""
     itemsize = 4 if tf32 else min(spec.inputs[0].dtype.itemsize, 2)
     return -(-_matrices(spec)[4] * itemsize // STEP_BYTES)
 
 
 def _piece(spec: Spec, tf32: bool = False) -> int:
-    """Steps whose sums tensor cores keep; 0: all."""
+    """Return the number of steps whose sum stays in tensor cores; 0: all steps."""
     if tf32:
         return 0
     if spec.inputs[0].dtype in EIGHT_BITS:
@@ -175,7 +175,7 @@ def _piece(spec: Spec, tf32: bool = False) -> int:
 
 
 def product(spec: Spec, tf32: bool = False, fast: bool = False) -> LaunchCall:
-    """The call. tf32: floats are rounded to that. fast: sums, of eight bits, stay in tensor cores."""
+    """Return the call. tf32: f32 operands are rounded to TF32. fast: sums of 8-bit products stay in tensor cores."""
     piece = 0 if fast else _piece(spec, tf32)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
@@ -185,8 +185,8 @@ def product(spec: Spec, tf32: bool = False, fast: bool = False) -> LaunchCall:
 
 
 def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False, tf32: bool = False) -> LaunchCall:
-    """The call. wide: columns of a tile. most: tiles, at most. turned: they have rows of w, and a column for each row of x. tf32:
-    floats are rounded to that, and not taken apart."""
+    """Return the call. wide: columns of a tile. most: largest number of tiles. piece: as from `_piece`. turned: rows of a tile are
+    rows of w, its columns rows of x. tf32: f32 operands are rounded to TF32 instead of split into parts."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared = spec.role("bias"), _is_prepared(spec) and not tf32
@@ -224,29 +224,29 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
 
 
 def split_sums(tiles: int, steps: int, parts: int) -> int:
-    """Number of parts into which sums of `steps` steps are cut, so that all multiprocessors have a tile; parts: of both
-    operands."""
+    """Return the number of parts into which sums of `steps` steps are split, so that all multiprocessors have a tile. parts:
+    product of the numbers of parts of an element of both operands."""
     wanted = min(steps // STEPS_OF_A_SPLIT[parts > 1], MULTIPROCESSORS // max(1, tiles))
     return max((splits for splits, at_once in CLUSTERED.items() if splits <= wanted and tiles * splits <= at_once), default=1)
 
 
 def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:
-    """The launch of tensor_tiles.cu. nbytes: of stages."""
+    """Return the launch of tensor_tiles.cu. nbytes: shared memory of all stages."""
     grid = tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS)
     return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True)
 
 
 MAPS_BYTES = 256 * MULTIPROCESSORS
-"""of scratch, for the maps of tensor_tiles.cu"""
+"""bytes of scratch for the tensor maps of tensor_tiles.cu"""
 
 
 FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
-"""columns of a tile -> speed of its products; in steps of one column (3.6 ns on an H200): what storing one takes,
-and adding up sums that were cut"""
+"""FASTER: columns of a tile -> relative speed of its products. STORING, MEETING: time to store a column, and to join split sums, in
+units of one step of one column (3.6 ns on an H200)"""
 
 
 def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
-    """The number of columns with which all tiles take the least time. down: rows of tiles."""
+    """Return the number of columns of a tile with the least estimated time of all tiles. down: number of rows of tiles."""
     columns = _matrices(spec)[5]
     (of_x, of_w), steps = (1, 1) if tf32 else parts_of(spec), _steps(spec, tf32)
 
@@ -260,7 +260,8 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
 
 
 def product_traffic(spec: Spec) -> Dim:
-    """Operands and results; floats are read once, and their parts, 6 bytes of each, written and read; those of a weight read."""
+    """Return the bytes moved: operands and results; for f32 operands also their parts (6 bytes per element), written and read. Of a
+    prepared weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
     for t, prepared in ((x, False), (w, _is_prepared(spec))):
@@ -269,14 +270,14 @@ def product_traffic(spec: Spec) -> Dim:
 
 
 def product_steps(spec: Spec, tf32: bool = False) -> Dim:
-    """Operations of whole tiles, SHARE products in the time of one of f32, twice as many of eight bits, half as many of TF32; two
-    floats take six of them, a float by bf16 three."""
+    """Return the operations of complete tiles, divided by SHARE (16-bit products), twice that (8 bits) or half of it (TF32). A
+    product of two f32 numbers takes six 16-bit products, f32 by bf16 three."""
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec, tf32) // SHARE)
 
 
 def _summed(spec: Spec, tf32: bool) -> int:
-    """Products of 16 bits that take as long as those of one element of y."""
+    """Return the number of 16-bit products that take as long as the products of one element of y."""
     k = _matrices(spec)[4]
     return 2 * k if tf32 else k * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
 
@@ -284,18 +285,18 @@ def _summed(spec: Spec, tf32: bool) -> int:
 # ---- products of a few dozen rows --------------------------------------------------------------------------------------
 
 MOST_TURNED = 256
-"""rows of x that are the columns of a tile"""
+"""most rows of x that are the columns of one tile, where tiles are turned (rows of a tile are rows of w)"""
 
 
 def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
-    """Why this spec is refused. takes: the same for tiles that are not turned."""
+    """Return None, or the reason for a refusal of turned tiles. takes: the same check for tiles that are not turned."""
     if (why := takes(spec)) is not None:
         return why
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
 
 def _columns_of_turned(spec: Spec, tf32: bool) -> int:
-    """Columns of a tile that is turned."""
+    """Return the number of columns of a turned tile: a power of two."""
     x, wide = spec.inputs[0], 16
     while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec, tf32) else MOST_TURNED):
         wide *= 2
@@ -303,7 +304,7 @@ def _columns_of_turned(spec: Spec, tf32: bool) -> int:
 
 
 def turned_steps(spec: Spec, tf32: bool = False) -> Dim:
-    """`product_steps` of tiles that are turned."""
+    """Return the operations as `product_steps` does, of turned tiles."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
     wide = _columns_of_turned(spec, tf32)
     return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec, tf32) // SHARE)
@@ -317,10 +318,10 @@ def turned(spec: Spec, tf32: bool = False) -> LaunchCall:
 
 
 SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64
-"""of skinny_product.cu: warps of a block, turns that are copied ahead; rows of a block, at most"""
+"""constants of skinny_product.cu: warps of a block; iterations copied ahead; most rows of a block"""
 
 SKINNY_BYTES = 64 << 10
-"""of x in shared memory, at most: two blocks of a multiprocessor"""
+"""most bytes of x in shared memory, so that a multiprocessor holds two blocks"""
 
 
 def skinny_takes(spec: Spec) -> str | None:
@@ -367,7 +368,7 @@ def skinny(spec: Spec) -> LaunchCall:
 
 
 def skinny_traffic(spec: Spec) -> Dim:
-    """Bytes of all of w for every few dozen rows, from the second time on out of the cache."""
+    """Return the bytes moved: all of w once per SKINNY_ROWS rows, counted as a fifth after the first time (it is in the cache)."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
     small = d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize
@@ -375,7 +376,7 @@ def skinny_traffic(spec: Spec) -> Dim:
 
 
 def skinny_steps(spec: Spec) -> Dim:
-    """Operations of whole tiles, at a third of the rate of the largest products."""
+    """Return the operations of complete tiles, at a third of the rate of large products."""
     w, parts = spec.inputs[1], 3 if spec.inputs[0].dtype is f32 else 1
     return d.ceil_div(rows_of(spec.inputs[0]), 16) * (16 * 2 * int(w.shape[0]) * int(w.shape[1]) * parts * 3 // SHARE)
 
@@ -384,7 +385,7 @@ def skinny_steps(spec: Spec) -> Dim:
 
 SIDE, SHORT_SIDE = 64, 32
 DEPTHS = {SIDE: 16, SHORT_SIDE: 64}
-"""of any_product.cu: rows, and columns, of a tile; those of small matrices; how many numbers of k are read at once"""
+"""constants of any_product.cu: rows (and columns) of a tile; those for small matrices; of either, the numbers of k in a step"""
 
 
 def any_product_takes(spec: Spec) -> str | None:
@@ -395,7 +396,7 @@ def any_product_takes(spec: Spec) -> str | None:
 
 
 def _sizes(spec: Spec) -> tuple[Dim, Dim, Dim, Dim]:
-    """(matrices of y, rows of each, columns, k) of a product, of whatever sizes."""
+    """Return (matrices of y, rows of each, columns, k) of a product; sizes may be symbolic."""
     x, w = spec.inputs[:2]
     k, columns = (w.shape[1], w.shape[0]) if spec.op.name == "linear" else w.shape[-2:]
     matrices = d.product(w.shape[:-2])
@@ -403,7 +404,7 @@ def _sizes(spec: Spec) -> tuple[Dim, Dim, Dim, Dim]:
 
 
 def _side(spec: Spec) -> int:
-    """Rows, and columns, of a tile."""
+    """Return the number of rows, which is also that of columns, of a tile."""
     _, rows, columns, _ = _sizes(spec)
     return SHORT_SIDE if min(d.bounds(rows)[1], d.bounds(columns)[1]) <= SHORT_SIDE else SIDE
 
@@ -438,13 +439,13 @@ def any_product(spec: Spec) -> LaunchCall:
 
 
 def _pack_of(t: TensorType, line: Dim, most: int) -> int:
-    """Elements that can be loaded at once of lines of this length."""
+    """Return the elements per load, up to `most`, from lines of length `line`; 1 where such packs may not divide a line."""
     pack = min(ALIGNED // t.dtype.itemsize, most)
     return pack if d.is_static(line) and int(d.evaluate(line, {})) % pack == 0 else 1
 
 
 def any_product_steps(spec: Spec) -> Dim:
-    """Operations of whole tiles, at a third of the rate of the units for floats."""
+    """Return the operations of complete tiles, at a third of the f32 peak rate."""
     matrices, rows, columns, inner = _sizes(spec)
     side = _side(spec)
     return matrices * d.ceil_div(rows, side) * d.ceil_div(columns, side) * inner * (side * side * 2 * 3)

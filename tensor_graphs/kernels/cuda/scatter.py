@@ -1,5 +1,5 @@
-"""scatter: the call of scatter.cu for one spec: rows that indices name are written, added or compared in an order that does not
-depend on threads. Of equal indices in mode `set`, which the definition leaves open, the last one stays, as on a CPU."""
+"""scatter: the call of scatter.cu for one spec. Rows are written, summed or compared in an order that does not depend on threads.
+For equal indices in mode `set` the last one wins, as on a CPU; the op's definition leaves that open."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from tensor_graphs.language.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32,
 FILE = "scatter.cu"
 
 COMBINED = {f32: "double", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
-"""in what floats are added: a long sum of f32 in f32 would lose more than the order of its terms"""
+"""dtype -> C type in which floats are summed; long sums of f32 in f32 would lose more than a change of their order does"""
 
 COMPARED = {f32: "float", bf16: "float", f16: "float", f8e4m3: "float", f8e5m2: "float", f64: "double"}
 
 TILE, RUNS, SHARES, JOINING, CHUNK, CLEARED, AT_ONCE = 1024, 16, 4, 1024, 64, 4096, 3
-"""of scatter.cu: indices that a block sorts; runs joined at once; threads of a word that is merged, and of a block of the first
-merge; updates combined once; words that a block clears; packs of a thread that are under way at once"""
+"""constants of scatter.cu: indices that a block sorts; sorted runs merged together; threads per merged word; threads of a block of
+the first merge; adjacent updates combined ahead; words that a block clears; packs that a thread loads simultaneously"""
 
 MOST = 1 << 31
-"""rows and indices, exclusive: a row and the number of its update share a word of 64 bits"""
+"""limit of rows and of indices, exclusive: a row and the number of its update share a word of 64 bits"""
 
 MOST_ELEMENTS = (1 << 39) - (1 << 20)
-"""of a result and of updates, exclusive: an element for each thread and the blocks of COPYING are fewer than a grid may have"""
+"""limit of elements of results and updates, exclusive, so that a thread per element and COPYING blocks fit into a grid"""
 
 ELEMENTS_OF_A_BLOCK, MOST_BLOCKS = 1024, 16
-"""of `chunked`: elements of a chunk for each of its blocks; its blocks, at most"""
+"""constants of the launch `chunked`: elements per block of a chunk; most blocks of a chunk"""
 
 COPYING = 2048
-"""blocks that copy, at most: in place they have nothing to do, and each takes time to start"""
+"""most blocks that copy; more would waste time in place, where they have nothing to do but must start"""
 
 SLOTS, AVERAGE, UPDATING = 16, 2, 528
-"""of scatter.cu: updates of a row that are noted; on average, of more than which none are; blocks of listed rows and updates"""
+"""constants of scatter.cu: updates that are listed per row; most updates per row on average for such lists; most blocks that apply
+listed and sorted updates"""
 
 
 def scatter_takes(spec: Spec) -> str | None:
@@ -60,7 +61,7 @@ def _axis(spec: Spec) -> int:
 
 
 def _call(spec: Spec, pack: int) -> LaunchCall:
-    """The call. pack: elements of a thread."""
+    """Return the call. pack: elements of a thread."""
 
     base, index, _ = spec.inputs
     axis, mode = _axis(spec), spec.attrs["mode"]
@@ -111,7 +112,7 @@ def _integer(dtype: DType) -> str:
 
 
 def _combined(dtype: DType, mode: str) -> tuple[dict[str, object], dict[str, DType | str]]:
-    """The macros by which numbers are combined; the types in which they are stored, and combined."""
+    """Return (macros that combine numbers, C types in which they are stored, T, and combined, A)."""
     how: dict[str, object] = {"COMBINE": "Sum" if mode == "add" else "Max"}
     if dtype.is_float:
         wide = (COMBINED if mode == "add" else COMPARED)[dtype]

@@ -1,4 +1,4 @@
-"""source_text: CUDA C behind the numbers and types of one spec, and the constants that all kernels of this backend share."""
+"""source_text: builds CUDA sources: #defines and typedefs for one spec, then files of this folder. Constants of the backend."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tensor_graphs.language.node import TensorType
 HERE = Path(__file__).resolve().parent
 
 ALIGNED = 16
-"""bytes that are loaded at once"""
+"""bytes that one instruction loads"""
 
 FLOATS = (f32, bf16, f16)
-"""of kernels that are written for packs of these; those for numbers of any dtype have what is said below"""
+"""dtypes of kernels that work on packs of floats; kernels for any dtype use the tables below"""
 
 MULTIPROCESSORS = 132
-"""of the GPU for which grids are laid out"""
+"""multiprocessors of the GPU for which grids are sized"""
 
 TILES_BYTES = 200 << 10
-"""of shared memory for tiles, at most"""
+"""most bytes of shared memory for tiles"""
 
 SHARE = 12
-"""products of bf16 that tensor cores make in the time of one operation of f32 (H100: 660 and 51 Tflop/s)"""
+"""bf16 operations that tensor cores do in the time of one f32 operation (H100: 660 and 51 Tflop/s)"""
 
 FROM_80 = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
-"""architectures with products of 16 bits as mma.sync has them, and copies that are not waited for"""
+"""architectures with 16-bit matrix products by mma.sync, and asynchronous copies"""
 
 WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16", f8e4m3: "f32_of_f8e4m3", f8e5m2: "f32_of_f8e5m2"}
 STORED = {f32: "float", bf16: "uint16_t", f16: "uint16_t", f8e4m3: "uint8_t", f8e5m2: "uint8_t"}
@@ -38,7 +38,8 @@ OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 
 def text_of(files: str, numbers: Mapping[str, object], types: Mapping[str, DType | str]) -> str:
-    """Files (their names, spaces between) behind numbers and types; of a dtype also how an element is widened and narrowed."""
+    """Return a source: a #define per number, a typedef per type, with macros WIDE_ and NARROW_ (conversion from and to f32) for a
+    DType; then the text of `files` (names with spaces between)."""
     lines = ['#include "numbers.cuh"', *(f"#define {name} {value}" for name, value in numbers.items())]
     for name, dtype in types.items():
         if isinstance(dtype, DType):
@@ -48,17 +49,17 @@ def text_of(files: str, numbers: Mapping[str, object], types: Mapping[str, DType
 
 
 def read(files: str) -> str:
-    """Text of these files of this folder, concatenated."""
+    """Return the concatenated text of files of this folder (names with spaces between)."""
     return "".join((HERE / file).read_text() for file in files.split())
 
 
 def stored_as(dtype: DType) -> str:
-    """The C type of an element; integers wrap, so they have no sign."""
+    """Return the C type of an element; integers are unsigned, so that they wrap."""
     return STORED.get(dtype, "double" if dtype is f64 else OF_SIZE[dtype.itemsize])
 
 
 def accumulated(dtype: DType) -> tuple[str, str]:
-    """C types in which numbers are added: a few of them, and sums of many."""
+    """Return the C types in which numbers are summed: (of few terms, of many terms)."""
     return ("float", "double") if dtype in STORED else (stored_as(dtype),) * 2
 
 

@@ -1,10 +1,10 @@
 """one_kernel: one CUDA kernel for all steps of a run of one token (one_kernel.cu), generated from a list of steps (read_graph.py).
 
-Each step reads the result of the step before. Generated are the text (numbers, the steps in order, a loop where they repeat), a
-table with a row per step (where its words and weights lie, what must be done before its weights are loaded), and the order of
-weights in memory: one copy brings all that a block needs of a step. Dot products behind norms have two halves (`NormRows`): the
-first needs no new words, so it is placed before the step that makes the rest, while words are on their way. Measured in decision
-0079."""
+Each step reads the result of the step before. Blocks pass results to each other as 32-bit words in a buffer, the exchange.
+Generated are the source (numbers, the steps in order, a loop where they repeat), a table with a row per step (offsets of its words
+and weights, the step after which its weights may be loaded), and the order of weights in memory: one copy loads all weights of a
+block for a step. A step of dot products behind norms (`NormRows`) has two halves. The first needs no new words, so it runs before
+the step that computes them, while other words are in transit. Measured in decision 0079."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from tensor_graphs.kernels.kernel import NotLowered
 TEXT, PACKING = (Path(__file__).resolve().parent / name for name in ("one_kernel.cu", "pack_weights.cu"))
 
 BLOCKS, MULTIPROCESSORS = 128, 132
-"""blocks that share the rows of a step; all blocks, one of a multiprocessor, which share the rows of `Likeliest`"""
+"""blocks that share the rows of a step; all blocks (one per multiprocessor), which share the rows of `Likeliest`"""
 
 WARPS, KEY_WARPS, FINAL = 10, 8, 7
-"""of a block that compute; of them have keys; the one that ends a step behind norms (its scheduler has one warp less)"""
+"""computing warps of a block; those of them that read keys; the warp that ends a step behind norms (its scheduler has one less)"""
 
 SPLITS, TAKEN = 16, 4
-"""parts of the keys of a head; keys of a warp that come by the ring"""
+"""parts into which the keys of a head are split; keys of a warp that are loaded through the ring"""
 
 RING, SLOTS = 188 << 10, 16
-"""bytes of shared memory for weights on their way; barriers of their arrival"""
+"""bytes of the ring: shared memory for weights loaded ahead; number of barriers for their arrival"""
 
 SUMS, STEP_BYTES = 68, 80
-"""floats of a warp's sums; bytes of a row of the table"""
+"""floats for the sums of a warp; bytes of a row of the table"""
 
 SET, STAGES = 4, 4
-"""rows of the largest matrix that a warp takes at once; how many such sets are on their way"""
+"""rows of the embedding in a set, which a warp takes in one step; sets that it loads ahead"""
 
 PIECE, PACE, FIRST_STEPS = 4096, 100, 8
-"""bytes of a copy; cycles between two of them, but for the first steps"""
+"""bytes of a copy; cycles between two copies; number of first steps whose copies have no such pause"""
 
 MODEL = ("steps", "packs", "commons", "exchange", "table", "rotations", "id", "token", "top")
-"""addresses at the beginning of the struct Model, in their order; then come keys and values of each layer, and in one more word of
-64 bits the position and the number of the set"""
+"""addresses at the beginning of the struct Model, in order. They are followed by the addresses of keys and values of each layer,
+and by one 64-bit word with the position and the number of the exchange's word set"""
 
 SHARED = 232448
-"""bytes of shared memory of a block of compute capability 9.0, all of which it takes"""
+"""all bytes of shared memory that a block can have at compute capability 9.0"""
 
 _ALIGNED = 128
 
 
 @dataclass(frozen=True)
 class DecoderSizes:
-    """hidden: of the residual. heads, dim: of queries; one head of keys. room: positions of the caches. vocabulary: rows of the
-    embedding, which is the head too. scale: of scores. embedded: factor of embedded tokens. cached_bytes: of a number in the
-    caches, 4 (f32) or 2 (bf16)."""
+    """The sizes of a decoder. hidden: width of the residual. heads, dim: number and length of heads of queries; there is one head
+    of keys. room: positions of the caches. vocabulary: rows of the embedding, also the output matrix. scale, embedded: factors of
+    scores and of embedded tokens. cached_bytes: bytes of a number in the caches, 4 (f32) or 2 (bf16)."""
 
     hidden: int
     heads: int
@@ -71,8 +71,8 @@ class DecoderSizes:
 
 @dataclass(frozen=True)
 class NormRows:
-    """y = W norm2(x + norm1(o)); x becomes x + norm1(o). rows: of W. o: the sum of `parts` vectors. pairs: rows 2 i and 2 i + 1 are
-    gate and up of element i of y, which is gelu(gate) * up."""
+    """A step y = W norm2(x + norm1(o)), after which x is x + norm1(o). rows: number of rows of W. o: the sum of `parts` vectors.
+    pairs: rows 2 i and 2 i + 1 of W give gate and up of element i of y, which is gelu(gate) * up."""
 
     rows: int
     parts: int = 1
@@ -100,9 +100,9 @@ class NormRows:
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of one query for each head over all keys up to it, or the last `window` of them (0: all). layer: of the caches.
-    rotation: which of two tables of cosines and sines. It norms and rotates queries and the newest key, and writes that into the
-    cache."""
+    """A step of attention: one query per head over all keys up to its position, or the last `window` of them (0: all). layer:
+    number of its caches. rotation: number of its table of cosines and sines (0 or 1). The step norms and rotates the queries and
+    the newest key, and writes that key into the cache."""
 
     layer: int
     window: int = 0
@@ -126,8 +126,8 @@ class Attention:
 
 @dataclass(frozen=True)
 class HeadRows:
-    """y = W a, a being what heads attended to. A block has rows of W in the columns of one head, so y is a vector for each head,
-    whose sum is meant (`NormRows.parts`)."""
+    """A step y = W a, where a is the result of attention. A block has rows of W restricted to the columns of one head, so the
+    result is one vector per head; their sum is y (`NormRows.parts`)."""
 
     rows: int
 
@@ -152,7 +152,7 @@ class HeadRows:
 
 @dataclass(frozen=True)
 class PlainRows:
-    """y = W a, a having INNER elements."""
+    """A step y = W a, where a has INNER elements."""
 
     INNER: ClassVar[int] = 8 * 256
     rows: int
@@ -175,7 +175,7 @@ class PlainRows:
 
 @dataclass(frozen=True)
 class Likeliest:
-    """The row of the embedding whose product with norm2(x + norm1(o)) is the largest: the next token. The last step."""
+    """The last step: the next token, which is the row of the embedding with the largest dot product with norm2(x + norm1(o))."""
 
     def call(self, sizes: DecoderSizes) -> str:
         return "likeliest"
@@ -199,9 +199,10 @@ Kind = NormRows | Attention | HeadRows | PlainRows | Likeliest
 
 @dataclass
 class TableRow:
-    """A row of the table. step: its number among the steps that were given, None for the first half of nothing. early: whether it
-    is the first half. late: the other half's number in the table. Offsets: of words in the exchange, of bytes in the ring, of bytes
-    in the memory where weights (`pack_at`) and what all blocks need (`common_at`) come from."""
+    """A row of the table. step: index in the given list of steps, None for a placeholder. early: the row is the first half of a
+    step.
+    late: number of the second half's row. reads, writes: offsets of words in the exchange. pack, common: byte offsets in the ring.
+    pack_at, common_at: byte offsets in device memory of the weights of blocks, and of values that all blocks share."""
 
     step: int | None
     call: str
@@ -223,14 +224,15 @@ class TableRow:
 
     @property
     def last_read(self) -> int:
-        """The last step of the table that reads what is brought for this one."""
+        """Return the number of the last row that reads the weights loaded for this row."""
         return self.late if self.early else self.number
 
 
 class OneKernel:
-    """words: of one set of the exchange, of which there are two, filled with ones bits before the first launch. pack_bytes,
-    common_bytes: of the weights of all blocks, and of what all blocks read alike. layers: that have caches. A launch has `grid`
-    blocks of `threads` threads, SHARED bytes of shared memory and one parameter, the struct Model of one_kernel.cu (`MODEL`)."""
+    """The generated kernel of a list of steps. words: 32-bit words of one of the two sets of the exchange, which the caller fills
+    with one bits before the first launch. pack_bytes: weights of all blocks. common_bytes: values that all blocks read. layers:
+    number of layers with caches. A launch has `grid` blocks of `threads` threads, SHARED bytes of shared memory and one parameter,
+    the struct Model of one_kernel.cu (`MODEL`)."""
 
     grid, threads = MULTIPROCESSORS, 32 * WARPS + 32
 
@@ -255,7 +257,8 @@ class OneKernel:
     # ---- where everything is ----
 
     def _in_order(self) -> list[TableRow]:
-        """Steps, with first halves before what makes the rest. Before the last step there is one of nothing, so layers repeat."""
+        """Return the table's rows, with the first half of a step before the step that computes its words. A placeholder before the
+        last step makes the last layer like the others, so that all layers are one loop."""
         steps: list[TableRow] = []
         waiting: dict[int, TableRow] = {}
         firsts = [k for k in self.kinds if isinstance(k, NormRows)]
@@ -286,7 +289,7 @@ class OneKernel:
         self.words = at
 
     def _place_weights(self) -> None:
-        """A step's weights lie in one piece of the ring. Before they are brought, all that lay there has been read."""
+        """Give the weights of each step a contiguous piece of the ring, and compute the step after which that piece is free."""
         held: list[tuple[int, int, int]] = []                       # from, to, last step that reads it
         readers: list[int] = []
         place = self.pack_bytes = self.common_bytes = 0
@@ -318,10 +321,11 @@ class OneKernel:
         self._in_ring = held
 
     def _place_first_sets(self) -> None:
-        """The first sets of rows of the last step, for each place of one what must be done before, and the order of the places."""
+        """Compute, for the slots of the last step's first sets of rows, the step after which each may be loaded, and their
+        order."""
         nbytes = SET * self.sizes.hidden * 2
         attended = max((s.number for s in self.steps if s.call == "attend"), default=-1)
-        mixed = RING                                                # behind the ring: where attention puts parts together
+        mixed = RING                                                # behind the ring: where attention joins parts
         waits = []
         for slot in range(WARPS * STAGES):
             begin, end = slot * nbytes, (slot + 1) * nbytes
@@ -331,13 +335,13 @@ class OneKernel:
         self._waits, self._order = waits, sorted(range(len(waits)), key=lambda k: (waits[k], k))
 
     def _more(self) -> int:
-        """Bytes of the head's stages that do not fit into the ring and into what attention puts together."""
+        """Return the bytes of the last step's sets that do not fit into the ring and the buffer in which attention joins parts."""
         s = self.sizes
         return max(16, WARPS * STAGES * SET * s.hidden * 2 - RING - (KEY_WARPS + 1) * s.dim * 4)
 
     @property
     def shared(self) -> int:
-        """Bytes of the struct Shared of one_kernel.cu."""
+        """Return the size in bytes of the struct Shared of one_kernel.cu."""
         s = self.sizes
         floats = (KEY_WARPS + 1) * s.dim + 2 * WARPS * SUMS + 2 * s.dim + 40 + s.dim + 3 * s.hidden + 4
         own = RING + self._more() + 4 * floats + STEP_BYTES * len(self.steps) + 8 * (SLOTS + WARPS * STAGES) + 24
@@ -346,7 +350,7 @@ class OneKernel:
     # ---- what a launch needs ----
 
     def text(self) -> str:
-        """CUDA C++ for compute capability 9.0 (sm_90a), the kernel `whole`."""
+        """Return the source of the kernel `whole`, in CUDA C++ for compute capability 9.0 (sm_90a)."""
         s = self.sizes
         numbers = {
             "WARPS": WARPS, "KEY_WARPS": KEY_WARPS, "FINAL": FINAL, "BLOCKS": BLOCKS, "GRID": MULTIPROCESSORS, "SPLITS": SPLITS,
@@ -370,22 +374,22 @@ class OneKernel:
         return "\n".join(lines)
 
     def table(self) -> bytes:
-        """Rows of one_kernel.cu's struct Step."""
+        """Return the table as bytes: an array of the struct Step of one_kernel.cu."""
         return b"".join(self._row(step) for step in self.steps)
 
     def _row(self, s: TableRow) -> bytes:
         kind = None if s.step is None else self.kinds[s.step]
         attention = kind if isinstance(kind, Attention) else None
         first = -1 if kind is None else int(s.step == 0 and not s.early)
-        turn = int(isinstance(kind, HeadRows | PlainRows))          # so that each barrier is between two uses of the same sums
+        turn = int(isinstance(kind, HeadRows | PlainRows))          # so that a barrier separates two uses of the same sums
         layer, window, rotation = (attention.layer, attention.window, attention.rotation) if attention else (0, 0, 0)
         return struct.pack("<16iq2i", int(attention is not None), s.reads, s.writes, s.pack, s.common, s.full, s.phase, s.wait,
                            s.block_bytes, s.common_bytes, s.common_at, layer, first, window, rotation, turn, s.pack_at, s.number,
                            int(s.loads))
 
     def packed(self, step: int, weight: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A weight [rows, columns] of a step (its number among those given), of 2 bytes an element, in the order in which blocks,
-        warps and lanes read it: what lies at `pack_at` of the step."""
+        """Return a weight [rows, columns] with elements of 2 bytes in the order in which blocks, warps and lanes read it, as it is
+        stored at `pack_at` of the step. step: index in the given list."""
         kind, sizes = self.kinds[step], self.sizes
         if isinstance(kind, HeadRows):
             of_block = weight.reshape(BLOCKS // sizes.heads, -1, sizes.heads, sizes.dim).transpose(2, 0, 1, 3)
@@ -396,8 +400,8 @@ class OneKernel:
         return _in_lanes(weight.reshape(BLOCKS, -1, sizes.hidden), WARPS, 8)
 
     def packing(self, step: int, rows: Sequence[int]) -> tuple[int, ...]:
-        """Arguments with which the kernel `pack` of pack_weights.cu makes what `packed` makes, of up to three matrices with these
-        numbers of rows."""
+        """Return the arguments with which the kernel `pack` of pack_weights.cu computes the result of `packed`, from up to three
+        matrices with these numbers of rows."""
         kind, sizes = self.kinds[step], self.sizes
         heads, warps, lanes, columns = 1, WARPS, 8, sizes.hidden
         if isinstance(kind, HeadRows):
@@ -412,12 +416,12 @@ class OneKernel:
         return (first, second, in_turn, columns, of_block, BLOCKS // heads, warps, lanes, turns, BLOCKS * warps * turns * 64)
 
     def loading(self, step: int) -> TableRow:
-        """The row of the table for which the weights of a given step are brought."""
+        """Return the row of the table for which the weights of a given step are loaded."""
         return next(s for s in self.steps if s.step == step and s.loads)
 
 
 def _follows(before: Kind, after: Kind, sizes: DecoderSizes) -> bool:
-    """Return whether a step reads what the one before it makes."""
+    """Return whether a step can read the result of the step before it."""
     if isinstance(after, Attention):
         return isinstance(before, NormRows) and not before.pairs and before.rows == (sizes.heads + 2) * sizes.dim
     if isinstance(after, HeadRows):
@@ -430,12 +434,12 @@ def _follows(before: Kind, after: Kind, sizes: DecoderSizes) -> bool:
 
 
 def packing_text(blocks: int, threads: int) -> str:
-    """CUDA C++ of pack_weights.cu: kernels with these blocks and threads that make what the kernel reads of weights."""
+    """Return the source of pack_weights.cu for these numbers of blocks and threads: kernels that reorder weights."""
     return f"#define BLOCKS {blocks}\n#define THREADS {threads}\n{PACKING.read_text()}"
 
 
 def repeated(calls: Sequence[str]) -> tuple[int, int, int]:
-    """(first, length, times): the piece of a list that, written as a loop, leaves the fewest to write.
+    """Return (first, length, times) of the repeated piece of a list that shortens it the most when written as a loop.
 
     >>> repeated(["a", "b", "c", "b", "c", "b", "c", "d"])
     (1, 2, 3)
@@ -452,7 +456,8 @@ def repeated(calls: Sequence[str]) -> tuple[int, int, int]:
 
 
 def _in_lanes(weight: np.ndarray[Any, Any], warps: int, lanes: int) -> np.ndarray[Any, Any]:
-    """[blocks, rows, columns]: warps share the columns; of its columns a lane has 4 in each half; 32 / lanes rows at a time."""
+    """Return a weight [blocks, rows, columns] in reading order. Warps share the columns; of its warp's columns a lane has 4 in each
+    half; a warp takes 32 / lanes rows in a step."""
     blocks, rows, columns = weight.shape
     at_once = 32 // lanes
     turns = -(-rows // at_once)
@@ -463,6 +468,6 @@ def _in_lanes(weight: np.ndarray[Any, Any], warps: int, lanes: int) -> np.ndarra
 
 
 def require(right: bool, what: str) -> None:
-    """Raise NotLowered, of what, where it is not right."""
+    """Raise NotLowered with a message about `what` unless `right`."""
     if not right:
         raise NotLowered(f"one kernel for all steps is not made for {what}")

@@ -1,11 +1,11 @@
-"""read_graph: the steps of one kernel (one_kernel.py), read from the graph of a decoder's run of one token.
+"""read_graph: recognizes a decoder in a graph and returns its steps for the one kernel of one_kernel.py.
 
-    decoder = decoder_of(graph)         # names of weights and states, sizes, what has to be 1; or NotLowered, with the reason
+    decoder = decoder_of(graph)         # names of weights and states, sizes, dims that must be 1; raises NotLowered with the reason
     OneKernel(decoder.kinds, decoder.sizes)
 
-It reads from the last step to the first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention of normed
-and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
-(language/part.py) are read by their definitions."""
+The graph is matched from its last step to its first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention
+of normed and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
+(language/part.py) are expanded into their definitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
 
 NAME = "gencuda"
-"""the backend"""
+"""name of the backend that has the kernel"""
 
 BETWEEN: tuple[DType, ...] = (f32, bf16)
 """dtypes of values between steps, which the kernel keeps in f32, and of caches, which it writes as they are"""
@@ -39,7 +39,7 @@ BETWEEN: tuple[DType, ...] = (f32, bf16)
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """Names of the weights and the states of a layer. window: of its attention, 0: none. rotation: number of its rotations."""
+    """The names of a layer's weights and states. window: of its attention; 0: none. rotation: index in `Decoder.rotations`."""
 
     norm: str
     q: str
@@ -62,9 +62,9 @@ class DecoderLayer:
 
 @dataclass(frozen=True)
 class Decoder:
-    """ids, token, logit: names of the input and the outputs. table: of the embedding, and of the head. layers: from the bottom.
-    ffn: columns between gate and down. offset: what norms add to their weights. rotations: theta and scaling of each.
-    ones: sizes that have to be 1 (new tokens, and those of which the likeliest next one is asked). position: of the new one."""
+    """A recognized decoder. ids, token, logit: names of input and outputs. table: name of the embedding, also the output matrix.
+    layers: from first to last. ffn: width of the feed-forward. offset: added to the weights of norms. rotations: theta and scaling
+    of each. ones: dims that must be 1 (new tokens, and tokens whose successor is computed). position: of the new token."""
 
     ids: str
     token: str
@@ -89,21 +89,21 @@ class Decoder:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that one kernel of these steps keeps in addition to the bound weights: the same weights in another order, what all
-        blocks read alike, rotations, and the words that blocks hand to each other."""
+        """Return the bytes that the one kernel keeps in addition to the bound weights: the weights again in another order, values
+        that all blocks read, tables of rotations, and the words of the exchange between blocks."""
         kernel = OneKernel(self.kinds, self.sizes)
         return kernel.pack_bytes + kernel.common_bytes + 8 * self.sizes.room * self.sizes.dim + 8 * kernel.words
 
     def matrices(self, step: int) -> tuple[str, ...]:
-        """The weights whose rows, one matrix after the other (of pairs, interleaved), are those of a step; none of attention and of
-        the last step."""
+        """Return the names of the matrices of a step, whose rows follow each other (of gate and up, alternate); none for attention
+        and the last step."""
         if step == 5 * len(self.layers):
             return ()
         layer, place = self.layers[step // 5], step % 5
         return ((layer.q, layer.k, layer.v), (), (layer.o,), (layer.gate, layer.up), (layer.down,))[place]
 
     def norms(self, step: int) -> tuple[str, ...]:
-        """The norms' weights that all blocks read of a step, one behind the other; "": of a norm of nothing."""
+        """Return the names of the norms' weights that all blocks read in a step, in order; "" where there is no such norm."""
         below = self.layers[step // 5 - 1].down_norm if step >= 5 else ""
         if step == 5 * len(self.layers):
             return below, self.last_norm
@@ -111,7 +111,7 @@ class Decoder:
         return ((below, layer.norm), (layer.q_norm, layer.k_norm), (), (layer.o_norm, layer.ffn_norm), ())[place]
 
     def rotation_tables(self) -> np.ndarray[Any, Any]:
-        """f32[2, room, dim]: cosines, then sines, of each position; as the graph says them, so in float64 before they are f32."""
+        """Return f32[2, room, dim], a table for each rotation: cosines, then sines, of each position, computed in float64."""
         room, dim = self.sizes.room, self.sizes.dim
         tables = []
         for theta, scaling in self.rotations:
@@ -122,7 +122,7 @@ class Decoder:
 
 
 def all_steps() -> Kernel:
-    """The kernel that runs all steps of a decoder's run of one token. All its blocks have to be on the device at once."""
+    """Return the kernel that runs all steps of a decoder for one token. All its blocks must be resident on the device together."""
     return Kernel(name=f"{NAME}.all_steps", backend=NAME, op=ALL_STEPS, build=_no_call, accepts=_of_no_step, module=__name__,
                   source="a decoder's steps, one after the other", sources=[one_kernel.TEXT.name, one_kernel.PACKING.name],
                   toolchain=f"nvrtc {nvrtc.version()}", whole=decoder_of,
@@ -138,14 +138,14 @@ def _of_no_step(spec: Spec) -> str | None:
 
 
 def decoder_of(graph: Graph) -> Decoder:
-    """The decoder that a graph is. Raises NotLowered, which says what is something else."""
+    """Return the decoder that a graph computes. Raises NotLowered with the reason where the graph is no such decoder."""
     decoder = _ReadDecoder(graph).decoder()
     OneKernel(decoder.kinds, decoder.sizes)                             # which refuses other sizes
     return decoder
 
 
 class _ReadDecoder:
-    """eps, offset: of all norms, once one was read; likewise the others."""
+    """A matcher of one graph. known: values that must be equal in all layers (eps and offset of norms, sizes), set by the first."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph.with_roots(expand_all(graph.roots, lambda node: not isinstance(node.op, DefinedOp), defined))
@@ -219,14 +219,14 @@ class _ReadDecoder:
                                down_norm, key_state, value_state, attended.attrs["window"], q_rotation)
 
     def _sum(self, node: Node) -> tuple[Node, Node, str]:
-        """x, o and the norm's weight of x + norm(o), where o is a product."""
+        """Return x, o and the name of the norm's weight, of a node x + norm(o) where o is a matrix product."""
         for x, other in (_op(node, "add").inputs, reversed(_op(node, "add").inputs)):
             if other.op.name == "rms_norm" and other.inputs[0].op.name == "linear":
                 return (x, *self._norm(other))
         raise NotLowered(f"one kernel for all steps is not made for a sum of {', '.join(i.op.name for i in node.inputs)}")
 
     def _cache(self, node: Node) -> tuple[str, Node]:
-        """The state of which a slice is attended to, and the rows that are written into it."""
+        """Return (name of the state whose slice is attended to, rows that are written into it)."""
         written = _op(_op(node, "slice").inputs[0], "write_rows", axis=0)
         state, value = written.inputs
         require(state.op is leaves.STATE and state.dtype in BETWEEN and self.graph.updates.get(state.attrs["name"]) is written,
@@ -242,7 +242,7 @@ class _ReadDecoder:
         return state.attrs["name"], value
 
     def _rotated(self, node: Node) -> tuple[Node, int]:
-        """Return the node that is rotated, and the number of its rotations."""
+        """Return the node that is rotated, and the index of its rotation in `rotations`."""
         x, cos, sin = _op(node, "rope").inputs
         table = _op(_op(cos, "item", index=0).inputs[0], "rope_table", head_dim=x.shape[-1])
         require(_op(sin, "item", index=1).inputs[0] is table, "cosines and sines of different angles")
@@ -265,7 +265,7 @@ class _ReadDecoder:
         return x, self._weight(weight)
 
     def _product(self, node: Node) -> tuple[Node, str]:
-        """The rows and the matrix of a linear, or of the head."""
+        """Return the left operand and the name of the weight of a linear or of the final linear_argmax."""
         if node.op.name != "linear_argmax":
             require("bias" in _op(node, "linear").attrs.get("absent", ()), "a bias")
         x, weight = node.inputs
@@ -283,7 +283,7 @@ class _ReadDecoder:
 
 
 def _op(node: Node, name: str, **attrs: Any) -> Node:
-    """The node, which is this op with these attributes."""
+    """Return the node. Raises NotLowered unless it is of the op `name` with these attributes."""
     require(node.op.name == name, f"{node.op.name} where {name} is expected")
     for key, value in attrs.items():
         require(node.attrs.get(key) == value, f"{name} with {key} {node.attrs.get(key)!r}")

@@ -1,4 +1,3 @@
-"""numpy: the plainest backend. Every atomic op, and the composites that have a short numpy form; always available.
+"""numpy: the plainest backend. It has every atomic op, and the composites with a short numpy form; it is always available.
 
-In: array views of any strides.  Out: the outputs it is given, written.  Runs on the CPU, with numpy's own threads for products.
-"""
+In: array views of any strides.  Out: preallocated outputs, written.  Runs on the CPU; numpy's own threads do matrix products."""

@@ -1,7 +1,6 @@
 """atomics: the atomic ops in numpy, each with the semantics fixed in language/atomic.py.
 
-f(outs, ins, attrs) writes outs[0]; every array may have any strides. Floats of 16 and 8 bits are computed through f32.
-"""
+Each function f(outs, ins, attrs) writes outs[0]; arrays may have any strides. Floats of 16 and 8 bits are computed in f32."""
 
 from __future__ import annotations
 
@@ -16,12 +15,13 @@ from tensor_graphs.language.dtypes import BY_NUMPY
 Arrays = Sequence[np.ndarray]
 Function = Callable[[Arrays, Arrays, Mapping[str, Any]], None]
 TABLE: dict[str, tuple[Function, bool]] = {}
-"""op name -> (function, may the output share memory with operand 0)"""
+"""op name -> (function, True where the output may share memory with operand 0)"""
 
 
 def row(op: str, in_place: bool = False, table: dict[str, tuple[Function, bool]] = TABLE, *,
         warns: bool = True) -> Callable[[Function], Function]:
-    """Decorator: put a function into a table. warns: numpy may warn about its floats, so it runs without warnings (2 µs)."""
+    """Return a decorator that puts a function into a table. warns: numpy may warn about floats in the function, so it runs with
+    warnings off (np.errstate, 2 µs a call)."""
     def add(f: Function) -> Function:
         if not warns:
             table[op] = (f, in_place)
@@ -39,17 +39,17 @@ def row(op: str, in_place: bool = False, table: dict[str, tuple[Function, bool]]
 
 
 def wide(x: np.ndarray) -> np.ndarray:
-    """Narrow floats as f32 (numpy has no fast loops for them); others as they are."""
+    """Return floats of 16 and 8 bits as f32 (numpy has no fast loops for them), and other arrays unchanged."""
     return x.astype(np.float32) if x.dtype.itemsize <= 2 and is_float(x) else x
 
 
 def is_float(x: np.ndarray) -> bool:
-    dtype = BY_NUMPY.get(x.dtype)                           # numpy itself knows floats of ml_dtypes by no common kind
+    dtype = BY_NUMPY.get(x.dtype)                           # numpy has no common `kind` for the floats of ml_dtypes
     return dtype is not None and dtype.is_float
 
 
 def widened(op: str, function: np.ufunc, table: dict[str, tuple[Function, bool]] = TABLE) -> None:
-    """Put an op of one operand into a table: numpy's function of it, of narrow floats as f32."""
+    """Put an op of one operand into a table. It applies the numpy function to the operand, with 16- and 8-bit floats as f32."""
     def run(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         outs[0][...] = function(wide(ins[0]))
 
@@ -63,7 +63,7 @@ for _op, _function in {"reciprocal": np.reciprocal, "sqrt": np.sqrt, "exp2": np.
 
 
 def direct(op: str, function: np.ufunc, in_place: bool = True, table: dict[str, tuple[Function, bool]] = TABLE) -> None:
-    """Put an op of two operands into a table: numpy's function of them as they are."""
+    """Put an op of two operands into a table. It applies the numpy function to the operands in their own dtype."""
     def run(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         function(ins[0], ins[1], out=outs[0])
 
@@ -134,7 +134,7 @@ def where(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 @row("sum")
 def sum(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     x, axes = ins[0], tuple(attrs["axes"])
-    # numpy sums pairwise only along the fastest axis; a wider accumulator makes the others as good
+    # numpy sums pairwise only along the fastest axis; a wider accumulator makes sums along the other axes as accurate
     accumulate = np.float64 if is_float(x) else x.dtype
     outs[0][...] = np.sum(x, axis=axes, dtype=accumulate).astype(outs[0].dtype)
 

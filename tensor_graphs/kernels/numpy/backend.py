@@ -1,4 +1,4 @@
-"""backend: what the numpy backend can run and on which dtypes."""
+"""backend: the kernels of the numpy backend and the specs that each accepts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    """One kernel per function of atomics.py, composites.py and scan.py; all dtypes the op itself allows."""
+    """Return one kernel per function of atomics.py, composites.py and scan.py. Each takes all dtypes that its op allows, unless
+    ACCEPTS of its module restricts it."""
     accepts = composites.ACCEPTS | scan.ACCEPTS
     return [Kernel(name=f"numpy.{op}", backend=NAME, op=op, accepts=accepts.get(op, _any), build=partial(_call, function),
                    source=source_of(function), module=module.__name__, toolchain=f"numpy {np.__version__}",

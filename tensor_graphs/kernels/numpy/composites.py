@@ -1,8 +1,7 @@
-"""composites: composites that have a short, accurate form in numpy. The others run through their definitions.
+"""composites: the composites that have a short, accurate form in numpy. All others run as the atomic ops of their definitions.
 
-f(outs, ins, attrs) as in atomics.py; optional operands are found through attrs["absent"]. Floats of 16 and 8 bits are computed in
-f32.
-"""
+Functions f(outs, ins, attrs) as in atomics.py; attrs["absent"] names the optional operands that are missing in `ins`. Floats of
+16 and 8 bits are computed in f32."""
 
 from __future__ import annotations
 
@@ -38,11 +37,11 @@ ACCEPTS: dict[str, Callable[[Spec], str | None]] = {
     "embedding": lambda spec: None if spec.outputs[0].dtype.kind == "float" else "float outputs only",
     "gather_linear": lambda spec: next((f"{t.dtype.name} is no float" for t in (*spec.inputs[:2], *spec.inputs[3:], *spec.outputs)
                                         if t.dtype.kind != "float"), None)}
-"""op name -> accepts(spec) where the function does not take everything"""
+"""op name -> `accepts(spec)` (None, or the reason for a refusal), for the functions that do not take every spec"""
 
 
 def operand(ins: Arrays, attrs: Mapping[str, Any], names: tuple[str, ...], name: str) -> np.ndarray | None:
-    """The operand called `name`, None when it is absent."""
+    """Return the operand called `name`, None when it is absent. names: all operand names of the op, in order."""
     present = [n for n in names if n not in attrs.get("absent", ())]
     return ins[present.index(name)] if name in present else None
 
@@ -80,7 +79,7 @@ def silu(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 def gelu_tanh(x: np.ndarray) -> np.ndarray:
-    """0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), written as x·sigmoid(2·inner), which keeps the left tail accurate."""
+    """Return 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))), computed as x·sigmoid(2·(argument of tanh)): accurate in the left tail."""
     inner = np.float64(2 * np.sqrt(2 / np.pi)) * (x.astype(np.float64) + 0.044715 * x.astype(np.float64) ** 3)
     return x * stable_sigmoid(inner)                  # −∞ gives −∞ · 0 = NaN, as the definition does
 
@@ -106,7 +105,7 @@ def softmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 def last_mean(x: np.ndarray) -> np.ndarray:
-    """The mean over the last axis, kept with size 1; of nothing NaN, without numpy's warning."""
+    """Return the mean over the last axis, which is kept with size 1. An empty axis gives NaN, without numpy's warning."""
     total: np.ndarray = np.sum(x, axis=-1, keepdims=True)
     return total / x.shape[-1] if x.shape[-1] else np.full_like(total, np.nan)
 
@@ -157,7 +156,7 @@ def var(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 LONG_SUM = 1 << 16
-"""terms of a product that numpy adds up in f32: of 2^20 equal ones it was off by 7e-4"""
+"""most terms of a dot product that numpy sums in f32; with 2^20 equal terms the result was off by 7e-4"""
 
 
 def is_long(x: np.ndarray) -> bool:
@@ -165,7 +164,7 @@ def is_long(x: np.ndarray) -> bool:
 
 
 def product(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x @ y; of more terms of f32 than LONG_SUM, of parts that are added up in f64."""
+    """Return x @ y. Where x is f32 with rows longer than LONG_SUM, products of pieces of that length are summed in f64."""
     if not is_long(x):
         return np.asarray(np.matmul(x, y))
     parts = [slice(begin, begin + LONG_SUM) for begin in range(0, x.shape[-1], LONG_SUM)]
@@ -193,7 +192,7 @@ def linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("gather_linear")
 def gather_linear(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """One product for all rows that chose one matrix; the others are not read."""
+    """Compute one matrix product per selected matrix, for all rows that selected it. Matrices that no row selects are not read."""
     (x, weight, index), bias = ins[:3], operand(ins, attrs, ("x", "weight", "index", "bias"), "bias")
     x = np.broadcast_to(wide(x), (*index.shape, weight.shape[2]))
     outs[0][...] = 0
@@ -285,8 +284,8 @@ def argmax(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("topk", warns=False)
 def topk(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """A stable sort of the reversed axis, read backwards: descending, equal ones by index, NaN first. The definition ranks by
-    counting, which takes n² elements: 256 rows of 1024 took minutes and gigabytes."""
+    """Sort the reversed axis stably and read the result backwards: descending order, equal values by index, NaN first. The op's
+    definition ranks by counting, with n² intermediate elements: 256 rows of 1024 took minutes and gigabytes."""
     x = wide(ins[0])
     order = x.shape[-1] - 1 - np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1][..., :attrs["k"]]
     outs[0][...] = np.take_along_axis(ins[0], order, axis=-1)
@@ -315,7 +314,8 @@ def windows(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("conv")
 def conv(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Gather what the windows see, image by image so that it stays in the cache, and take one product of each."""
+    """Copy the elements under all windows of one image into a matrix and multiply it by the weights, image by image, so that the
+    matrix stays in the cache."""
     x, weight, bias = ins[0], ins[1], operand(ins, attrs, ("x", "weight", "bias"), "bias")
     out, groups = outs[0], attrs["groups"]
     how = Geometry(weight.shape[2:], attrs["stride"], attrs["padding"], attrs["dilation"])
@@ -329,7 +329,7 @@ def conv(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 def offsets(x: np.ndarray, how: Geometry) -> list[np.ndarray]:
-    """For each offset in a window the elements that all windows see there, as views of a padded x."""
+    """Return one view of a padded x for each offset in a window: the elements at that offset in all windows."""
     seen, lead = strided(x, how), x.ndim - len(how.size)
     return [seen[(slice(None),) * lead + at] for at in np.ndindex(*how.size)]
 

@@ -1,7 +1,7 @@
-"""scan: a loop over the step, each of whose ops is this backend's own function of it.
+"""scan: the op `scan` as a Python loop that calls numpy functions of this backend for each op of the step.
 
-In: operands as on the op's page.  Out: the carries after the last iteration, then the stacked values of each. The step is written
-out once for its sizes; its values have memory that all iterations share, and each carry two places, one read and one written."""
+In: operands as on the op's page.  Out: the carries after the last iteration, then the stacked values of all iterations. The step is
+translated into calls once per sizes. All iterations share the memory of its values; each carry has two buffers: read, written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tensor_graphs.language.subgraph import Body, Turns
 
 @dataclass(frozen=True)
 class BodyCall:
-    """One call: a function, its attributes, where its operands are and where its outputs go, by the numbers of values."""
+    """One call of a numpy function in a step. ins, outs: numbers of the values that it reads and writes (see BodyCalls)."""
 
     function: Function
     attrs: Mapping[str, Any]
@@ -34,8 +34,8 @@ class BodyCall:
 
 @dataclass(frozen=True)
 class BodyCalls:
-    """A body as calls. constants: the values that are numbers; made: the types of those that calls make. The first values are the
-    arguments; results: the outputs."""
+    """The body of a scan as a list of calls on numbered values; the first numbers are the body's arguments. constants: values known
+    before the loop. made: types of the values that calls write. results: numbers of the body's outputs."""
 
     steps: tuple[BodyCall, ...]
     constants: Mapping[int, np.ndarray]
@@ -44,7 +44,7 @@ class BodyCalls:
 
 
 def refuse(spec: Spec) -> str | None:
-    """Why a scan cannot run so: the name of an op in its step that has no function here; None where all have one."""
+    """Return None where every op in the scan's step has a numpy function, else a reason that names an op without one."""
     for node in walk(_written(spec.attrs["step"])):
         if node.op is not leaves.ITEM and not isinstance(node.op, leaves.Leaf) and _function(node) is None:
             return f"{node.op.name} in the step has no function here"
@@ -52,7 +52,7 @@ def refuse(spec: Spec) -> str | None:
 
 
 def scan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    """Run the iterations."""
+    """Run all iterations and write the last carries and the stacked values to `outs`."""
     turns = Turns(ins, attrs)
     count = len(turns.carries)
     program = program_of(turns.step)
@@ -75,12 +75,12 @@ def scan(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 
 def _written(body: Body) -> list[Node]:
-    """The outputs of a body in ops that have a function here, as far as definitions lead there."""
+    """Return the outputs of a body, with each composite that has no numpy function expanded into its definition."""
     return expand_all(body.outputs, lambda node: _function(node) is not None)
 
 
 def _function(node: Node) -> Function | None:
-    """Return the function that computes a node."""
+    """Return the numpy function that computes a node, or None."""
     name = node.op.name
     if node.op is SCAN:
         return scan if refuse(Spec.of(node)) is None else None
@@ -94,7 +94,7 @@ def _function(node: Node) -> Function | None:
 
 @lru_cache(maxsize=256)
 def program_of(body: Body) -> BodyCalls:
-    """The calls of a body whose sizes are numbers."""
+    """Return the calls of a body whose sizes are all numbers. Ops of constants alone are evaluated now."""
     numbers: dict[Node, tuple[int, ...]] = {a: (i,) for i, a in enumerate(body.arguments)}
     constants: dict[int, np.ndarray] = {}
     types: dict[int, TensorType] = {}
@@ -119,7 +119,7 @@ def program_of(body: Body) -> BodyCalls:
         ins = tuple(numbers[i][0] for i in node.inputs)
         function = _function(node)
         assert function is not None
-        if all(i in constants for i in ins):                        # the same in each turn
+        if all(i in constants for i in ins):                        # the same in each iteration
             values = [np.empty(t.shape, t.dtype.numpy) for t in node.types]
             function(values, [constants[i] for i in ins], node.attrs)
             constants.update(zip(outs, values, strict=True))

@@ -1,7 +1,7 @@
-"""skeleton: a minimal conforming backend as text, written by `tg new-backend` for a name.
+"""skeleton: templates of a minimal conforming backend; `tg new-backend` writes a project from them.
 
-In: a name and a folder.  Out: a project: a package with a capability table, a view function and five kernels in plain numpy, a
-README with the next steps, and a pyproject.toml whose entry point makes the backend known where the project is installed."""
+In: a name and a folder.  Out: a package with a capability table, a view function and five kernels in plain numpy, a README with
+the next steps, and a pyproject.toml with an entry point, by which tensor_graphs finds the backend once it is installed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tensor_graphs.kernels.registry import BACKENDS, GROUP
 
 FILES = {"README.md": "README.md", "pyproject.toml": "pyproject.toml", "__init__.py": "{name}/__init__.py",
          "backend.py": "{name}/backend.py", "ops.py": "{name}/ops.py"}
-"""template (without .j2) -> path in the project"""
+"""template name (without .j2) -> path of the written file in the project"""
 
 
 def check_name(name: str) -> None:
-    """Raises KernelError unless a backend and its package can have this name."""
+    """Raise KernelError unless a backend and its package can have this name."""
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii():
         raise KernelError(f"a backend cannot be named {name!r}: it is no Python name\n  fix: letters, digits and _, like my_own")
     if name in BACKENDS:
@@ -32,7 +32,7 @@ def check_name(name: str) -> None:
 
 
 def write_skeleton(name: str, into: Path) -> list[Path]:
-    """Write the project `into`/`name`; returns its files. Raises KernelError when the name or the folder is taken."""
+    """Write the project into the folder `into`/`name` and return its files. Raises KernelError when the name or folder is taken."""
     from jinja2 import Environment, StrictUndefined
 
     check_name(name)

@@ -1,4 +1,3 @@
-"""torch: an optional second CPU backend. Tensors are views of our buffers (no copies); results are copied into given outputs.
+"""torch: an optional second CPU backend. Tensors are views of the arrays (no copies); results are copied into the outputs.
 
-Imported only when a plan or a listing asks for it by name: importing torch takes 1.7 s.
-"""
+torch is imported only when a plan or a listing requests the backend by name, as that takes 1.7 s."""

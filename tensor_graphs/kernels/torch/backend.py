@@ -1,4 +1,4 @@
-"""backend: what the torch backend can run. Functions import torch when they first run."""
+"""backend: the kernels of the torch backend and the dtypes that they accept. torch is imported when a kernel first runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DTYPES = frozenset({"f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8"
 """torch's CPU operators are complete for these; u16, u32 and u64 lack most of them"""
 
 ONLY_READ = frozenset({"f8e4m3", "f8e5m2"})
-"""what it converts to these and computes nothing in. Nothing is written in them: its casts make 448 of what is out of range of
-f8e4m3, of infinities too (2.13, on a CPU), where the dtype has NaN"""
+"""dtypes that torch's operators convert but do not compute in. They are accepted for operands only: torch's casts (2.13, CPU) give
+448 for numbers out of range of f8e4m3 and for infinities, where the dtype has NaN"""
 
 
 def available() -> str | None:
@@ -38,8 +38,8 @@ def kernels() -> list[Kernel]:
 def kernels_of(name: str, table: Mapping[str, tuple[ops.Function, ops.Accepts]], module: str,
                on_stream: bool = False, arithmetic: Mapping[str, Callable[[Spec], Dim]] = {},
                reads: Collection[str] = DTYPES) -> list[Kernel]:
-    """The kernels of a backend of torch's, from a table of functions. on_stream: of HostCall; arithmetic: of Kernel, by op; reads:
-    the dtypes of operands."""
+    """Return the kernels of a torch backend, from a table of functions. on_stream: as in HostCall. arithmetic: op -> as in Kernel.
+    reads: accepted dtypes of operands."""
     return [Kernel(name=f"{name}.{op}", backend=name, op=op, accepts=partial(_accepts, extra, reads),
                    build=partial(_call, function, on_stream), source=source_of(function), module=module,
                    toolchain=f"torch {versions()['torch']}", positive_strides=True,

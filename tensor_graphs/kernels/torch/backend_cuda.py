@@ -1,7 +1,8 @@
-"""backend_cuda: the backend `torchcuda`: torch's operators on a GPU, cuBLAS for products. Tensors are views of our memory there.
+"""backend_cuda: the backend `torchcuda`: torch's operators on a GPU, with cuBLAS for matrix products. Tensors are views of device
+memory.
 
-torch uses the primary context, as our device does, with its default stream as the current one (`in_order`): work of either is
-ordered behind the other's. Narrow floats are taken where torch computes in f32 within one operator."""
+torch uses the primary context, as the devices of this package do, and its default stream (`in_order`), so that work of both runs in
+order. 16-bit floats are accepted where torch computes in f32 within one operator."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def versions() -> dict[str, str]:
 
 
 def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> Any:
-    """A tensor on memory of a GPU, without a copy. offset in bytes, strides in elements."""
+    """Return a tensor on GPU memory, without a copy. offset: in bytes. strides: in elements."""
     kind = getattr(torch, _TYPES[dtype.name])
     if 0 in shape:
         return torch.empty(tuple(shape), dtype=kind, device=memory.device.name)
@@ -64,8 +65,8 @@ def view(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[in
 
 
 def in_order(device: str) -> AbstractContextManager[Any]:
-    """Have what torch begins on a device begin behind what our device has begun there, on the default stream, where the caller may
-    have made another one torch's current stream. What is being captured stays on the stream that is captured."""
+    """Return a context in which torch uses the device's default stream, so that its work follows work that this package started. It
+    matters where the caller has set another current stream. During a capture the captured stream stays current."""
     if not torch.cuda.current_stream(device).cuda_stream or torch.cuda.is_current_stream_capturing():
         return nullcontext()
     return torch.cuda.stream(torch.cuda.default_stream(device))
@@ -81,8 +82,8 @@ class _Replay:
 
 
 def captured(work: Callable[[Any], None]) -> _Replay | None:
-    """Capture what operators and kernels do on a stream as one graph, with memory of its own for intermediate values; None where an
-    operator waits for the device, or does what may not be captured."""
+    """Call work(stream) and return the captured CUDA graph of all work that it starts, with separate memory for intermediate
+    values. Returns None where an operator waits for the device, or cannot be captured."""
     device = f"cuda:{torch.cuda.current_device()}"
     one(torch.device(device))
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
@@ -106,7 +107,7 @@ _TYPES = {"f32": "float32", "f64": "float64", "bf16": "bfloat16", "f16": "float1
 
 
 class _Bytes:
-    """Memory of a GPU as torch takes it; it keeps what owns the memory."""
+    """GPU memory with the interface by which torch imports it; it keeps the owner of the memory alive."""
 
     def __init__(self, memory: Memory, offset: int, nbytes: int) -> None:
         self.owner = memory.owner
@@ -115,7 +116,7 @@ class _Bytes:
 
 
 def floats(spec: Spec) -> str | None:
-    """All of one type, which torch's operators want."""
+    """Return None where all operands and outputs have one float dtype, as torch's operators require, else a refusal."""
     types = {t.dtype.name for t in (*spec.inputs, *spec.outputs)}
     return None if len(types) == 1 and spec.outputs[0].dtype.is_float else "floats of one type only"
 
@@ -130,13 +131,13 @@ TABLE["layer_norm"] = ops.TABLE["layer_norm"][0], layer_norm_takes
 
 
 _setting = threading.RLock()
-"""held while products of floats are begun: torch has one setting for a process"""
+"""held while f32 matrix products are started, as torch's TF32 setting is one per process"""
 
 
 @contextmanager
 def products_of(tf32: bool) -> Iterator[None]:
-    """Context manager: cuBLAS rounds floats of its products to TF32, or does not, whatever this process has set; afterwards the
-    setting is as before. Products of other code in other threads are affected meanwhile; ours wait."""
+    """Return a context in which cuBLAS rounds f32 operands to TF32, or does not, whatever the process has set. It restores the
+    setting. Meanwhile matrix products of other code in other threads are affected; those of this backend wait."""
     matmul = torch.backends.cuda.matmul
     with _setting:
         now = getattr(matmul, "fp32_precision", None)               # since 2.9; "none": as was set for all
@@ -160,7 +161,7 @@ def products_of(tf32: bool) -> Iterator[None]:
 
 
 def in_floats(function: ops.Function, tf32: bool = False) -> ops.Function:
-    """The function, with products of floats that are rounded to TF32, or not."""
+    """Return the function, with its f32 matrix products rounded to TF32 or not."""
     @functools.wraps(function)
     def called(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         with products_of(tf32) if any(t.dtype.itemsize == 4 for t in (*outs, *ins)) else nullcontext():
@@ -174,7 +175,7 @@ def of_floats(spec: Spec) -> str | None:
 
 
 def products(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """Multiply in the widest of the types, so that nothing is rounded before the sums are."""
+    """Compute a linear in the widest of the dtypes, so that only the sums are rounded."""
     bias: Any = operand(ins, attrs, ("x", "weight", "bias"), "bias")
     wide = outs[0].dtype
     if all(t.dtype == wide for t in ins) and ins[0].numel():  # by cuBLAS, into the output
@@ -193,22 +194,22 @@ def products(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) 
 ROLES = ("x", "weight", "x_scale", "weight_scale", "bias")
 
 FROM_89 = ("sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
-"""architectures that multiply floats of eight bits; scales of rows are for those behind the first"""
+"""architectures with 8-bit float products; all but the first also take scales per row"""
 
 
 @functools.cache
 def one(device: Any) -> Any:
-    """The scale of what has none. Made before operators are captured: what is made meanwhile is the graph's own."""
+    """Return a scale of 1, for operands without one. It is created before a capture: tensors created in one belong to its graph."""
     return torch.ones((), device=device)
 
 
 def _in_rows(t: Any) -> Any:
-    """The tensor as cuBLASLt takes it: without gaps, and from a multiple of 16 bytes on."""
+    """Return the tensor as cuBLASLt takes it: contiguous, at an address that is a multiple of 16 bytes."""
     return _aligned(t.contiguous())
 
 
 def _aligned(t: Any) -> Any:
-    """The same from a multiple of 16 bytes on, copied where it lies elsewhere."""
+    """Return the tensor, copied unless its address is a multiple of 16 bytes."""
     return t if t.data_ptr() % 16 == 0 else t.clone()
 
 
@@ -228,17 +229,17 @@ def _scaled_mm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]
 
 
 def scaled_linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """Multiply by cuBLAS on tensor cores, whose sums of floats of eight bits are added up in f32 every few products."""
+    """Compute scaled_linear by cuBLAS, which adds sums of 8-bit products from tensor cores in f32 every few products."""
     _scaled_mm(outs, ins, attrs, fast=False)
 
 
 def scaled_linear_fast(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """The same with sums that stay in tensor cores, which keep fewer bits of them."""
+    """Compute scaled_linear by cuBLAS, with all sums in tensor cores, which keep fewer bits."""
     _scaled_mm(outs, ins, attrs, fast=True)
 
 
 def scaled_linear_takes(of_rows: bool, spec: Spec) -> str | None:
-    """of_rows: whether scales are those of rows."""
+    """Return None, or the reason for a refusal. of_rows: scales are per row of both operands, else single numbers."""
     x, weight, x_scale, weight_scale, bias = map(spec.role, ROLES)
     assert x is not None and weight is not None
     kinds, y = {x.dtype.name, weight.dtype.name}, spec.outputs[0]
@@ -281,12 +282,12 @@ def batch_norm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]
 
 
 def over_axes(spec: Spec) -> str | None:
-    """Floats, summed over some axes: without axes torch sums over all."""
+    """Return None for floats of one dtype and at least one axis: without axes torch would sum over all."""
     return floats(spec) if spec.attrs["axes"] else "a sum over axes"
 
 
 def several(spec: Spec) -> str | None:
-    """torch wants more than one value for each channel."""
+    """Return None for floats of one dtype in a batch of two or more: torch requires more than one value per channel."""
     size = spec.inputs[0].shape
     return floats(spec) if len(size) >= 2 and dim_ge(size[0], 2) is True else "a batch of two or more"
 
@@ -295,7 +296,7 @@ TABLE |= {"sum": (sums, over_axes), "mean": (mean, over_axes), "cumsum": (cumsum
 
 
 def conv(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """Convolve without the rounding to TF32 that is cuDNN's default: that is not the same math."""
+    """Convolve without rounding to TF32, which is cuDNN's default and less precise than f32."""
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         ops.conv(outs, ins, attrs)
 
@@ -311,8 +312,7 @@ TABLE["linear"] = linear, any_floats
 
 
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """Use torch's own fused operator where nothing caps the scores; without a mask where none is needed, which its fastest forms
-    want."""
+    """Compute attention by torch's fused operator. It gets no mask where none is needed, as its fastest variants take none."""
     mask = operand(ins, attrs, ("q", "k", "v", "mask"), "mask")
     q, k, v = (_aligned(i.to(ins[0].dtype)).transpose(0, 1)[None] for i in ins[:3])     # its fused forms do not look: NaN
     queries, keys = q.shape[2], k.shape[2]
@@ -333,7 +333,7 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any])
 
 
 def cudnn_attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """The same by cuDNN."""
+    """Compute attention by torch's fused operator, restricted to cuDNN."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -359,25 +359,25 @@ TABLE["attention"] = in_floats(attention), attention_takes
 
 
 SHARE = 10
-"""products of narrow floats that take as long as one of f32, on tensor cores"""
+"""16-bit products on tensor cores that take as long as one f32 product"""
 
 
 def product_steps(spec: Spec) -> Dim:
-    """Operations: for each output a product with a row of the last operand, or (of a window) with the weights of its channel."""
+    """Return the operations of a product or convolution, in f32 ones: 16-bit ones count 1 / SHARE, 8-bit ones half of that."""
     x, weight = spec.inputs[:2]
     terms = x.shape[-1] if spec.op.name != "conv" else d.product(weight.shape[1:])
     return d.product(spec.outputs[0].shape) * terms * 2 // {1: 2 * SHARE, 2: SHARE}.get(x.dtype.itemsize, 1)
 
 
 def attention_steps(spec: Spec) -> Dim:
-    """Operations on all keys, or half of them where queries see those before them."""
+    """Return the operations on all keys (causal: on half of them), as f32 operations."""
     q, k = spec.inputs[:2]
     share = (SHARE if q.dtype.itemsize == 2 else 1) * (2 if spec.attrs["causal"] else 1)
     return d.product((*q.shape, k.shape[0])) * 4 // share
 
 
 def tf32_steps(spec: Spec) -> Dim:
-    """`product_steps` at half the rate of 16 bits."""
+    """Return the operations of a product at half the rate of 16-bit products."""
     return d.product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * 4 // SHARE
 
 
@@ -412,5 +412,5 @@ def copy_kernel() -> Kernel:
 
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> HostCall | None:
-    """None where an operand runs backwards, which torch does not say."""
+    """Return the copy call, None where an operand may have negative strides, which torch tensors cannot have."""
     return HostCall(copy, True) if all(dim_ge(s, 0) is True for s in in_strides) else None

@@ -1,4 +1,4 @@
-"""ops: the ops that torch has fast kernels for. f(outs, ins, attrs) on numpy views, turned into tensors without a copy."""
+"""ops: the ops for which torch has fast kernels: f(outs, ins, attrs) on numpy views, which become tensors without a copy."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def _library() -> Any:
 
 
 class _Torch:
-    """The library, imported by the first function that uses it: that takes 1.7 s."""
+    """A stand-in for the module torch that imports it at the first use of a member (1.7 s)."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):                                   # what looks at this object asks for these
+        if name.startswith("__"):                                   # introspection of this object needs no import
             raise AttributeError(name)
         return getattr(_library(), name)
 
@@ -41,7 +41,7 @@ def anything(spec: Spec) -> str | None:
 
 
 def wide_floats(spec: Spec) -> str | None:
-    """Half-width tensors would be rounded inside torch's fused operators."""
+    """Return None where x and outputs are f32 or f64, else a refusal: torch's fused operators would round 16-bit floats inside."""
     return None if all(t.dtype.name in ("f32", "f64") for t in (spec.inputs[0], *spec.outputs)) else "f32 and f64 only"
 
 
@@ -54,7 +54,7 @@ def row(op: str, accepts: Accepts = anything) -> Callable[[Function], Function]:
 
 
 class _Memory:
-    """An array's memory offered as writeable: torch warns about read-only arrays, and nothing here writes to an operand."""
+    """An array's memory marked as writeable. torch warns about read-only arrays, and these functions write to no operand."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -63,7 +63,7 @@ class _Memory:
 
 
 def tensor(array: np.ndarray) -> Any:
-    """A torch tensor that shares the array's memory; one that is a tensor already, on another device, is itself."""
+    """Return a torch tensor that shares the array's memory; a tensor (on another device) is returned unchanged."""
     if isinstance(array, torch.Tensor):
         return array
     foreign = array.dtype.isbuiltin != 1                    # a dtype of ml_dtypes, which from_numpy does not know
@@ -90,7 +90,7 @@ for _op, _name in {"add": "add", "mul": "mul", "sub": "sub", "div": "div", "exp"
 
 @row("erf", only_floats)
 def erf(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    """bf16 by way of f32: torch's own erf makes zeros of numbers below the smallest normal one there."""
+    """Compute erf, for bf16 in f32: torch's erf of bf16 gives 0 for numbers below the smallest normal one."""
     x = tensor(ins[0])
     tensor(outs[0]).copy_(torch.erf(x.float() if x.dtype == torch.bfloat16 else x))
 
@@ -106,8 +106,8 @@ def gelu(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[s
 
 
 def gelu_of(x: Any, tanh: bool) -> Any:
-    """x·Φ(x), or its form with tanh. Φ by erfc: torch's own vectorised gelu gives NaN at +∞, the definition +∞. ½(1 + tanh u) as
-    σ(2u): the sum has no digit left where x < −5, and a row of such numbers is zero in torch's own."""
+    """Return gelu: x·Φ(x), or its tanh form. Φ is computed by erfc, as torch's vectorised gelu gives NaN at +∞ (the definition:
+    +∞). ½(1 + tanh u) is computed as σ(2u), as the sum loses all digits where x < −5; torch's gelu gives 0 there."""
     if tanh:
         return x * torch.sigmoid((x + 0.044715 * x * x * x) * (2 * math.sqrt(2 / math.pi)))
     return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))
@@ -139,19 +139,19 @@ def rms_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mappi
 
 
 LEAST_SQUARE = 2.0 ** -90
-"""a mean of squares of f32 below which some of them have fewer digits than f32 has"""
+"""mean of squares below which some squares are subnormal in f32 and lose digits"""
 
 MOST_APART = 64.0
-"""standard deviations from 0 that a row's mean may be: torch's variance of f32 loses six of its bits then"""
+"""largest ratio of a row's mean to its standard deviation; beyond it torch's f32 variance loses more than six bits"""
 
 
 def _all_between(x: Any, low: float, high: float) -> bool:
-    """Return whether numbers of f32 lie in a range; not asked of a GPU, where no launch may wait for an answer."""
+    """Return whether all numbers of x are within a range; always True on a GPU, where the check would wait for the device."""
     return x.is_cuda or bool(((x > low) & (x < high)).all())
 
 
 def normalised(x: Any, weight: Any, bias: Any, eps: float) -> Any:
-    """torch's layer_norm over the last axis; in f64 where squares leave the range of f32, or a mean is far from 0."""
+    """Return layer_norm over the last axis by torch; in f64 where squares leave the range of f32, or a mean is far from 0."""
     y, mean, inverse = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
     if _all_between(inverse, 0, LEAST_SQUARE ** -0.5) and _all_between((mean * inverse).abs(), -1, MOST_APART):
         return y
@@ -167,11 +167,11 @@ def layer_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Map
 
 
 LONG_SUM = 1 << 14
-"""terms of a product that torch adds up in f32: of 2^20 equal ones it was off by a hundredth, of 2^14 by 2e-4"""
+"""most terms of a dot product that torch sums in f32; with 2^20 equal terms the result was off by 1e-2, with 2^14 by 2e-4"""
 
 
 def product(x: Any, y: Any) -> Any:
-    """x @ y; of more terms than LONG_SUM, of parts that are added up in f64."""
+    """Return x @ y. Where x is f32 with rows longer than LONG_SUM, products of pieces of that length are summed in f64."""
     inner = x.shape[-1]
     if inner <= LONG_SUM or x.dtype != torch.float32:
         return torch.matmul(x, y)
@@ -201,7 +201,7 @@ def linear(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping
 
 
 def visible_keys(n: int, s: int, mask: np.ndarray | None, attrs: Mapping[str, Any], device: Any) -> Any:
-    """bool[n, s]: which keys each query sees."""
+    """Return bool[n, s]: True where a query sees a key."""
     position = attrs["start"] + torch.arange(n, device=device)[:, None]
     key = torch.arange(s, device=device)[None, :]
     visible = torch.ones(n, s, dtype=torch.bool, device=device) if mask is None else tensor(mask).clone()
@@ -228,7 +228,7 @@ def attention(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapp
 
 
 def evenly_padded(attrs: Mapping[str, Any], axes: int | None = None) -> str | None:
-    """torch pads both ends alike."""
+    """Return None where padding is equal at both ends of each axis, else a refusal: torch pads both ends alike. axes: most axes."""
     if axes is not None and len(attrs["padding"]) > axes:
         return f"up to {axes} axes only"
     return None if all(low == high for low, high in attrs["padding"]) else "as much padding behind as before only"
@@ -248,7 +248,7 @@ def conv(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[s
 
 
 def _pooling(spec: Spec) -> str | None:
-    """torch pads by half a window at most, and reads a window of one axis with one axis before it."""
+    """Return None where torch can pool: padding of at most half a window, and one or two axes before those of the window."""
     half = any(2 * low > k for (low, _), k in zip(spec.attrs["padding"], spec.attrs["size"], strict=True))
     lead = len(spec.inputs[0].shape) - len(spec.attrs["size"])
     if half or lead not in (1, 2):
@@ -277,7 +277,7 @@ def avg_pool(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mappi
 
 @row("group_norm", wide_floats)
 def group_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Mapping[str, Any]) -> None:
-    """By layer_norm: torch's own group_norm makes a variance of a difference of squares, and is off by a tenth for small rows."""
+    """Compute group_norm by layer_norm: torch's group_norm takes a difference of squares, and is off by a tenth for small rows."""
     names, x, out = ("x", "weight", "bias"), tensor(ins[0]), tensor(outs[0])
     if not x.numel():
         return
@@ -291,7 +291,7 @@ def group_norm(outs: Sequence[np.ndarray], ins: Sequence[np.ndarray], attrs: Map
 
 
 def _interpolated(spec: Spec) -> str | None:
-    """Only the nearest element: torch's "linear" makes NaN of an infinity with a share of 0."""
+    """Return None for mode "nearest" and shapes that torch takes. Its mode "linear" gives NaN for an infinity of weight 0."""
     if spec.attrs["mode"] != "nearest":
         return "the nearest element only"
     lead = len(spec.inputs[0].shape) - len(spec.attrs["scale"])

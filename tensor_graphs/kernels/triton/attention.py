@@ -1,4 +1,4 @@
-"""attention: attention of many queries in Triton, tile by tile with a running maximum, without memory of the size of all scores
+"""attention: attention of many queries in Triton, tile by tile with a running maximum, without storing all scores
 (FlashAttention-2, Dao 2023)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tensor_graphs.kernels.triton.products import MOST, NARROW, machine
 from tensor_graphs.language import dims as d
 
 LONGEST = 256
-"""elements of a head at most: a tile of results is kept in registers"""
+"""most elements of a head, as a tile of results is kept in registers"""
 
 
 def attention_takes(spec: Spec) -> str | None:
@@ -27,9 +27,9 @@ def attention_takes(spec: Spec) -> str | None:
 
 
 def tile_for(queries: int, length: int, values: int, shared: int, near: bool = False) -> tuple[int, int, int, int]:
-    """(queries of a tile, keys that it takes at a time, warps, steps of keys that are on their way at once), for heads of these
-    padded lengths: the largest whose queries and two steps of keys and values fit into a block's shared memory; near: and one more
-    of values."""
+    """Return (queries of a tile, keys of a step, warps, steps of keys loaded ahead), for heads of padded lengths: `length` of
+    queries and keys, `values` of values. It is the largest tile whose queries and two steps of keys and values fit into shared
+    memory (near: and one more step of values)."""
     longest = max(length, values)
     tall = min(128, max(16, 1 << (queries - 1).bit_length()))
     step = 128 if longest <= 128 and tall == 128 else 64
@@ -39,12 +39,12 @@ def tile_for(queries: int, length: int, values: int, shared: int, near: bool = F
 
 
 def attention_near(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """`attention` that multiplies also what a weight loses when it is rounded."""
+    """Compute `attention`, with softmax weights in two parts: the rounded weight and its rounding error."""
     attention(outs, ins, attrs, True)
 
 
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any], near: bool = False) -> None:
-    """Weights are rounded to the dtype of values for their products. near: they are two numbers each."""
+    """Compute attention, with softmax weights rounded to the dtype of values. near: their rounding errors multiply values too."""
     from tensor_graphs.kernels.triton import programs
 
     y, (q, k, v) = outs[0], ins[:3]

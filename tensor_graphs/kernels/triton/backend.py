@@ -1,7 +1,7 @@
-"""backend: `triton`, kernels in Triton on `cuda:0`: ours, and those registered with `@tg.kernel(op, backend="triton")`.
+"""backend: the backend `triton` on `cuda:0`: built-in Triton kernels, and those registered by `@tg.kernel(op, backend="triton")`.
 
-Functions of Python take torch's tensors on our memory and launch what `@triton.jit` made, on torch's current stream, which is the
-default one then. The views, the captures and the copies are those of torchcuda."""
+A kernel is a Python function on torch tensors that view device memory. It launches functions compiled by `@triton.jit` on torch's
+current stream, which is then the default stream. Views, captures and copies are those of torchcuda."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "triton"
 DEVICE = "cuda"
 IMPORTS = ("torch", "triton")
 ON_STREAM = True
-"""functions that are registered for it only launch, on torch's current stream, so that they may be captured"""
+"""True: functions registered for this backend must only launch work on torch's current stream, so that it may be captured"""
 
 NOT_INSTALLED = "triton is not installed (it comes with torch's builds with CUDA; pip install 'tensor_graphs[triton]')"
 NO_COMPILER = "triton builds what launches its kernels with a C compiler, and there is none (install gcc or clang, or set CC)"
@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def _version() -> str:
-    """ "" where it is not installed: a folder of that name is no Triton."""
+    """Return Triton's installed version, "" if none. A mere folder named triton does not count."""
     try:
         return importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
@@ -63,7 +63,7 @@ TABLE: Mapping[str, tuple[str, Function, Accepts]] = {
     "layer_norm": ("layer_norm", rows.layer_norm, rows.rows_takes), "linear": ("linear", products.linear, products.linear_takes),
     "dot": ("dot", products.dot, products.dot_takes), "attention": ("attention", attention.attention, attention.attention_takes),
     "attention_near": ("attention", attention.attention_near, attention.attention_takes)}
-"""kernel's name behind the backend's -> op, function, what it takes"""
+"""kernel name without "triton." -> (op, function, `accepts`)"""
 
 
 def kernels() -> list[Kernel]:

@@ -1,4 +1,4 @@
-"""products: `linear` and `dot` of bf16 and f16 in Triton, summed in f32 by tensor cores. The tile is a rule of the shape."""
+"""products: `linear` and `dot` of bf16 and f16 in Triton, summed in f32 by tensor cores. A rule chooses the tile by the shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tensor_graphs.language import dims as d
 
 
 class Machine(NamedTuple):
-    """multiprocessors: blocks of one tile each that run at once.  shared: bytes of fast memory that a block may have."""
+    """The limits of a GPU. multiprocessors: blocks that run simultaneously. shared: most bytes of shared memory of a block."""
 
     multiprocessors: int = 132
     shared: int = 227 << 10
@@ -22,7 +22,7 @@ class Machine(NamedTuple):
 
 @functools.cache
 def machine(device: Any) -> Machine:
-    """The numbers of a device of torch; those of 9.0 where it is no GPU, as in Triton's interpreter."""
+    """Return the limits of a torch device; those of compute capability 9.0 for a CPU, as in Triton's interpreter."""
     if device.type != "cuda":
         return Machine()
     properties = torch.cuda.get_device_properties(device)
@@ -32,7 +32,7 @@ def machine(device: Any) -> Machine:
 NARROW = ("bf16", "f16")
 
 MOST = 1 << 30
-"""sizes of a matrix, exclusive: what is counted of them stays below 2^31"""
+"""limit of the sizes of a matrix, exclusive, so that 32-bit counters in the kernels do not overflow"""
 
 
 def dot_takes(spec: Spec) -> str | None:
@@ -51,7 +51,7 @@ def linear_takes(spec: Spec) -> str | None:
 
 
 class Tiling(NamedTuple):
-    """tall × wide results of a block, deep: elements of k that it takes at a time; parts: into which k is cut."""
+    """A tiling. tall, wide: rows and columns of results of a block. deep: elements of k in a step. parts: into which k is split."""
 
     tall: int
     wide: int
@@ -60,21 +60,21 @@ class Tiling(NamedTuple):
     parts: int = 1
 
     def stages(self, shared: int) -> int:
-        """Steps of k that are on their way at once: as many as fit next to what the compiler needs besides, up to four."""
+        """Return the number of steps of k that are loaded ahead: as many as fit into shared memory (1 KiB is left), up to four."""
         return max(1, min(4, (shared - 1024) // ((self.tall + self.wide) * self.deep * 2)))
 
 
 TILES = (Tiling(128, 256, 64, 8), Tiling(128, 128, 64, 8), Tiling(64, 128, 64, 4), Tiling(64, 64, 64, 4))
-"""for many rows, from the one that reads each operand the fewest times on"""
+"""tiles for many rows; the first one reads each operand the fewest times"""
 
 MOST_PARTS, LEAST_DEEP = 32, 256
-"""parts of k at most, and elements of k that each has at least"""
+"""most parts of k, and least elements of k in each"""
 
 
 def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int) -> Tiling:
-    """The largest tile of which three of four multiprocessors have one, else the smallest; k is cut into parts where there are
-    still fewer than half as many tiles as multiprocessors. Few rows have a tile of their height, and parts for two blocks on each
-    multiprocessor: what takes the time is to read the weight."""
+    """Return the largest tiling that gives a tile to at least three of four multiprocessors, else the smallest. k is split into
+    parts where there are at most half as many tiles as multiprocessors. For up to 32 rows a tile has their height, and k is split
+    for two blocks per multiprocessor, as reading the weight dominates."""
 
     def count(tile: Tiling) -> int:
         return batches * -(-rows // tile.tall) * -(-columns // tile.wide)
@@ -92,7 +92,7 @@ def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int
 
 
 def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
-    """y[batch, rows, columns] = x[batch, rows, k] · w[batch, columns, k]ᵀ + bias[columns]; y without gaps."""
+    """Write y[batch, rows, columns] = x[batch, rows, k] · w[batch, columns, k]ᵀ + bias[columns]; y must be contiguous."""
     from tensor_graphs.kernels.triton import programs
 
     batches, rows, columns = y.shape
@@ -121,7 +121,7 @@ def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) ->
 
 
 def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    """Multiply as numpy.matmul does: vectors are a row and a column, leading axes are repeated for each other."""
+    """Multiply as numpy.matmul does: a vector counts as a row or a column, and leading axes are broadcast."""
     y = outs[0]
     if not y.numel():
         return
@@ -141,5 +141,5 @@ def dot(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> No
 
 
 def _led(t: Any, other: Any) -> tuple[int, ...]:
-    """The leading axes of a tensor, padded with 1 to as many as the other has."""
+    """Return the leading axes of a tensor, padded in front with 1 to as many as the other tensor has."""
     return (1,) * (max(t.dim(), other.dim()) - t.dim()) + tuple(t.shape[:-2])

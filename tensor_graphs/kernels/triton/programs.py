@@ -1,9 +1,8 @@
 """programs: the functions that Triton compiles for a GPU. Only a launch imports this module: importing triton takes long, and it
 may be absent.
 
-All compute in f32 and round once, where they store. Offsets of rows, batches and heads are 64 bits wide: operands may have more
-than 2^31 elements. What is a size or a position is given with `do_not_specialize`: for other numbers of rows it is the same.
-"""
+All functions compute in f32 and round once, at the store. Offsets of rows, batches and heads have 64 bits, as operands may have
+more than 2^31 elements. Sizes and positions that vary are marked `do_not_specialize`, so that one compilation serves all values."""
 # mypy: disable-error-code="no-untyped-def"
 # Triton reads the annotations of parameters, of which it knows constexpr alone.
 
@@ -17,7 +16,7 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["count"])
 def softmax_rows(y, x, count, n, y_row, x_row, x_each, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """softmax of rows[count, n] that fit into one block each. y without gaps in its rows."""
+    """Compute the softmax of x[count, n], ROWS rows per program; a row fits into BLOCK numbers. Rows of y are contiguous."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     at = tl.arange(0, BLOCK)[None, :]
     here = (row < count) & (at < n)
@@ -28,7 +27,7 @@ def softmax_rows(y, x, count, n, y_row, x_row, x_each, ROWS: tl.constexpr, BLOCK
 
 @triton.jit
 def softmax_long(y, x, n, y_row, x_row, x_each, BLOCK: tl.constexpr):
-    """softmax of one row of any length: its largest and its sum in one pass, a second one for the results."""
+    """Compute the softmax of one row of any length. The first pass finds maximum and sum, the second writes the results."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCK)
     top = tl.full((BLOCK,), -float("inf"), tl.float32)
@@ -51,7 +50,7 @@ def softmax_long(y, x, n, y_row, x_row, x_each, BLOCK: tl.constexpr):
 
 @triton.jit
 def softmax_columns(y, x, n, inner, x_outer, x_each, x_inner, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """softmax over the middle axis of x[outer, n, inner]: each program has neighbouring columns of one outer index."""
+    """Compute the softmax over the middle axis of x[outer, n, inner]. A program takes adjacent columns of one outer index."""
     tiles = tl.cdiv(inner, COLUMNS)
     outer = (tl.program_id(0) // tiles).to(tl.int64)
     column = (tl.program_id(0) % tiles * COLUMNS + tl.arange(0, COLUMNS))[None, :]
@@ -77,7 +76,7 @@ def softmax_columns(y, x, n, inner, x_outer, x_each, x_inner, ROWS: tl.constexpr
 
 @triton.jit
 def _scaled(unit, weight, bias, at, here, offset, WEIGHT: tl.constexpr, BIAS: tl.constexpr):
-    """unit · (offset + weight) + bias, of the vectors that there are."""
+    """Return unit · (offset + weight) + bias; WEIGHT and BIAS tell which of the two vectors exist."""
     if WEIGHT:
         unit = unit * (tl.load(weight + at, mask=here, other=0.0).to(tl.float32) + offset)
     if BIAS:
@@ -88,7 +87,7 @@ def _scaled(unit, weight, bias, at, here, offset, WEIGHT: tl.constexpr, BIAS: tl
 @triton.jit(do_not_specialize=["count", "eps", "offset"])
 def norm_rows(y, x, weight, bias, count, n, y_row, x_row, x_each, eps, offset, CENTRED: tl.constexpr, WEIGHT: tl.constexpr,
               BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Rows over the root of their mean square, of what is left of them without their mean if CENTRED."""
+    """Divide rows by their root mean square (after subtracting their mean if CENTRED), then apply weight and bias."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     at = tl.arange(0, BLOCK)[None, :]
     here = (row < count) & (at < n)
@@ -103,7 +102,7 @@ def norm_rows(y, x, weight, bias, count, n, y_row, x_row, x_each, eps, offset, C
 @triton.jit(do_not_specialize=["eps", "offset"])
 def norm_long(y, x, weight, bias, n, y_row, x_row, x_each, eps, offset, CENTRED: tl.constexpr, WEIGHT: tl.constexpr,
               BIAS: tl.constexpr, BLOCK: tl.constexpr):
-    """The same of one row of any length."""
+    """Compute the same as `norm_rows`, for one row of any length."""
     row = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCK)
     mean = 0.0
@@ -134,10 +133,10 @@ def norm_long(y, x, weight, bias, n, y_row, x_row, x_each, eps, offset, CENTRED:
 def product(y, x, w, bias, rows, columns, k, batches, length, x_batch, x_row, x_k, w_batch, w_column, w_k, bias_each,
             TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr, GROUP: tl.constexpr, WHOLE: tl.constexpr,
             BIAS: tl.constexpr):
-    """y[part, batch, rows, columns], without gaps: the products of pairs of matrices, of `each` of the k in a part (program 1).
+    """Compute a tile of y[part, batch, rows, columns] (contiguous): products over `length` of the k for each part (program axis 1).
 
-    A tile has TALL × WIDE results and takes DEEP of the k at a time. Tiles are taken in groups of GROUP rows of tiles, column by
-    column, so that those that run at the same time read the same operands from the cache. WHOLE: k is a multiple of DEEP.
+    A tile has TALL × WIDE results and takes steps of DEEP along k. Tiles are ordered in groups of GROUP rows of tiles, column by
+    column within a group, so that simultaneous tiles read the same operands from the cache. WHOLE: k is a multiple of DEEP.
     """
     down, across = tl.cdiv(rows, TALL), tl.cdiv(columns, WIDE)
     batch = (tl.program_id(0) // (down * across)).to(tl.int64)
@@ -149,7 +148,7 @@ def product(y, x, w, bias, rows, columns, k, batches, length, x_batch, x_row, x_
     column = tile % (GROUP * across) // height * WIDE + tl.arange(0, WIDE)
     step = tl.arange(0, DEEP)
     first = part * length
-    # what is beyond the last row is another row, and is not stored: no mask for rows in the loop
+    # rows beyond the last wrap around and are not stored, so that the loop needs no mask for rows
     here, there = (row % rows).to(tl.int64)[:, None], (column % columns).to(tl.int64)[None, :]
     x += batch * x_batch + here * x_row + (first + step).to(tl.int64)[None, :] * x_k
     w += batch * w_batch + there * w_column + (first + step).to(tl.int64)[:, None] * w_k
@@ -171,7 +170,7 @@ def product(y, x, w, bias, rows, columns, k, batches, length, x_batch, x_row, x_
 
 @triton.jit(do_not_specialize=["count", "parts"])
 def added_parts(y, x, bias, count, columns, parts, bias_each, BIAS: tl.constexpr, BLOCK: tl.constexpr):
-    """y[count]: the sums over x[parts, count], with bias[columns]."""
+    """Write to y[count] the sums over the parts of x[parts, count], plus bias[columns] if BIAS."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for _ in range(parts):
@@ -190,9 +189,9 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
                LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr, PADDED_VALUES: tl.constexpr, KEYS: tl.constexpr,
                PACK: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, NEAR: tl.constexpr,
                MASKED: tl.constexpr):
-    """Return the state of a tile of queries after the keys from `first` to `last`: weighted values, the sum of weights, the largest
-    score. NEAR: what weights lose when they are rounded is multiplied too. MASKED: not all of these keys are seen by all queries of
-    the tile."""
+    """Return the state of a tile of queries after the keys from `first` to `last`: sum of weighted values, sum of weights, maximum
+    of scores. NEAR: the rounding errors of weights are multiplied with values too. MASKED: some queries of the tile do not see some
+    of these keys."""
     along, across, step = tl.arange(0, PADDED), tl.arange(0, PADDED_VALUES), tl.arange(0, KEYS)
     for start in range(first, last, KEYS):
         key = start + step
@@ -223,7 +222,7 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
         weights = weights * fade + tl.sum(weight, 1)
         rounded = weight.to(values.dtype)
         total = tl.dot(rounded, values, total * fade[:, None])
-        if NEAR:                                                    # what is not finite has been added, and 0 times it is nothing
+        if NEAR:                                                    # non-finite values were added before; 0 times them must be 0
             finite = tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
             total = tl.dot((weight - rounded.to(tl.float32)).to(values.dtype), finite, total)
         top = above
@@ -235,11 +234,11 @@ def attention(y, q, k, v, queries, keys, start, factor, cap, window, heads, grou
               k_head, k_each, v_row, v_head, v_each, LENGTH: tl.constexpr, PADDED: tl.constexpr, VALUES: tl.constexpr,
               PADDED_VALUES: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr, PACK: tl.constexpr, CAUSAL: tl.constexpr,
               WINDOW: tl.constexpr, CAPPED: tl.constexpr, NEAR: tl.constexpr):
-    """y[queries, heads, values]: softmax over the keys that a query sees, tile by tile with a running maximum (Dao 2023).
+    """Compute a tile of y[queries, heads, values]: attention over the visible keys with a running maximum (Dao 2023).
 
-    Scores are in units of log2. Distances of rows and heads of operands are in units of PACK elements: the compiler asks of them
-    whether they are multiples of 16, and multiples of 8 do for loads of 16 bytes. Tiles of late queries come first: those of causal
-    attention see the most keys.
+    Scores are scaled for exp2. Strides of rows and heads of operands are in units of PACK elements: the compiler only detects
+    strides that are multiples of 16, but multiples of 8 suffice for loads of 16 bytes. Tiles of late queries come first, as these
+    see the most keys in causal attention.
     """
     tile = tl.cdiv(queries, QUERIES) - 1 - tl.program_id(0) // heads
     head = tl.program_id(0) % heads

@@ -1,5 +1,5 @@
-"""rows: softmax along any axis, rms_norm and layer_norm in Triton. A row, or some short ones, is read once and kept in registers;
-what is too long for that is read again for each pass."""
+"""rows: softmax along any axis, rms_norm and layer_norm in Triton. A block reads a row, or some short ones, once and keeps them in
+registers. Rows that are too long for that are read again in each pass."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tensor_graphs.kernels.numpy.composites import operand
 FLOATS = ("f32", "bf16", "f16")
 
 LONGEST = 16384
-"""numbers of a row that a block keeps: 32 in each thread of 16 warps"""
+"""most numbers of a row that a block keeps in registers: 32 in each thread of 16 warps"""
 
 BLOCK, WARPS = 8192, 16
-"""numbers that are read at a time of a longer row, and the warps that do so"""
+"""numbers of a longer row that a block reads in one step, and its warps"""
 
 TOGETHER = 2048
-"""numbers that a block has at least, of as many short rows as that takes"""
+"""least numbers of a block: it takes several short rows to have as many"""
 
 
 def rows_takes(spec: Spec) -> str | None:
-    """Every operand is one of FLOATS; the result has the dtype of x."""
+    """Return None where all operands and outputs have dtypes of FLOATS, else the reason for a refusal."""
     if any(t.dtype.name not in FLOATS for t in (*spec.inputs, *spec.outputs)):
         return "f32, bf16 and f16 only"
     return None
 
 
 def block_of(n: int) -> tuple[int, int, int]:
-    """(rows, numbers of each, warps) of a block where rows of n numbers are kept."""
+    """Return (rows, padded row length, warps) of a block that keeps rows of n numbers in registers."""
     block = 1 << max(4, (n - 1).bit_length())
     rows = max(1, TOGETHER // block)
     return rows, block, min(WARPS, max(4, rows * block // 512))
 
 
 def _in_rows(t: Any, n: int) -> tuple[Any, int, int]:
-    """A tensor of rows, without a copy where their starts are evenly spaced; the distance of rows and of numbers in them."""
+    """Return (tensor as [rows, n], stride of rows, stride in a row), without a copy where rows are evenly spaced."""
     rows = t.reshape(-1, n)
     return rows, rows.stride(0), rows.stride(1)
 

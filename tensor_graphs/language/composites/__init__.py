@@ -1,13 +1,13 @@
 """composites: the named ops that come with the package, each defined by a graph of other ops, one file per subject.
 
-In: tensors (operands) and attributes.  Out: one node of a library composite, or the atomic op that says the same.
-May import: the language's core (node, atomic, composite, leaves, dims, dtypes, operands).  Never: anything that computes
-a value, except in `direct`, which is float64 numpy.
-Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py;
-then gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py,
-writes.py, random.py; scan.py (loops).
-Words: definition = the graph a composite stands for; direct = its float64 evaluation; LIBRARY (composite.py) = all of
-them by name.
+In: tensors (operands) and attributes.  Out: one node of a library composite, or the atomic op with the same meaning.
+May import: the language's core (node, atomic, composite, leaves, dims, dtypes, operands).  Never: anything that computes a value,
+except in `direct`, which is float64 numpy.
+Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
+gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py, writes.py,
+random.py; scan.py (loops).
+Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (composite.py) = all of them by
+name.
 
 Importing this package fills LIBRARY. Several functions have the names of Python builtins (abs, any, pow, round, …).
 """

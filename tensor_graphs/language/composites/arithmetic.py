@@ -1,8 +1,8 @@
-"""arithmetic: the operators as a person types them (+ − * / // % ** < == …), with broadcasting and Python numbers.
+"""arithmetic: the functions behind the operators (+ − * / // % ** < == …), with broadcasting and Python numbers.
 
-A function broadcasts its operands and then makes one node: an atomic op where there is one (add, mul, maximum, less,
-where, …), else a library composite on equal shapes (sub, div, min, mod, pow, …), defined here. Composites of one
-operand (neg, abs, square, rsqrt, …) are called directly.
+A function broadcasts its operands and then makes one node: an atomic op where there is one (add, mul, maximum, less, where, …),
+else a library composite on equal shapes (sub, div, min, mod, pow, …), defined here. Composites of one operand (neg, abs, square,
+rsqrt, …) are called directly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _ones(x: Node) -> Node:
 
 
 def _minus_one(x: Node) -> Node:
-    """−1 in x's dtype; for unsigned integers the largest number, which is −1 when integers wrap."""
+    """Return −1 in x's dtype; for unsigned integers the largest number, which is −1 since integers wrap."""
     return fill(int(np.iinfo(x.dtype.numpy).max) if x.dtype.kind == "uint" else -1, x.shape, x.dtype)
 
 
@@ -49,13 +49,13 @@ def _zeros(x: Node) -> Node:
 
 
 def _one(op: CompositeOp, *operands: Node, **attributes: Any) -> Node:
-    """The node of a composite with one output."""
+    """Return the node of a composite with one output."""
     result: Node = op(*operands, **attributes)
     return result
 
 
 def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
-    """The checks of a composite of two operands, in its own name and not in that of an op of its definition."""
+    """Check the operands of a composite of two operands. Errors name the composite, not an op of its definition."""
     need(name, x, *kinds)
     need(name, y, *kinds)
     atomic.same_dtype(name, x, y)
@@ -232,7 +232,7 @@ def _mod_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
 
 @of_one_output
 def _mod_gradient(node: Node, g: Node) -> dict[str, Node | None]:
-    """1 and −⌊x / y⌋, the latter from the remainder: the rounded x / y may lie beyond a whole number."""
+    """Return the gradients, 1 and −⌊x / y⌋. The latter is from the remainder: the rounded x / y may pass a whole number."""
     if node.dtype.kind != "float":
         return {}
     x, y = node.inputs
@@ -241,11 +241,12 @@ def _mod_gradient(node: Node, g: Node) -> dict[str, Node | None]:
 
 @library(name="mod", direct=_mod_direct, gradient=_mod_gradient, facts=OpFacts(leaps=True, closed=True, determined=True))
 def _mod(x: Node, y: Node) -> Node:
-    """x − ⌊x / y⌋·y, with the sign of y as in Python; integers: x mod 0 is x, since x ÷ 0 is 0.
+    """x − ⌊x / y⌋·y, with the sign of y as in Python. For integers, x mod 0 is x, since x ÷ 0 is 0.
 
-    Floats as numpy.mod: NaN of x = ±∞ and of y = 0; x mod ±∞ is x, or ±∞ where the signs differ; a remainder of 0 has y's sign.
-    Below f64 the definition is a long division in f64, exact before the result is rounded, however large the quotient. In f64 it is
-    one step of it, with an error of at most 2^-51·|x| for normal y and finite x / y; kernels and the oracle have no such error."""
+    As numpy.mod for floats: NaN for x = ±∞ and for y = 0; x mod ±∞ is x, or ±∞ where the signs differ; a remainder of 0 has y's
+    sign. Below f64 the definition is a long division in f64, exact before the result is rounded, however large the quotient. In f64
+    it is a single step, with an error of at most 2^-51·|x| for normal y and finite x / y; kernels and the oracle have no such
+    error."""
     _both("mod", x, y, "float", "int", "uint")
     if x.dtype.kind != "float":
         return _one(_sub, x, atomic.mul(_floor_div(x, y), y))
@@ -266,9 +267,9 @@ def _mod(x: Node, y: Node) -> Node:
 
 
 def _shifts(dtype: DType) -> range:
-    """Powers of 2 by which the divisor of each step of a long division in f64 is scaled, the largest first.
+    """Return the powers of 2 that scale the divisor in each step of a long division in f64, the largest first.
 
-    With p bits in a significand, a quotient of 52 − p bits times y is exact in f64, and the rest is, too. f64 itself: one step."""
+    With p bits in a significand, a quotient of 52 − p bits times y is exact in f64, as is the remainder. f64: one step."""
     if dtype is f64:
         return range(1)
     bits = 51 + int(math.log2(dtype.epsilon))
@@ -289,7 +290,7 @@ def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_t
 
 @of_one_output
 def _pow_gradient(node: Node, g: Node) -> dict[str, Node | None]:
-    """y·x^(y−1) and x^y·ln x, without the 0 · ∞ of x⁰ and 0^y."""
+    """Return the gradients y·x^(y−1) and x^y·ln x, without the 0 · ∞ that x⁰ and 0^y would give."""
     x, y = node.inputs
     zero = _zeros(x)
     to_x = atomic.where(_equals(y, zero), zero, atomic.mul(y, _pow(x, _sub(y, _ones(y)))))
@@ -302,8 +303,8 @@ def _pow_gradient(node: Node, g: Node) -> dict[str, Node | None]:
 def _pow(x: Node, y: Node) -> Node:
     """x^y. Floats: exp2(y · log2 |x|), negative where x < 0 and y is odd, NaN where x < 0 and y is no whole number.
 
-    x⁰ and 1^y are 1, of NaN too. Integers by repeated squaring over the bits of y, wrapping; where y < 0 the exact
-    value is rounded towards zero, and 0^y is 0."""
+    x⁰ and 1^y are 1, also for NaN. Integers use repeated squaring over the bits of y, and wrap; where y < 0 the exact value is
+    rounded towards zero, and 0^y is 0."""
     _both("pow", x, y, "float", "int", "uint")
     one = _ones(x)
     if x.dtype.kind == "float":
@@ -340,7 +341,7 @@ def _pow(x: Node, y: Node) -> Node:
 
 @library(name="min", facts=OpFacts(any_order=("float", "int", "uint"), mentioned=True))
 def _min(x: Node, y: Node) -> Node:
-    """The smaller one; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow."""
+    """Return the smaller of x and y; NaN wins, and −0 < +0. Floats: −max(−x, −y); integers: ~max(~x, ~y), which cannot overflow."""
     _both("min", x, y, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.max(flip(x), flip(y)))
@@ -369,12 +370,12 @@ def _bit_or(x: Node, y: Node) -> Node:
     return atomic.bit_or(x, y)
 
 
-# ---- reductions made of max and sum ----------------------------------------------------------------------------------
+# ---- reductions built from max and sum -------------------------------------------------------------------------------
 
 
 @library(name="reduce_min")
 def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """See `reduce_min`: as `min` by negation; of nothing: +inf, or the integers' maximum."""
+    """See `reduce_min`. Defined by negation, like `min`; over no elements it is +inf, or the integers' maximum."""
     need("reduce_min", x, "float", "int", "uint")
     flip = neg if x.dtype.kind == "float" else atomic.logical_not
     return flip(atomic.reduce_max(flip(x), axes))
@@ -382,7 +383,7 @@ def _reduce_min(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 @library(name="any", facts=OpFacts(mentioned=True))
 def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """See `any`; of nothing: False."""
+    """See `any`; False over no elements."""
     need("any", x, "bool")
     count = atomic.sum(atomic.cast(x, i32), axes)
     return atomic.not_equal(count, _zeros(count))
@@ -390,7 +391,7 @@ def _any(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 @library(name="all")
 def _all(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """See `all`; of nothing: True."""
+    """See `all`; True over no elements."""
     need("all", x, "bool")
     return atomic.logical_not(_any(atomic.logical_not(x), axes=axes))
 
@@ -448,7 +449,7 @@ class _Broadcasting(Protocol):
 
 
 def _broadcasting(name: str, strict: Callable[..., Any], result: str, operands: str = "") -> _Broadcasting:
-    """Return the function that applies `strict` to its operands, broadcast to one shape; the texts are parts of its docstring."""
+    """Return a function that broadcasts its operands and applies `strict`. result, operands: parts of its docstring."""
     def function(x: Operand, y: Operand) -> Node:
         return cast(Node, strict(*together(name, x, y)))
 
@@ -556,7 +557,7 @@ def right_shift(x: Operand, y: Operand) -> Node:
 
 
 def _powers_of_two(name: str, x: Node, y: Node) -> Node:
-    """2^y in x's dtype (the sign bit included), 0 for what is no place of a bit: a gather out of range reads 0."""
+    """Return 2^y in x's dtype (the sign bit included), 0 where y is no bit position: a gather out of range reads 0."""
     _both(name, x, y, "int", "uint")
     bits = x.dtype.itemsize * 8
     table = np.array([1 << i for i in range(bits)], dtype=np.uint64).astype(x.dtype.numpy)

@@ -1,4 +1,4 @@
-"""batches: attention of several sequences, as attention of one (products.py)."""
+"""batches: attention over a batch of sequences, by the attention of one sequence (products.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tensor_graphs.language.node import Node
 __all__ = ["attention"]
 
 SEQUENCES = 32
-"""up to this many sequences of a batch are one attention each, on views of what is given; of more, whose number may be a dim, the
-batch becomes heads, which copies q, k and v"""
+"""up to this many sequences of a batch, each gets its own attention node on views of q, k and v. With more sequences, or where
+their number is a dim, sequences are folded into the heads, which copies q, k and v"""
 
 
 def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,

@@ -1,6 +1,6 @@
-"""constructors: tensors from sizes alone (zeros, ones, full, arange) and the triangles of a matrix.
+"""constructors: tensors from sizes alone (zeros, ones, full, arange), and the triangles of a matrix.
 
-None is an op of its own: a full tensor is an expanded constant, arange an iota, a triangle a comparison of two iotas.
+None of these is a separate op: a full tensor is an expanded constant, arange an iota, a triangle a comparison of two iotas.
 """
 
 from __future__ import annotations

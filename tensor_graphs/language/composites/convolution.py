@@ -1,8 +1,8 @@
-"""convolution: conv1d, conv2d and conv3d, of any stride, padding, dilation and number of groups.
+"""convolution: conv1d, conv2d and conv3d, with any stride, padding, dilation and number of groups.
 
-The definition is the product of the weight with what its windows see (windows.py), so that the kernels of `dot` compute it; where
-each group has one channel (depthwise) there is nothing to multiply matrices for, and it is a sum over the offsets instead. A 1×1
-window of stride 1 is a product with x itself. "Convolution" is the cross-correlation, as in torch: no weight is turned round.
+The definition is the matrix product of the weight and the windows of x (windows.py), so that kernels of `dot` compute it. Where
+each group has one channel (depthwise), it is a sum over the offsets instead, since a matrix product would have one row. A 1×1
+window of stride 1 is a product with x itself. "Convolution" is cross-correlation, as in torch: the weight is not flipped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _product(shape: Any) -> Dim:
 
 
 def _columns(x: Node, how: Geometry, groups: int) -> Node:
-    """[n, groups, c / groups · k…, p…]: what the windows see, a row for each weight of an output."""
+    """Return [n, groups, c / groups · k…, p…], the elements of the windows: a row for each weight of an output."""
     n, c = x.shape[:2]
     seen = x
     if any(k != 1 for k in how.size) or any(s != 1 for s in how.stride) or any(map(any, how.padding)):
@@ -91,7 +91,7 @@ def _conv_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
 
 @of_one_output
 def _conv_gradient(node: Node, g: Node) -> Gradients:
-    """To x: the convolution of g, spread by the stride, with the weight turned round; to the weight: g · what its windows saw."""
+    """Return gradients. To x: the convolution of g, spread by the stride, with the flipped weight; to the weight: g · windows."""
     roles, attrs = _conv.roles(node), node.attrs
     x, weight, groups = roles["x"], roles["weight"], attrs["groups"]
     how = _geometry(weight.shape, attrs)
@@ -130,7 +130,7 @@ def _conv_gradient(node: Node, g: Node) -> Gradients:
 @library(name="conv", direct=_conv_direct, gradient=_conv_gradient, facts=OpFacts(product=True, closed=True, sought=False))
 def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: tuple[int, ...], padding: tuple[tuple[int, int], ...],
           dilation: tuple[int, ...], groups: int) -> Node:
-    """See `conv`: here each attribute has one number for each axis, and padding pairs (before, behind)."""
+    """See `conv`: in this op, each attribute has one number for each axis, and padding has pairs (before, behind)."""
     _check("conv", x, weight, bias, groups)
     how = geometry("conv", cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check("conv", x)
     n, out, places = x.shape[0], weight.shape[0], how.places(x.shape[2:])

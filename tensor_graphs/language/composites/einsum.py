@@ -1,4 +1,4 @@
-"""einsum: sums of products, named by the letters of their axes, as permutes, reshapes and dots.
+"""einsum: sums of products, whose axes are named by letters, as permutes, reshapes and dots.
 
 Operands are contracted from left to right. Source of the notation: numpy.einsum.
 """
@@ -38,7 +38,7 @@ def einsum(equation: str, *operands: Node) -> Node:
 
 
 def _parse(equation: str, operands: tuple[Node, ...]) -> tuple[list[str], str]:
-    """Letters of each operand's axes and of the result's; an ellipsis becomes letters that the equation does not use."""
+    """Return the letters of each operand's axes and of the result's; an ellipsis becomes letters that are not in the equation."""
     def refuse(why: str) -> AttributeValueError:
         return AttributeValueError(f"einsum {equation!r}: {why}", fix='letters for axes: "ij,jk->ik"')
 
@@ -84,13 +84,13 @@ def _sizes(equation: str, terms: list[str], operands: tuple[Node, ...]) -> dict[
 
 
 def _summed(x: Node, letters: str, needed: Collection[str]) -> tuple[Node, str]:
-    """x summed over the axes that nothing needs."""
+    """Return x summed over the axes whose letters are not in `needed`, and the letters that remain."""
     gone = [axis for axis, letter in enumerate(letters) if letter not in needed]
     return (arithmetic.sum(x, gone) if gone else x), "".join(letter for letter in letters if letter in needed)
 
 
 def _contract(a: Node, of_a: str, b: Node, of_b: str, needed: set[str], sizes: dict[str, Dim]) -> tuple[Node, str]:
-    """The product of a and b, summed over the axes that both have and nothing else needs."""
+    """Return the product of a and b, summed over the axes that both have and that are not needed, and its letters."""
     a, of_a = _summed(a, of_a, needed | set(of_b))
     b, of_b = _summed(b, of_b, needed | set(of_a))
     shared = [letter for letter in of_a if letter in of_b]

@@ -1,10 +1,10 @@
-"""elementary: exp, log, the trigonometric, hyperbolic and error functions, and the activations made of them.
+"""elementary: exp, log, the trigonometric, hyperbolic and error functions, and activations built from them.
 
 Each definition is chosen for accuracy, in float32 as in float64: every split constant leaves room for an exact product in both, and
 tests/language/test_elementary.py states the error of each. Operands narrower than 32 bits are computed in f32 and rounded once.
 
-ALGEBRAIC has, for the definitions that branch or round on purpose, the shortest form that is the same function of real
-numbers: what symbolic evaluation (finite fields) and pattern matching may read in place of the definition.
+ALGEBRAIC has, for definitions that branch or round on purpose, the shortest form that is the same function of real numbers.
+Symbolic evaluation (finite fields) and pattern matching may read it instead of the definition.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _LOG2E_BELOW = LOG2E * (1 - 2.0**-20)
 
 
 def wide(x: Node) -> Node:
-    """x in the dtype that definitions compute in: its own, or f32 for narrower floats."""
+    """Return x in the dtype that definitions compute in: x's dtype, or f32 for narrower floats."""
     return x if x.dtype.itemsize >= 4 else atomic.cast(x, f32)
 
 
 def polynomial(x: Node, coefficients: tuple[float, ...]) -> Node:
-    """c0 + x·(c1 + x·(c2 + …)), by Horner's rule."""
+    """Return c0 + x·(c1 + x·(c2 + …)), by Horner's rule."""
     out = x * coefficients[-1] + coefficients[-2]
     for c in reversed(coefficients[:-2]):
         out = out * x + c
@@ -50,7 +50,7 @@ def polynomial(x: Node, coefficients: tuple[float, ...]) -> Node:
 
 
 def _by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.ndarray]:
-    """`direct` of an op of one operand x by a numpy function."""
+    """Return `direct` for an op of one operand x, from a function of numpy."""
     def direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
         with np.errstate(all="ignore"):
             return np.asarray(f(roles["x"]))
@@ -59,7 +59,7 @@ def _by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.n
 
 
 def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node | None, ...]], Gradients]:
-    """`gradient` of an op of one operand: f(x, y) is dy/dx, computed in the dtype of the definition."""
+    """Return `gradient` for an op of one operand, from f(x, y) = dy/dx, computed in the dtype of the definition."""
     return of_one_output(
         lambda node, g: {"x": atomic.cast(wide(g) * f(wide(node.inputs[0]), wide(node)), node.inputs[0].dtype)})
 
@@ -219,20 +219,20 @@ _SQRT_HALF = math.sqrt(0.5)
 
 
 def gaussian(x: Node) -> Node:
-    """e^(−x²) for 0 ≤ x ≤ 28 without the error of squaring: e^(−h²)·e^(−(x − h)·(x + h)), h = ⌊64x⌋/64, h² exact."""
+    """Return e^(−x²) for 0 ≤ x ≤ 28 without the error of squaring: e^(−h²)·e^(−(x − h)·(x + h)), h = ⌊64x⌋/64, h² exact."""
     h = atomic.floor(x * 64.0) * (1.0 / 64.0)
     return cast(Node, exp(-(h * h)) * exp((h - x) * (x + h)))
 
 
 def _erfc_tail(a: Node) -> Node:
-    """erfc(a) for a ≥ 3/4 (28 stands for all beyond, where even float64 has 0)."""
+    """Return erfc(a) for a ≥ 3/4. Larger numbers than 28 are replaced by 28, where even float64 has 0."""
     a = arithmetic.minimum(a, ERFC_LAST)
     inverse = atomic.reciprocal(a + 3.0)
     return gaussian(a) * polynomial(ERFC_A - inverse * ERFC_B, ERFC_TAIL) * inverse
 
 
 def _bell(scale: float) -> Callable[[Node, Node], Node]:
-    """The slope scale · e^(−x²), 0 at ±∞."""
+    """Return a function for the slope scale · e^(−x²), which is 0 at ±∞."""
     return lambda x, y: gaussian(arithmetic.minimum(arithmetic.abs(x), ERFC_LAST)) * scale
 
 
@@ -363,4 +363,4 @@ ALGEBRAIC: dict[str, Callable[[Node], Node]] = {
     "tanh": _tanh_algebraic,
     "softplus": lambda x: log(exp(x) + 1.0),
 }
-"""Name of a composite here -> its shortest form over the reals; every other composite's definition is that already."""
+"""Name of a composite of this file -> its shortest form over the reals; all others are defined by theirs."""

@@ -22,7 +22,7 @@ ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
     "gelu": lambda x: gelu(x, approximate="none"),
     "silu": lambda x: silu(x),
 }
-"""The activations that `gated` knows, by name."""
+"""The activations that `gated` accepts, by name."""
 
 
 def _direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:

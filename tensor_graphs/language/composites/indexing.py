@@ -1,8 +1,8 @@
-"""indexing: which element, in which order — embedding, concat, stack, flip, split, one_hot, argmax, linear_argmax, topk,
+"""indexing: ops that select or order elements — embedding, concat, stack, flip, split, one_hot, argmax, linear_argmax, topk — and
 cumsum, prod.
 
-The definitions say it with comparisons against iota, so some are quadratic in the axis (topk ranks by counting,
-cumsum sums a triangle); `direct` evaluates those the usual way.
+The definitions use comparisons against iota, so some are quadratic in the axis (topk ranks by counting, cumsum sums a triangle);
+`direct` evaluates those with numpy's sort and cumsum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tensor_graphs.language.operands import broadcast_to, keep
 __all__ = ["argmax", "concat", "cumsum", "embedding", "flip", "linear_argmax", "one_hot", "prod", "split", "stack", "topk"]
 
 _LONGEST_PRODUCT = 1 << 24
-"""The halving tree of a product fills its axis up to a power of two at its largest size."""
+"""The largest size of an axis for `prod`, which pads the axis to a power of two for its halving tree."""
 
 Attributes = Mapping[str, Any]
 Gradients = dict[str, Any]
@@ -210,17 +210,17 @@ def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types
 
 
 MOST_INDEXED = 1 << 31
-"""elements of an axis along which indices are i32"""
+"""number of elements of an axis up to which indices fit i32"""
 
 
 def _counted(op: str, x: Node, axis: int) -> list[Condition]:
-    """The condition that i32 counts an axis."""
+    """Return the condition that i32 can number the elements of an axis."""
     text = f"its indices are i32, and axis {axis} has {format_dim(x.shape[axis])} elements, of which 2^31 have one"
     return at_least(MOST_INDEXED, x.shape[axis], f"{op} of {show(x)}", text)
 
 
 def _need_counted(op: str, x: Node, axis: int) -> None:
-    """Raise ShapeError where i32 counts an axis at no size."""
+    """Raise ShapeError where i32 cannot number the elements of an axis at any size."""
     if dim_ge(MOST_INDEXED, x.shape[axis]) is False:
         raise ShapeError(f"{op} of {show(x)}: its indices are i32, and axis {axis} has more than 2^31 elements",
                          fix="reshape the axis into two, and take the best of the best")
@@ -371,7 +371,7 @@ def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
 
 @library(name="prod", direct=_prod_direct, facts=OpFacts(closed=True))
 def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
-    """See `prod`: a halving tree, with ones up to a power of two, then one half times the other."""
+    """See `prod`. The definition is a halving tree: ones are padded up to a power of two, then one half multiplies the other."""
     need("prod", x, "float", "int", "uint")
     for axis in sorted(axes, reverse=True):
         size = x.shape[axis]

@@ -160,7 +160,7 @@ def logsumexp(x: Node, axis: int = -1, *, keepdims: bool = False) -> Node:
 
 
 def _mean(w: Node, axes: tuple[int, ...]) -> Node:
-    """The mean over the axes, which stay with size 1."""
+    """Return the mean over the axes, which stay with size 1."""
     count: Dim = 1
     for axis in axes:
         count = count * w.shape[axis]
@@ -208,7 +208,7 @@ def _var_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: boo
 
 
 def _stored(name: str, axis: Axes, x: Node) -> Axes:
-    """`axis` as these nodes keep it: as it was given, once it is known to be right (signatures on file have it so)."""
+    """Check `axis`, and return it unchanged but for lists, which become tuples: signatures in the database have it so."""
     several_axes(name, axis, x.rank)
     return axis if axis is None or isinstance(axis, (int, np.integer)) else tuple(int(a) for a in axis)
 
@@ -235,7 +235,7 @@ def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False
 
 
 def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
-    """The number of the last axis, after checking that every vector given has one element for each of its channels."""
+    """Return the number of the last axis, after checking that each vector has one element for each of its channels."""
     need(name, x, "float")
     if x.rank == 0:
         raise ShapeError(f"{name} of {show(x)}: a scalar has no last axis")
@@ -244,7 +244,7 @@ def _last_axis(name: str, x: Node, **vectors: Node | None) -> int:
 
 
 def _need_vectors(name: str, x: Node, size: Dim, axis: str, vectors: Mapping[str, Node | None]) -> None:
-    """Raise DTypeError, ShapeError unless every vector that is given has this size, that of an axis of x."""
+    """Raise DTypeError, ShapeError unless each vector that is not None has `size` elements. axis: x's axis of that size."""
     for role, v in vectors.items():
         if v is not None:
             need(f"{name} ({role})", v, "float")
@@ -254,7 +254,7 @@ def _need_vectors(name: str, x: Node, size: Dim, axis: str, vectors: Mapping[str
 
 
 def _require_eps(name: str, eps: float) -> None:
-    """Raises AttributeValueError for what a root cannot take: it is added to what may be 0."""
+    """Raise AttributeValueError unless eps is a finite number ≥ 0: it is added to a variance, whose root is taken."""
     if isinstance(eps, bool) or not isinstance(eps, (int, float, np.floating)) or not 0 <= eps < math.inf:
         raise AttributeValueError(f"{name}: eps is {eps!r}", fix="a finite number of 0 or more, as 1e-6")
 
@@ -362,7 +362,7 @@ def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
 
 
 def _channels(name: str, x: Node, **vectors: Node | None) -> Dim:
-    """The size of axis 1, after checking that every vector given has one element for each channel."""
+    """Return the size of axis 1, after checking that each vector has one element for each channel."""
     need(name, x, "float")
     if x.rank < 2:
         raise ShapeError(f"{name} of {show(x)}: it has no axis of channels", fix="x[n, c, …]")
@@ -371,7 +371,7 @@ def _channels(name: str, x: Node, **vectors: Node | None) -> Dim:
 
 
 def _per_channel(v: Node, like: Node) -> Node:
-    """v[c] as a factor or a summand of like[n, c, …], in its dtype."""
+    """Return v[c] broadcast to the shape of like[n, c, …], in its dtype."""
     return broadcast_to(atomic.reshape(atomic.cast(v, like.dtype), (v.shape[0], *(1,) * (like.rank - 2))), like.shape)
 
 

@@ -1,9 +1,8 @@
-"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b), scaled_linear (of narrow floats with scales), gather_linear
-(by a chosen W) and attention.
+"""products: sums of products — dot (numpy.matmul), linear (x · Wᵀ + b), scaled_linear (narrow floats with scales), gather_linear (W
+chosen by an index) and attention.
 
-Their definitions are the plain math over the atomic ops; `direct` evaluates the same in float64 by BLAS, so that the
-oracle can judge whole models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft
-cap, Gemma 2 report 2024.
+Their definitions are the plain math in atomic ops; `direct` evaluates them in float64 by BLAS, so that the oracle is fast enough
+for entire models. Sources: attention, Vaswani et al. 2017; grouped heads, Ainslie et al. 2023 (GQA); soft cap, Gemma 2 report 2024.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Gradients = dict[str, Node | None]
 
 
 def _batch_shape(a: Node, b: Node) -> tuple[Dim, ...]:
-    """The broadcast of the leading axes of two operands of rank ≥ 2."""
+    """Return the broadcast shape of the leading axes of two operands of rank ≥ 2."""
     out: list[Dim] = []
     for back in range(max(a.rank, b.rank), 2, -1):
         sizes = [x.shape[-back] for x in (a, b) if x.rank >= back and x.shape[-back] != 1]
@@ -51,13 +50,13 @@ def _batch_shape(a: Node, b: Node) -> tuple[Dim, ...]:
 
 
 def _as_matrices(a: Node, b: Node) -> tuple[Node, Node]:
-    """Vectors as matrices, the way numpy.matmul reads them: a row on the left, a column on the right."""
+    """Return vectors as matrices, as numpy.matmul does: a row on the left, a column on the right."""
     return (atomic.reshape(a, (1, *a.shape)) if a.rank == 1 else a,
             atomic.reshape(b, (*b.shape, 1)) if b.rank == 1 else b)
 
 
 def _swap(x: Node) -> Node:
-    """x with its last two axes exchanged."""
+    """Return x with its last two axes exchanged."""
     return atomic.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 
@@ -67,7 +66,7 @@ def _dot_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.nd
 
 
 def _sum_to(x: Node, shape: tuple[Dim, ...]) -> Node:
-    """x summed over the axes along which `shape` was stretched."""
+    """Return x summed over the axes that were broadcast from `shape`."""
     extra = x.rank - len(shape)
     axes = [*range(extra), *(i + extra for i, s in enumerate(shape) if s == 1 and x.shape[i + extra] != 1)]
     return atomic.reshape(atomic.sum(x, axes), shape) if axes else x
@@ -111,19 +110,19 @@ def dot(a: Node, b: Node) -> Node:
 
 
 PIECE = 1 << 21
-"""numbers of a stored weight that are widened at a time (16 MB): few enough to be written in a moment, and enough that what the
-threads of a product wait for each other does not count"""
+"""number of elements of a stored weight that are widened per piece (16 MB): few enough to be written quickly, and enough that the
+threads of a matrix product rarely wait for each other"""
 
 FEW_VECTORS = 16
-"""up to this many vectors, a product for each takes less time than the packing of the weight for all …"""
+"""up to this many vectors, one matrix-vector product for each is faster than packing the weight for a matrix product"""
 
 NEAR = 1 << 17
-"""… of this many numbers at a time (1 MB): they are read again from the cache in which they were written"""
+"""number of elements per piece for so few vectors (1 MB): the widened piece is still in the cache when it is read again"""
 
 
 def times_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """x[…, k] · weight[m, k]ᵀ in float64, of a weight that may be stored in a narrower dtype: a piece of its rows after the other,
-    as one copy of it in float64 would take longer to write than the product."""
+    """Return x[…, k] · weight[m, k]ᵀ in float64. A weight in a narrower dtype is widened one piece of its rows at a time, because
+    an entire float64 copy would take longer to write than the matrix product takes."""
     with np.errstate(all="ignore"):
         if weight.dtype == np.float64:
             return np.asarray(np.matmul(x, weight.T))
@@ -209,7 +208,7 @@ def _scaled_linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any
 
 
 def _scaled(out: Node, name: str, scale: Node, *shapes: tuple[Dim, ...]) -> Node:
-    """Times one of the scales, which has one of these shapes."""
+    """Return `out` times one of the scales, checked to have one of `shapes`."""
     if scale.dtype is not f32:
         raise DTypeError(f"scaled_linear: {name} is {show(scale)}", fix="a scale of f32")
     if not any(len(s) == scale.rank and all(map(same_dim, s, scale.shape)) for s in shapes):
@@ -346,7 +345,7 @@ def _attention_sizes(q: Node, k: Node, v: Node, mask: Node | None) -> _Sizes:
 
 
 def _visible(mask: Node | None, n: Dim, s: Dim, attrs: Mapping[str, Any]) -> Node | None:
-    """bool[n, s]: which keys a query may see; None when it sees all of them."""
+    """Return a mask bool[n, s] of the keys that each query may see; None if it sees all of them."""
     causal, window, start = attrs["causal"], attrs["window"], attrs["start"]
     visible = mask
     if causal or window:
@@ -367,7 +366,7 @@ class _Weights(NamedTuple):
 
 
 def _by_head(x: Node, heads: Dim) -> Node:
-    """[t, groups, d] -> [heads, t, d]: each head of k and v repeated for the heads of q that it serves."""
+    """[t, groups, d] -> [heads, t, d]: repeat each head of k or v for the heads of q that use it."""
     t, groups, width = x.shape
     out = atomic.permute(x, (1, 0, 2))
     if same_dim(groups, heads):
@@ -379,7 +378,7 @@ def _by_head(x: Node, heads: Dim) -> Node:
 
 
 def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _Weights:
-    """softmax over the visible keys of scale · q·k, soft-capped; q and k already in the dtype to compute in."""
+    """Return softmax over the visible keys of scale · q·k, soft-capped. q and k must have the dtype to compute in."""
     n, heads, _ = q.shape
     s = k.shape[0]
     full = (heads, n, s)
@@ -393,15 +392,15 @@ def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _
     visible = _visible(mask, n, s, attrs)
     if visible is None:
         return _Weights(softmax(scores, axis=-1), squashed)
-    # A row that sees nothing is left as it is and its weights are zeroed afterwards: −∞ in all of it would give NaN.
-    # The question is put to the mask, not to the scores, so that it stays exact wherever the scores are symbols.
+    # A row that sees no key keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN.
+    # This is decided by the mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
     some = broadcast_to(arithmetic.any(visible, 1, keepdims=True), (n, s))
     hidden = arithmetic.where(atomic.bit_and(some, atomic.logical_not(visible)), -float("inf"), scores)
     return _Weights(arithmetic.where(some, softmax(hidden, axis=-1), 0.0), squashed)
 
 
 def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    """Head by head, so that no more than one [n, s] matrix of scores is alive."""
+    """Evaluate head by head, so that only one [n, s] matrix of scores is in memory."""
     q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
     (n, heads, _), (s, groups, _) = q.shape, k.shape
     out = np.zeros((n, heads, v.shape[2]), dtype=q.dtype)
@@ -447,7 +446,7 @@ def _attention_gradient(node: Node, g: Node) -> Gradients:
     to_scores = atomic.mul(to_scores, broadcast_to(constant(node.attrs["scale"], p.dtype), to_scores.shape))
 
     def shared(x: Node) -> Node:
-        """[heads, s, d] -> [s, groups, d]: summed over the heads that share one head of k and v."""
+        """[heads, s, d] -> [s, groups, d]: sum over the heads that share one head of k and v."""
         per = exact_div(heads, groups)
         assert per is not None
         if not same_dim(heads, groups):

@@ -1,9 +1,9 @@
-"""random: counter-based random numbers. The same key gives the same numbers on every backend, and each element depends
-on its index alone, so that any part of a tensor can be made anywhere.
+"""random: counter-based random numbers. The same key gives the same numbers on every backend, and each element depends on its index
+alone, so that any part of a tensor can be generated separately.
 
-Source: Threefry-2x32, 20 rounds: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
-A key is u32[2]; element i of a tensor (in C order) is made from the counter (0, i). A key used twice gives the same
-numbers: derive a key for each purpose by encrypting another counter, `threefry2x32(key, x0, x1)`.
+Source: Threefry-2x32, 20 rounds: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. A key is
+u32[2]; element i of a tensor (in C order) is computed from the counter (0, i). A key used twice gives the same numbers: derive a
+key for each purpose by encrypting another counter, `threefry2x32(key, x0, x1)`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _check(name: str, key: Node) -> None:
 
 
 def _cipher(k0: Any, k1: Any, x0: Any, x1: Any, xor: Any, rotate: Any, number: Any) -> tuple[Any, Any]:
-    """The rounds, for whatever has +, xor(a, b), rotate(a, bits) and number(int) on words of 32 bits that wrap."""
+    """Return both 32-bit words after all rounds, for a type with + that wraps at 32 bits; xor, rotate, number: its operations."""
     schedule = (k0, k1, xor(xor(k0, k1), number(_PARITY)))
     x0, x1 = x0 + schedule[0], x1 + schedule[1]
     for block in range(_ROUNDS // 4):
@@ -76,7 +76,7 @@ def _threefry_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> 
 
 
 def _rotate(x: Node, bits: int) -> Node:
-    """x rotated left: the product wraps, the quotient is what wrapped."""
+    """Return x rotated left: the product drops the bits that leave the word, the quotient is those bits."""
     return atomic.bit_xor(x * (1 << bits), x // (1 << (32 - bits)))
 
 
@@ -99,7 +99,7 @@ def threefry2x32(key: Node, x0: Node, x1: Node) -> tuple[Node, Node]:
 
 
 def _counters(name: str, shape: Sequence[Dim]) -> Node:
-    """The number of each element in C order, u32[shape]."""
+    """Return the number of each element in C order, as u32[shape]."""
     sizes = _shape(shape)
     total: Dim = 1
     for s in sizes:
@@ -137,14 +137,14 @@ def random_bits(key: Node, *, shape: Sequence[Dim]) -> Node:
 
 
 def _precision(name: str, dtype: DType) -> int:
-    """Number of random bits of a float of that dtype in [0, 1): 24, or as many as the dtype holds exactly."""
+    """Return the number of random bits for a float of that dtype in [0, 1): 24, or as many as the dtype can represent exactly."""
     if dtype.kind != "float":
         raise DTypeError(f"{name}: the dtype is {dtype.name}", fix="a float dtype; random_bits gives integers")
     return min(24, 1 - round(math.log2(dtype.epsilon)))
 
 
 def _unit(bits: Node, count: int, dtype: DType) -> Node:
-    """The top `count` of 32 bits as a float in [0, 1)."""
+    """Return the top `count` of 32 bits as a float in [0, 1)."""
     return atomic.cast(bits // (1 << (32 - count)), dtype) * 2.0**-count
 
 

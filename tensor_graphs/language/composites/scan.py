@@ -1,12 +1,11 @@
-"""scan: a recurrence as a loop: a step that is taken once for each slice of some tensors, with what it carries from turn to turn.
+"""scan: a recurrence as a loop: a step is computed once for each slice of some tensors, and carries values to the next iteration.
 
     finals…, stacked… = scan(carries…, sliced…, others…; step, carries, slices, reverse)
 
     for t in 0 … n − 1 (reverse: n − 1 … 0):  (carries…, ys…) = step(carries…, sliced[t]…, others…);  stacked[t] = ys
 
-An op of its own and no composite of others: how often the step is taken may be a dim, and no graph without loops says that. So it
-is opaque: nothing replaces it by a definition, and evaluations of values or errors take the iterations one by one (decision
-0048).
+It is not a composite of other ops: the number of iterations may be a dim, which no graph without loops can express. So it is
+opaque: nothing replaces it by a definition, and evaluations of values or errors compute the iterations one by one (decision 0048).
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from tensor_graphs.language.subgraph import Body, Turns, slice_type
 __all__ = ["scan"]
 
 MOST_UNROLLED = 64
-"""turns that `define` writes out"""
+"""largest number of iterations that `define` unrolls"""
 
 AT_ONCE = 8
-"""values that are stacked by one concat"""
+"""number of values that one concat stacks"""
 
 
 def length(inputs: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
-    """Number of iterations."""
+    """Return the number of iterations."""
     size: Dim = Turns(inputs, attrs).sliced[0].shape[0]
     return size
 
 
 class ScanOp(CompositeOp):
-    """The op. `define` writes the turns out where they are few and their number is known; that is a graph of the same meaning, and
-    not what kernels are held to."""
+    """The op of a scan. `define` unrolls a small, fixed number of iterations into a graph that means the same; kernels are not
+    verified against that graph."""
 
     loop = True
 
@@ -51,8 +50,8 @@ class ScanOp(CompositeOp):
         self._one_turn: dict[tuple[Any, ...], Definition] = {}
 
     def infer(self, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[TensorType, ...]:
-        """Raises AttributeValueError (no step, counts that there are no operands for), ShapeError (slices of several lengths, a
-        step of other types)."""
+        """Return the types of the outputs. Raises AttributeValueError (no step, more carries or slices than operands), ShapeError
+        (slices of several lengths, a step with other types)."""
         types = [i.type for i in inputs]
         step, carries, slices = attrs["step"], attrs["carries"], attrs["slices"]
         if not isinstance(step, Body):
@@ -90,7 +89,7 @@ class ScanOp(CompositeOp):
         return ""
 
     def define(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """All turns in a row. Raises LanguageError where their number is a dim, or more than MOST_UNROLLED."""
+        """Return all iterations unrolled. Raises LanguageError if their number is a dim, or more than MOST_UNROLLED."""
         count = length(types, attrs)
         if not isinstance(count, int) or count > MOST_UNROLLED:
             raise LanguageError(f"a {self.name} of {d.format_dim(count)} turns is not written out",
@@ -98,7 +97,7 @@ class ScanOp(CompositeOp):
         return self.in_turns(types, attrs, attrs["step"].definition)
 
     def in_turns(self, types: Sequence[TensorType], attrs: Mapping[str, Any], step: Definition) -> Definition:
-        """All turns in a row, their number being known, each in these words for the step."""
+        """Return all iterations unrolled, for a fixed number of them, with `step` instead of the scan's step."""
         arguments = tuple(leaves.argument(i, t) for i, t in enumerate(types))
         turns, count = Turns(arguments, attrs), length(types, attrs)
         assert isinstance(count, int)
@@ -112,11 +111,11 @@ class ScanOp(CompositeOp):
         return Definition(arguments, outputs, definition_digest(outputs))
 
     def turns(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Dim:
-        """The length."""
+        """Return the number of iterations."""
         return length(types, attrs)
 
     def made_of(self, types: Sequence[TensorType], attrs: Mapping[str, Any]) -> Definition:
-        """One turn, on the first slice, and its values spread over the length: not what the scan means. Made once."""
+        """Return one iteration, on the first slice, its values repeated over the length; not the scan's meaning. Built once."""
         key = (tuple(types), tuple((k, encode_attribute(v)) for k, v in sorted(attrs.items())))
         definition = self._one_turn.get(key)
         if definition is None:
@@ -141,7 +140,7 @@ def _slice(x: Node, t: int) -> Node:
 
 
 def _stacked(rows: Sequence[Node], one: Node) -> Node:
-    """Values of the type of one, stacked: some at a time, as kernels take few operands."""
+    """Return `rows`, values of the type of `one`, stacked: AT_ONCE at a time, since kernels take few operands."""
     stacked: list[Node] = [atomic.reshape(row, (1, *row.shape)) for row in rows] or [atomic.fill(0, (0, *one.shape), one.dtype)]
     while len(stacked) > 1:
         stacked = [concat(*stacked[i:i + AT_ONCE]) if i + 1 < len(stacked) else stacked[i] for i in range(0, len(stacked), AT_ONCE)]
@@ -149,16 +148,16 @@ def _stacked(rows: Sequence[Node], one: Node) -> Node:
 
 
 def _operands(*operands: Node, step: Body, carries: int, slices: int, reverse: bool = False) -> Node:
-    """A step taken once for each slice of some tensors, along their first axis, with values that it carries from turn to turn.
+    """A step computed once for each slice of some tensors, along their first axis, with values that it carries between iterations.
 
-    operands: the carries before the first turn, the tensors that are sliced, and what else the step reads, the same in
-    each turn; the first two as many as `carries` and `slices` say. step(carries…, slices…, others…) gives the carries after the
-    turn, each of the shape and dtype that it had before, and any number of further values. Outputs: the carries after the last
-    turn, and the further values of all turns, stacked along a new first axis in the order of the slices. reverse: from the last
-    slice to the first. Of no slices the carries are what they were.
+    operands: first the carries before the first iteration (`carries` of them), then the tensors that are sliced (`slices` of them),
+    then other tensors that the step reads, the same in each iteration. step(carries…, slices…, others…) returns the carries after
+    the iteration, with unchanged shapes and dtypes, and any number of further values. Outputs: the carries after the last
+    iteration, and the further values of all iterations, stacked along a new first axis in the order of the slices. reverse: start
+    at the last slice. With no slices, the carries are returned unchanged.
 
-    Any dtypes. Written in Python as tg.scan(step, init, xs), with a function. An op of its own: there is no graph of other ops that
-    takes as many turns as a dim says, so it has no definition, and its kernels are loops. Raises AttributeValueError, ShapeError.
+    Any dtypes. In Python it is written as tg.scan(step, init, xs), with a function. It is not defined by other ops, since no graph
+    of them has a dim as its number of iterations; its kernels are loops. Raises AttributeValueError, ShapeError.
     """
     raise LanguageError("a scan is no composite of other ops")
 
@@ -218,7 +217,7 @@ def scan(step: Callable[[Any, Any], Any], init: Tensors, xs: Node | Sequence[Nod
 
 
 def _moved(x: Node, old: int, new: int) -> Node:
-    """x with one axis elsewhere."""
+    """Return x with axis `old` moved to position `new`."""
     if old == new:
         return x
     order = [i for i in range(x.rank) if i != old]

@@ -1,4 +1,4 @@
-"""scan_gradient: the gradient of a scan is a scan the other way round."""
+"""scan_gradient: the gradient of a scan, which is a scan over the slices in the opposite order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tensor_graphs.language.subgraph import Body, Turns
 
 
 def gradient(node: Node, grads: tuple[Node | None, ...]) -> dict[str, Any]:
-    """Return the gradient as a scan in the other order, over the carries at the start of each iteration, further values of a first
-    scan. It carries the gradient of the carry, and the sums so far of the gradients of what all iterations read."""
+    """Return the gradient as a scan in the opposite order. Its slices include the carries at the start of each iteration, which a
+    first scan returns as ys. It carries the gradient of the carry, and the gradients of what all iterations read, summed so far."""
     turns = Turns(node.inputs, node.attrs)
     body, count = turns.step, len(turns.carries)
     begun = Body(body.arguments, (*body.outputs[:count], *body.arguments[:count]))

@@ -1,4 +1,4 @@
-"""upsampling: the last axes of a tensor made longer by whole factors: each element repeated, or lines drawn between neighbours."""
+"""upsampling: lengthens the last axes of a tensor by whole factors: elements are repeated, or interpolated linearly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = ("nearest", "linear")
 
 
 def on_lines(x: np.ndarray, axis: int, by: int) -> np.ndarray:
-    """An axis of floats longer by a factor, as mode "linear" says; in x's dtype."""
+    """Return x with one axis longer by the factor `by`, interpolated as mode "linear" defines; in x's dtype."""
     if x.shape[axis] == 0:
         return x
     at = np.maximum((np.arange(by * x.shape[axis]) + 0.5) / by - 0.5, 0)

@@ -1,8 +1,8 @@
-"""windows: what a window sees as it moves over the last axes of a tensor, and pooling: the largest or the mean of it.
+"""windows: the elements in a window that moves over the last axes of a tensor, and pooling: the maximum or the mean of each window.
 
-`windows` copies each element once for every window that it lies in: convolution (convolution.py) is a product with it, pooling
-a reduction of it. Its definition is a pad and one gather for each axis, whose index, stride · place + dilation · offset, is an
-address. Axes are laid out as [lead…, offset in the window…, place of the window…], so that neighbours in memory stay neighbours.
+`windows` copies each element once for every window that contains it. Convolution (convolution.py) is a matrix product with the
+result, pooling a reduction of it. The definition is a pad and one gather for each axis, whose index is stride · position + dilation
+· offset. Axes are [lead…, offset in the window…, position of the window…], so that neighbours in memory stay neighbours.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Attributes = Mapping[str, Any]
 Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
 PerAxis = int | Sequence[int]
-"""One number for all axes, or one for each"""
+"""One number for all axes, or one for each axis"""
 Padding = int | Sequence[int | tuple[int, int]]
-"""One number for all axes, or for each one number, or what is put before and behind"""
+"""Padding: one number for all axes, or for each axis one number or a pair (before, behind)"""
 
 
 class Geometry(NamedTuple):
-    """Placement of windows over some axes: a number for each of them; padding before and behind."""
+    """Geometry of windows over some axes: each field has a value per axis, for padding (before, behind)."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -44,12 +44,12 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...]
 
     def places(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-        """Number of places of a window along each axis of these sizes."""
+        """Return the number of window positions along each axis of `shape`."""
         return tuple((s + low + high - step * (k - 1) - 1) // by + 1 for s, k, by, (low, high), step
                      in zip(shape, self.size, self.stride, self.padding, self.dilation, strict=True))
 
     def check(self, op: str, x: Node) -> Geometry:
-        """Itself. Raises ShapeError where the windows are longer than the padded axis, whatever the sizes."""
+        """Return the geometry itself. Raises ShapeError where windows are longer than the padded axis at every size."""
         first = x.rank - len(self.size)
         for axis, (k, (low, high), step) in enumerate(zip(self.size, self.padding, self.dilation, strict=True), first):
             length, covers = x.shape[axis] + low + high, step * (k - 1) + 1
@@ -71,7 +71,7 @@ def _ints(op: str, name: str, value: Any, count: int, least: int) -> tuple[int, 
 
 
 def geometry(op: str, size: Sequence[int], stride: PerAxis, padding: Padding, dilation: PerAxis) -> Geometry:
-    """The numbers for each axis. Raises AttributeValueError for what is no such number."""
+    """Return a Geometry with values for each axis. Raises AttributeValueError for invalid values."""
     count = len(size)
     pairs = (padding,) * count if not isinstance(padding, (tuple, list)) else tuple(padding)
     if len(pairs) != count:
@@ -83,7 +83,7 @@ def geometry(op: str, size: Sequence[int], stride: PerAxis, padding: Padding, di
 
 
 def padded(x: np.ndarray, padding: Sequence[tuple[int, int]], value: Any) -> np.ndarray:
-    """x with `value` around its last axes; itself where nothing is put there."""
+    """Return x with `value` padded around its last axes; x itself if the padding is 0."""
     if not any(map(any, padding)):
         return x
     before = x.ndim - len(padding)
@@ -95,7 +95,7 @@ def padded(x: np.ndarray, padding: Sequence[tuple[int, int]], value: Any) -> np.
 
 
 def strided(x: np.ndarray, g: Geometry) -> np.ndarray:
-    """[lead…, k…, p…] of a padded x, as a view that is only read; of its bits, as as_strided knows not every dtype of ml_dtypes."""
+    """Return [lead…, k…, p…] of a padded x as a read-only view; as_strided works on its bits, as it rejects some ml_dtypes."""
     before = x.ndim - len(g.size)
     places = Geometry(g.size, g.stride, ((0, 0),) * len(g.size), g.dilation).places(x.shape[before:])
     steps = x.strides[before:]
@@ -118,7 +118,7 @@ def _windows_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarr
 
 
 def spread(x: Node, axis: int, by: int) -> Node:
-    """x with by − 1 zeros behind each element along an axis."""
+    """Return x with by − 1 zeros inserted behind each element along an axis."""
     if by == 1:
         return x
     apart = atomic.reshape(x, (*x.shape[:axis + 1], 1, *x.shape[axis + 1:]))
@@ -129,7 +129,7 @@ def spread(x: Node, axis: int, by: int) -> Node:
 
 @of_one_output
 def _windows_gradient(node: Node, g: Node) -> Gradients:
-    """Each element gets the sum over the windows that it lies in: one padded copy for each offset, axis by axis."""
+    """Return the gradient: the sum over the windows that contain an element, as one padded copy per offset, axis by axis."""
     x, how, g = node.inputs[0], of_attributes(node.attrs), wide(g) if node.dtype.is_float else g
     count = len(how.size)
     offset = x.rank - count                                         # [lead…, k_i…, done…, p_i…]: one k less each time, and p_i done
@@ -189,7 +189,7 @@ def windows(x: Node, size: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0
 
 
 def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padding: Padding, dilation: PerAxis) -> dict[str, Any]:
-    """The attributes of a pooling over the last `axes` axes. Raises AttributeValueError, ShapeError."""
+    """Return the attributes of a pooling over the last `axes` axes. Raises AttributeValueError, ShapeError."""
     if x.rank < axes:
         raise ShapeError(f"{op} of {show(x)}: {axes} axes are pooled", fix=f"x[…, {', '.join('hwd'[:axes])}]")
     sizes = _ints(op, "the size of a window", size, axes, 1)
@@ -201,7 +201,7 @@ def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padd
 
 
 def lowest(dtype: Any) -> int | float:
-    """Least value of a dtype: −∞, or the least number where there is no infinity."""
+    """Return the least value of a dtype: −∞, or the least number where the dtype has no infinity."""
     return -float("inf") if dtype.has_infinity else dtype.min
 
 

@@ -1,6 +1,6 @@
-"""writes: a tensor with some of its slices overwritten, which is how a state (a KV cache) grows.
+"""writes: a tensor with some of its slices overwritten, which is how a state (a KV cache) is updated.
 
-All of it is `scatter(mode="set")`: rows out of range are dropped, and whether memory is written in place is the planner's decision.
+All of these are `scatter(mode="set")`: rows out of range are dropped, and the planner decides whether memory is written in place.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["write_at", "write_at_index", "write_rows"]
 
 
 def _row_numbers(count: Dim, start: Dim) -> Node:
-    """start, start + 1, …, start + count − 1 as i32[count]."""
+    """Return start, start + 1, …, start + count − 1 as i32[count]."""
     return atomic.add(atomic.iota((count,), 0, i32), dim_fill(start, (count,)))
 
 

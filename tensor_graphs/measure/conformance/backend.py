@@ -1,7 +1,7 @@
-"""backend: judges what a backend computes rightly, op by op and dtype by dtype: every kernel that claims a case.
+"""backend: tests which ops a backend computes correctly at which dtypes, by judging every kernel that accepts an instance.
 
-`judge.examine` runs on the instances of cases.py: in a worker process, at sizes from 0 up, in place, on strided operands, with NaN
-and infinities. Nothing is stored. A cell of the table has one of the statuses of `Kind`, and a reason."""
+`judge.examine` runs each kernel on the instances of cases.py: in a worker process, at sizes from 0 up, in place, on strided
+operands, with NaN and infinities. Nothing is stored. A cell of the table has one of the statuses of `Kind`, and a reason."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from tensor_graphs.records.logs import reason_of
 log = logging.getLogger(__name__)
 
 Kind = Literal["pass", "fail", "not claimed", "no kernel", "view", "undefined"]
-"""pass, fail: every instance that a kernel accepts is right, or one is not. not claimed: the kernels accept none. no kernel: the
-backend has none (a composite then runs through its definition, an atomic op on another backend). view: a plan turns the op into
-strides, so no kernel runs. undefined: the op itself takes no such dtype."""
+"""status of a cell. pass, fail: all instances that a kernel accepts are right, or one is wrong. not claimed: the kernels accept
+none. no kernel: the backend has none (a composite then runs by its definition, an atomic op on another backend). view: a plan
+implements the op by strides, so no kernel runs. undefined: the op does not take this dtype."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 TYPICAL, TIMED = (12, 29, 7), (256, 1024, 64)
-"""sizes of an instance's dims at which it is compared, besides the judge's, and at which the largest of a cell is timed"""
+"""sizes of an instance's dims at which it is compared (besides the judge's), and at which a cell's largest instance is timed"""
 
 TIME_BUDGET = 0.05
-"""seconds of samples per cell"""
+"""seconds of timed runs per cell"""
 
 Step = Callable[[int, int, str], None]
-"""(cells done, cells in all, next one)"""
+"""called with (number of cells done, number of all cells, next cell)"""
 
 
 class ConformanceError(TensorGraphsError):
-    """Table that cannot be made: the backend is not here, or an op is unknown."""
+    """Table that cannot be computed: the backend is not available, or an op is unknown."""
 
 
 @dataclass(frozen=True)
 class TableCell:
-    """One op at one dtype. instances: how many the case makes; claimed: how many a kernel accepts. error: the largest of these
-    (max_relative_error), None where nothing ran. seconds: median cold time of `timed`, a signature with its sizes."""
+    """Result for one op at one dtype. instances: number of the case's instances; claimed: of those that a kernel accepts. error:
+    their largest max_relative_error, None where nothing ran. seconds: median cold time of `timed`, an op with operand types."""
 
     op: str
     dtype: str
@@ -64,7 +64,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Conformance:
-    """Cells of one backend, ops in the order of their tables, dtypes likewise."""
+    """Cells of one backend; ops in the order of `cases.ops`, dtypes in the order of DTYPES."""
 
     backend: str
     cells: tuple[TableCell, ...]
@@ -78,7 +78,7 @@ class Conformance:
 
 
 def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
-    """Return (op, dtype) of every cell, or of those of some ops. Raises ConformanceError for a name of no op."""
+    """Return (op, dtype) of every cell, or of the cells of the given ops. Raises ConformanceError for an unknown op."""
     names = ops()
     for name in only or ():
         if name not in names:
@@ -90,7 +90,7 @@ def keys(only: Sequence[str] | None = None) -> list[tuple[str, str]]:
 
 def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]] | None = None, timed: bool = False,
                   on_step: Step | None = None) -> Conformance:
-    """Judge a backend's kernels at these cells (all by default). Raises ConformanceError (not available here), KernelError."""
+    """Judge a backend's kernels at these cells (default: all). Raises ConformanceError (backend not available), KernelError."""
     kernels = kernels_of(backend)
     wanted = list(keys() if cells is None else cells)
     step, judged = on_step or (lambda done, total, what: None), []
@@ -102,7 +102,7 @@ def judge_backend(backend: str, judge: Judge, *, cells: Iterable[tuple[str, str]
 
 
 def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
-    """Return op -> the backend's kernels. Raises ConformanceError when the backend is not available here."""
+    """Return op -> the backend's kernels. Raises ConformanceError when the backend is not available on this machine."""
     reason = why_missing(backend)
     if reason is not None:
         raise ConformanceError(f"the backend {backend!r} is not available here: {reason}\n"
@@ -111,7 +111,7 @@ def kernels_of(backend: str) -> Mapping[str, Sequence[Kernel]]:
 
 
 def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, timed: bool = False) -> TableCell:
-    """Judge one cell, from the kernels that compute this op. Raises JudgeError where the judge's own code fails."""
+    """Judge one cell with the kernels that compute its op. Raises JudgeError where the judge's own code fails."""
     try:
         nodes = instances(op, DTYPES[dtype])
     except DTypeError as e:
@@ -145,8 +145,8 @@ def judge_cell(kernels: Sequence[Kernel], op: str, dtype: str, judge: Judge, *, 
 
 
 def _claims(kernels: Sequence[Kernel], signatures: Sequence[Signature]) -> tuple[list[tuple[Kernel, Signature]], list[str]]:
-    """Return (kernel, signature) of accepted pairs, signature by signature (the judge keeps one oracle at a time); and the reasons
-    of signatures that no kernel takes. What a faulty `accepts` raises is its reason."""
+    """Return the (kernel, signature) pairs that the kernel accepts, ordered by signature (the judge caches few oracles), and the
+    reasons for refusal of signatures that no kernel accepts. An exception in a kernel's `accepts` counts as its reason."""
     claims, refusals = [], []
     for signature in signatures:
         reasons = [(k, _accepts(k, signature.spec)) for k in kernels]

@@ -1,9 +1,9 @@
-"""cases: instances of every op: shapes, attributes, dtypes of the other operands.
+"""cases: generates instances of every op: shapes, attributes, and dtypes of the other operands.
 
-A case is a function of a `CaseDraw` that returns one application of the op. It makes plain inputs whose first sizes are dims (the
-judge then compares at 0, at 1, at odd sizes and at large ones) and rotates the choices, so that as many variants as a choice has
-values show each of them; the tests have a draw of their own, with random sizes, values and views. An op without a row here is
-applied to operands of one shape with its attributes left out: right for elementwise ops, an error otherwise."""
+A case is a function of a `CaseDraw` that returns one application of the op. It creates plain inputs whose first sizes are dims (the
+judge then compares at 0, at 1, at odd sizes and at large ones). It rotates the choices, so that as many variants as a choice has
+values cover them all. The tests have another draw, with random sizes, values and views. An op without a row in CASES is applied to
+operands of one shape without attributes, which is right for elementwise ops and an error otherwise."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ LARGEST = 1024
 """upper bound of a dim in a case"""
 
 SIZES = (3, 2, 5, 1)
-"""sizes of the axes behind the dims"""
+"""sizes of the axes after those that are dims"""
 
 VARIANTS = 4
-"""instances of an op at a dtype; those in MORE have as many as their longest choice"""
+"""number of instances of an op at a dtype; ops in MORE have as many as their longest choice"""
 
 
 class CaseError(TensorGraphsError):
-    """Op of which no instance can be made from the table of cases."""
+    """Op of which the table of cases can build no instance."""
 
 
 class CaseDraw:
-    """One instance under construction. dtype: the one that the table's column stands for (see `STANDS_FOR`)."""
+    """State of one instance while it is built. dtype: that of the table's column, applied where `STANDS_FOR` tells."""
 
     def __init__(self, variant: int, dtype: DType) -> None:
         self.variant, self.dtype = variant, dtype
@@ -47,13 +47,13 @@ class CaseDraw:
         self._dims: list[Dim] = []
 
     def pick(self, *choices: Any) -> Any:
-        """Return one of the choices; as many variants as there are choices see each of them once."""
+        """Return one of the choices; each is returned once over as many variants as there are choices."""
         self._picks += 1
         order = np.random.default_rng(1000 * self._picks + len(choices)).permutation(len(choices))
         return choices[int(order[self.variant % len(choices)])]
 
     def size(self, least: int = 0) -> Dim:
-        """Return a size ≥ least: a new dim for as long as there are fewer than `dims`, then a number."""
+        """Return a size ≥ least: a new dim while there are fewer than `dims` dims, then a number."""
         if len(self._dims) < self.dims:
             self._dims.append(d.dim(f"n{len(self._dims)}", least, LARGEST))
             return self._dims[-1]
@@ -64,12 +64,12 @@ class CaseDraw:
 
     def tensor(self, shape: tuple[Dim, ...], dtype: DType | None = None, *, positive: bool = False, low: int | None = None,
                high: int | None = None, distinct: bool = False, plain: bool = False) -> Node:
-        """Return an operand. The arguments about its values are for the tests' own `CaseDraw`: here points/inputs.py makes them."""
+        """Return a new input. Arguments about its values are only for the tests' `CaseDraw`; the judge draws its own values."""
         self._inputs += 1
         return leaves.input(f"x{self._inputs - 1}", shape, dtype or self.dtype)
 
     def index(self, shape: tuple[Dim, ...], size: Dim, distinct: bool = False) -> Node:
-        """Return integers of any width that index `size` elements, one too low or too high among them."""
+        """Return an input of indices into `size` elements, of any integer width; the range exceeds the valid one by one."""
         other = self.pick("i8", "i16", "u8", "u32", "u64")
         dtype = DTYPES[self.pick("i32", "i64", "i32", other)]
         high = min(int(size) + 1, 127) if d.is_static(size) else 127
@@ -80,7 +80,7 @@ Case = Callable[[CaseDraw], Node]
 
 
 def applied(node: Node) -> Node:
-    """Return the application of the op itself, behind the item of an op with several outputs."""
+    """Return the application of the op itself, without the item node that selects one of several outputs."""
     return node.inputs[0] if node.op is ITEM else node
 
 
@@ -89,13 +89,13 @@ def apply_atomic(name: str, xs: list[Node], **attrs: Any) -> Node:
 
 
 def compose(name: str, *xs: Node | None, **attrs: Any) -> Node:
-    """Return a library composite applied; of several outputs, the first."""
+    """Return the application of a library composite; its first output if it has several."""
     result = LIBRARY[name](*xs, **attrs)
     return result[0] if isinstance(result, tuple) else result
 
 
 def alike(op: Op, **how: Any) -> Case:
-    """Return a case of operands of one shape, every attribute left out; two operands are the same node in one instance of six."""
+    """Return a case of operands of one shape without attributes; two operands are the same node in one instance of six."""
 
     def build(draw: CaseDraw) -> Node:
         shape = draw.shape()
@@ -175,7 +175,7 @@ def slice_(draw: CaseDraw) -> Node:
 
 
 def along_axis(name: str, least: int = 0, keepdims: bool = False) -> Case:
-    """Return a case of one axis of one operand, counted from either end."""
+    """Return a case with one operand and one axis, counted from either end."""
 
     def build(draw: CaseDraw) -> Node:
         shape = draw.shape(1, 3, least=least)
@@ -196,7 +196,7 @@ def mean(name: str) -> Case:
 
 
 def weights(draw: CaseDraw, *choices: tuple[DType | None, ...], shapes: tuple[tuple[Dim, ...], ...]) -> list[Node | None]:
-    """Return optional operands whose dtypes are chosen together: those of the model, of a half-width one, mixed."""
+    """Return optional operands whose dtypes are chosen together: the instance's, a narrower one, or mixed; None where absent."""
     return [None if dtype is None else draw.tensor(shape, dtype) for dtype, shape in zip(draw.pick(*choices), shapes, strict=True)]
 
 
@@ -304,7 +304,7 @@ def attention(draw: CaseDraw) -> Node:
 
 
 def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
-    """Return the size of windows over two axes, of 4 elements at least, and their layout."""
+    """Return the sizes of windows over two axes and their layout (stride, padding, dilation), for axes of at least 4 elements."""
     size, stride, before, behind, dilation = draw.pick(
         ((3, 3), (1, 1), (1, 1), (1, 1), (1, 1)), ((2, 2), (2, 2), (0, 0), (0, 0), (1, 1)),
         ((1, 1), (1, 1), (0, 0), (0, 0), (1, 1)), ((2, 3), (2, 1), (0, 1), (1, 0), (1, 2)))
@@ -312,7 +312,7 @@ def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
 
 
 def sliding(name: str) -> Case:
-    """Return a case of windows, or of a pooling."""
+    """Return a case of the op `windows` or of a pooling."""
     def build(draw: CaseDraw) -> Node:
         size, how = _sliding(draw)
         if name == "windows":
@@ -369,7 +369,7 @@ def write_at_index(draw: CaseDraw) -> Node:
 
 
 def scan(draw: CaseDraw) -> Node:
-    """Return recurrences that neither grow nor shrink much: with a gate, with weights, of two carries that change places."""
+    """Return recurrences whose values neither grow nor shrink much: with a gate, with weights, or with two carries that swap."""
     length, width = draw.size(), draw.size()
     x, h, reverse = draw.tensor((length, width)), draw.tensor((width,)), draw.pick(False, True, False, True)
     if draw.dtype.kind != "float":
@@ -395,7 +395,7 @@ def scan(draw: CaseDraw) -> Node:
 
 
 def first_of(results: Any) -> Node:
-    """Return the first node of what a function returned, in tuples or not."""
+    """Return the first node of a function's result, which may be nested tuples."""
     while isinstance(results, tuple):
         results = results[0]
     node: Node = results
@@ -433,32 +433,32 @@ CASES: dict[str, Case] = {
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
     "normal": lambda draw: compose("normal", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
 }
-"""ops whose operands are not all alike, or that have attributes"""
+"""op -> its case; ops that are not in it take operands of one shape and no attributes"""
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
         "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10}
-"""ops with more instances than VARIANTS"""
+"""op -> number of its instances, where it is larger than VARIANTS"""
 
 STANDS_FOR = {
     "iota": "the output", "one_hot": "the output", "uniform": "the output", "normal": "the output",
     "rope_table": "the output (integers: the positions)", "where": "the values", "embedding": "the table",
     "threefry2x32": "all words", "random_bits": "the key",
 }
-"""op -> where a column's dtype applies; elsewhere it is the first operand's"""
+"""op -> operand or output that has the dtype of the table's column; for other ops it is the first operand"""
 
 
 def ops() -> tuple[str, ...]:
-    """Return the rows of the table: every atomic op as in the op table, then every library composite by name."""
+    """Return the rows of the table: every atomic op in the order of the op table, then every library composite by name."""
     return (*ATOMIC, *sorted(LIBRARY))
 
 
 def case(name: str) -> Case:
-    """Return the case of an op: its row in CASES, else operands of one shape. Raises KeyError for a name of no op."""
+    """Return the case of an op: its entry in CASES, else operands of one shape. Raises KeyError for an unknown op."""
     return CASES.get(name) or alike(op_named(name))
 
 
 def instance(name: str, draw: CaseDraw) -> Node:
-    """Return one application of an op. Raises DTypeError for a dtype it does not take, CaseError for another op."""
+    """Return one application of an op. Raises DTypeError for a dtype it does not take, CaseError if the case builds another op."""
     try:
         node = applied(case(name)(draw))
     except DTypeError:
@@ -475,7 +475,7 @@ def instance(name: str, draw: CaseDraw) -> Node:
 
 
 def instances(name: str, dtype: DType) -> list[Node]:
-    """Return the variants of an op at a dtype, each once. Raises DTypeError when the op takes no such dtype."""
+    """Return the distinct variants of an op at a dtype. Raises DTypeError when the op does not take the dtype."""
     nodes: dict[str, Node] = {}
     for variant in range(MORE.get(name, VARIANTS)):
         node = instance(name, CaseDraw(variant, dtype))

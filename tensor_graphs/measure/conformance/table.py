@@ -1,4 +1,4 @@
-"""table: writes the table of a backend as JSON and Markdown. Errors have one digit, so that two machines write the same."""
+"""table: writes the table of a backend as JSON and Markdown. Errors have one digit, so that two machines write equal tables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MARKS = {"fail": "**FAIL**", "no kernel": "none", "view": "view", "undefined": "
 
 
 def rounded(error: float) -> float | str:
-    """Return one digit; infinite errors as text, which JSON can hold."""
+    """Return the error rounded to one digit; an infinite error as a string, as JSON has no infinity."""
     return float(f"{error:.0e}") if abs(error) < float("inf") else str(error)
 
 
 def document(table: Conformance) -> dict[str, Any]:
-    """Return {"format", "verifier", "backend", "counts", "cells": {op: {dtype: cell}}}."""
+    """Return the table as {"format", "verifier", "backend", "counts", "cells": {op: {dtype: cell}}}."""
     cells: dict[str, dict[str, Any]] = {}
     for c in table.cells:
         row: dict[str, Any] = {"status": c.status, "reason": c.reason}
@@ -39,7 +39,7 @@ def document(table: Conformance) -> dict[str, Any]:
 
 
 def json_text(table: Conformance) -> str:
-    """Return the document with one cell per line, as it is committed."""
+    """Return the document as JSON with one cell per line; this form is kept under version control."""
     whole = document(table)
     rows = []
     for op, row in whole.pop("cells").items():
@@ -50,7 +50,7 @@ def json_text(table: Conformance) -> str:
 
 
 def markdown(table: Conformance) -> str:
-    """Return the page: counts, what the marks mean, a table of atomic ops and one of composites, then the notes."""
+    """Return the page: counts, a legend of the marks, a table of atomic ops, a table of composites, then notes."""
     notes: dict[str, int] = {}
     counts = table.counts()
     limits = ", ".join(f"{t} {limit:.0e}" for t, limit in SAME_MATH.items())

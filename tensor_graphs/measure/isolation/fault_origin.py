@@ -1,9 +1,9 @@
-"""fault_origin: whose code raised an exception in a worker: the candidate's, which is a verdict on it, or the judge's own.
+"""fault_origin: decides whose code raised an exception in a worker: the candidate's, which is a verdict on it, or the judge's own.
 
-An exception is the judge's where no frame of it belongs to a candidate: not its file, not a file outside of this package, and none
-of the rooms that run a candidate (CANDIDATES). Frames of libraries belong to their callers. A failed `assert` is the judge's too,
-in any room except those that hold or write kernels. Where a room of CANDIDATES works for the judge alone, as on the plain path,
-`judges_own` marks it."""
+An exception is the judge's if no frame of its traceback belongs to a candidate: to the candidate's file, to a file outside of this
+package, or to a top folder of this package that runs candidates (CANDIDATES). Frames of libraries belong to their callers. A failed
+`assert` is the judge's too, except in folders that contain or generate kernels (KERNELS). `judges_own` marks code that runs through
+a folder of CANDIDATES for the judge alone, as the plain path does."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from types import FrameType
 PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 CANDIDATES = frozenset({"codegen", "devices", "kernels", "paths", "runtime"})
-"""rooms whose code runs for a candidate: its declarations are read there, it is built there, and called"""
+"""top folders of this package whose code runs for a candidate: it reads a candidate's declarations, builds it, or calls it"""
 
 KERNELS = frozenset({"codegen", "kernels"})
-"""rooms whose code is a candidate"""
+"""top folders of this package whose code may itself be a candidate"""
 
 
 class JudgeFault(Exception):
-    """Failure of the judge's own code; the cause is attached."""
+    """Failure of the judge's own code; its __cause__ is the original exception."""
 
 
 @contextmanager
 def judges_own() -> Iterator[None]:
-    """Context manager: what raises inside is the judge's own code. Raises JudgeFault from it."""
+    """Context manager: attribute any exception in its body to the judge, by raising JudgeFault from it."""
     try:
         yield
     except Exception as error:
@@ -53,19 +53,19 @@ def is_judges(error: BaseException, own: Collection[str] = ()) -> bool:
 
 
 def _is_generated(frame: FrameType) -> bool:
-    """Return whether a frame is of a method that `dataclass` has written for a class of this package."""
+    """Return whether a frame is of a method that `dataclass` generated for a class of this package."""
     return frame.f_code.co_filename == "<string>" and str(frame.f_globals.get("__name__")).startswith("tensor_graphs.")
 
 
 def real_file(file: str) -> str:
-    """Return a file by its real name; what is no file, like <stdin>, unchanged."""
+    """Return the real path of a file; a name that is no file, like <stdin>, is returned unchanged."""
     return file if file.startswith("<") else os.path.realpath(file)
 
 
 LIBRARIES = ("<frozen ", *(real_file(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "purelib", "platlib")))
-"""prefixes of files that belong to their callers"""
+"""prefixes of library files, whose frames belong to their callers"""
 
 
 def _room(file: str) -> str:
-    """Return the room of this package in which a file lies; "" for another file."""
+    """Return the top folder of this package that contains a file; "" for a file outside."""
     return file[len(PACKAGE) + 1:].partition(os.sep)[0] if file.startswith(PACKAGE + os.sep) else ""

@@ -1,11 +1,10 @@
-"""frames: messages of the judge and a worker over a socket, in frames that are signed with a key of this worker alone.
+"""frames: exchanges messages between the judge and a worker over a socket, in frames signed with a key that is new for each worker.
 
 The judge sends the key first, before the worker has imported any candidate; it is in no environment variable and on no command
 line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled to the
 worker, JSON from it, so that nothing a worker sends can run code in the judge. Other bytes, or a repeated frame, end the
-conversation.
-A candidate can find the key in the worker's memory. It can then forge its own times and the state of the memory around its arrays;
-not its outputs, and not the judge's clock."""
+conversation. A candidate can find the key in the worker's memory. It can then forge its own times and the reported state of the
+memory around its arrays, but neither its outputs nor the judge's clock."""
 
 from __future__ import annotations
 
@@ -24,18 +23,18 @@ KEY_BYTES = 32
 SIGNATURE_BYTES = 32
 LONGEST = 256 << 20
 LONGEST_REPLY = 16 << 20
-"""bytes of a frame, and of one from a worker: a block of 20,000 runs needs 2 MB"""
+"""most bytes of a frame, and of a frame from a worker: a block of 20,000 runs needs 2 MB"""
 
 SEND_SECONDS = 30.0
-"""time for the worker to make room for what the judge sends"""
+"""seconds within which the worker must accept what the judge sends"""
 
 
 class Forged(Exception):
-    """Bytes that are no frame of the other side."""
+    """Received bytes that are no frame from the other side."""
 
 
 class Channel:
-    """One end of the conversation. key: shared with the other end alone."""
+    """One end of the connection. key: secret shared with the other end only. judge: whether it is the judge's end."""
 
     def __init__(self, sock: socket.socket, key: bytes, *, judge: bool) -> None:
         self.socket = sock
@@ -50,15 +49,15 @@ class Channel:
         self._sent = self._received = 0
 
     def send(self, value: dict[str, Any]) -> None:
-        """Send a frame. Raises BrokenPipeError, ConnectionResetError, or TimeoutError (the judge)."""
+        """Send a frame. Raises BrokenPipeError, ConnectionResetError, or (at the judge's end) TimeoutError."""
         data = self._pack(value)
         self.socket.settimeout(self._patience)
         self.socket.sendall(len(data).to_bytes(8, "little") + self._sign(self._sent, data) + data)
         self._sent += 1
 
     def receive(self, deadline: float | None = None) -> Any:
-        """Return the next frame; None when the other end has gone. deadline: on time.monotonic's clock. Raises TimeoutError;
-        Forged, after which the conversation is over; and (the judge) ProtocolError."""
+        """Return the next frame; None when the other end has closed. deadline: on time.monotonic's clock. Raises TimeoutError;
+        Forged, after which the connection must not be used; and (at the judge's end) ProtocolError."""
         head = self._exactly(8 + SIGNATURE_BYTES, deadline)
         if head is None:
             return None
@@ -91,7 +90,7 @@ class Channel:
         return b"".join(parts)
 
     def has_more(self) -> bool:
-        """Return whether something has come that was not received yet."""
+        """Return whether bytes have arrived that were not received yet."""
         return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:

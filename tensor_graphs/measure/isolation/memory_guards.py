@@ -1,4 +1,4 @@
-"""memory_guards: detects writes to memory, or their absence: zones of known bytes around arrays, digests, and poison."""
+"""memory_guards: detects wrong or missing writes to memory by guard zones of known bytes around arrays, digests, and poison."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from tensor_graphs.measure.isolation import reused_arrays
 
 GUARD_BYTES = 4096
-"""size of the zone before and behind each array"""
+"""size of the zone before and after each array"""
 
 GUARD = 0xA5
 POISONS = (0xFF, 0x7F, 0xFE)
-"""one of these is in every byte that a kernel has to write: NaN in every float format and -1; large numbers (NaN in f16); large
-negative ones. NaN alone would hide a kernel that takes the maximum with the old content: C's maximum forgets NaN"""
+"""byte values; one of them fills an output before a run: NaN in every float format and -1; large numbers (NaN in f16); large
+negative numbers. NaN alone would hide a kernel that takes the maximum with the old content: C's fmax ignores NaN"""
 
 BIG_BYTES, COLUMNS = 4 << 20, 509
-"""operands beyond this are not moved between guards; folded words of a large array, by position: two that change places show"""
+"""larger operands are not copied between guards; words into which a large array is folded for a digest: two swapped words show"""
 
 _draw = random.Random()
 
@@ -31,7 +31,7 @@ def bytes_of(array: np.ndarray) -> np.ndarray:
 
 
 def digest(arrays: Mapping[str, np.ndarray]) -> str:
-    """Return a digest of all arrays; of a large one, of the xor and sum of its 64-bit words (memory speed; a write shows)."""
+    """Return a digest of all arrays; of a large array it covers the xor and sum of its 64-bit words, which runs at memory speed."""
     h = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         data = bytes_of(arrays[name])
@@ -45,7 +45,7 @@ def digest(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 class Guarded:
-    """Array between two zones of known bytes. aligned: it begins where a cache line does; else one element behind that."""
+    """Array between two guard zones. aligned: it begins on a cache line; otherwise one element after that."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], aligned: bool = True) -> None:
         self.nbytes = int(np.prod(shape)) * dtype.itemsize
@@ -58,7 +58,7 @@ class Guarded:
         self.array = np.ndarray(shape, dtype=dtype, buffer=raw, offset=start)
 
     def poison(self) -> None:
-        """Fill the array with one of POISONS, drawn (for bools: true or false)."""
+        """Fill the array with a random byte of POISONS (for bools: true or false)."""
         byte = _draw.choice(POISONS)
         self.bytes.fill(byte & 1 if self.array.dtype.kind == "b" else byte)
 
@@ -70,14 +70,14 @@ class Guarded:
 
 
 def overlapping(x: np.ndarray, y: np.ndarray) -> tuple[Guarded, np.ndarray, np.ndarray]:
-    """Return memory in which y begins a row before x (its rows but the first are the first of x), and both arrays in it."""
+    """Return memory with y's first row followed by x, and two views of it: x, and an overlapping one that begins a row earlier."""
     memory = Guarded((x.shape[0] + 1, *x.shape[1:]), x.dtype)
     memory.array[0], memory.array[1:] = y[0], x
     return memory, memory.array[1:], memory.array[:-1]
 
 
 def guarded(arrays: Mapping[str, np.ndarray], aligned: bool = True) -> tuple[dict[str, np.ndarray], dict[str, Guarded]]:
-    """Return copies between guards (large arrays unchanged), and the guards."""
+    """Return copies of the arrays between guard zones (large arrays are not copied), and the guards."""
     guards = {n: Guarded(a.shape, a.dtype, aligned) for n, a in arrays.items() if a.nbytes <= BIG_BYTES}
     for name, g in guards.items():
         g.array[...] = arrays[name]

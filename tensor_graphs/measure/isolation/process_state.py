@@ -1,14 +1,14 @@
-"""process_state: settings of a process, so that a kernel which leaves something behind shows: rounding mode, environment, …
+"""process_state: compares settings of a process before and after a kernel runs: rounding mode, environment, signal handlers, …
 
-A kernel runs in its user's process: what it changes there (a recursion limit, a rounding mode, a variable, a seed) changes other
+A kernel runs in its user's process. If it leaves a recursion limit, rounding mode, variable or seed changed, it changes other
 kernels' results, and no comparison of its own outputs shows it.
 
     guard = StateGuard()             # the kernel's module has been imported
     with guard.unchanged("n=3"):     # raises StateError
         run()
 
-A kernel may draw from global random generators: they are seeded from the system before each run, so a kernel that leaves one in the
-same state twice has seeded it."""
+A kernel may draw from global random generators. They are seeded from the system before each run, so a kernel that leaves a
+generator in the same state twice has seeded it."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ import numpy as np
 from tensor_graphs.measure.isolation.fault_origin import is_judges
 
 HIDDEN = ("TENSOR_GRAPHS_WORKER",)
-"""variables of the worker that a deployed process lacks: hidden from a kernel while it runs"""
+"""environment variables of the worker that a deployed process lacks; hidden from a kernel while it runs"""
 
 SHOWN = 120
-"""characters of a value in a message"""
+"""most characters of a value in a message"""
 
 
 class StateError(Exception):
-    """Change of this process's state that a kernel has left behind."""
+    """Change of the process's state that a kernel has left behind."""
 
     def __init__(self, changes: list[str], where: str) -> None:
         super().__init__(f"the kernel has changed the state of its process at {where}, and other kernels run in it: "
@@ -49,7 +49,7 @@ class StateError(Exception):
 
 
 _handler, _mask = importlib.import_module("_signal").getsignal, signal.pthread_sigmask
-"""the first as it is in C: what `signal` makes of it looks for a name in two enums, for each signal at each point"""
+"""C's getsignal: Python's `signal.getsignal` also searches two enums for a name, for each signal at each point"""
 _SIGNALS = tuple(map(int, signal.valid_signals()))
 _LIMITS = {getattr(resource, n): n for n in dir(resource) if n.startswith("RLIMIT_")}
 _NAMES: dict[tuple[str, Any], str] = {("resource limits", n): name for n, name in _LIMITS.items()}
@@ -71,8 +71,8 @@ _LIBM = _libm()
 
 
 def floating_point() -> dict[str, Any]:
-    """Return the rounding mode of this thread, and whether numbers below the smallest normal one count: by what a product gives, as
-    the flag has no portable name: 1e-40 · 1, in a loop long enough to be vectorised."""
+    """Return this thread's rounding mode, and whether numbers below the smallest normal one are flushed to zero. The flag has no
+    portable name, so the second is tested by a product: 1e-40 · 1, in a loop long enough to be vectorised."""
     state: dict[str, Any] = {}
     if _LIBM is not None:
         state["rounding mode"] = _LIBM.fegetround()
@@ -101,11 +101,11 @@ def _torch() -> dict[str, Any]:
 AS_IMPORTED = {"torch.get_default_dtype()": "torch.float32", "torch.is_grad_enabled()": "True",
                "torch.get_float32_matmul_precision()": "highest", "torch.are_deterministic_algorithms_enabled()": "False",
                "torch.is_inference_mode_enabled()": "False"}
-"""settings of a freshly imported library: a kernel may import one in its first call (its threads are not known then)"""
+"""settings of a freshly imported torch, as a kernel may import it in its first call (its number of threads is not known then)"""
 
 
 def snapshot() -> dict[str, Any]:
-    """Return the settings of this process, by name; some 0.2 ms."""
+    """Return the settings of this process, by name; takes some 0.2 ms."""
     state = floating_point()
     state |= {
         "numpy.geterr()": np.geterr(), "sys.getrecursionlimit()": sys.getrecursionlimit(),
@@ -128,7 +128,7 @@ def snapshot() -> dict[str, Any]:
 
 
 def _view() -> dict[bytes, bytes]:
-    """Return Python's view of the environment; its own dict, as decoding all of it at each point takes long."""
+    """Return the undecoded dict behind os.environ: decoding all of it at each point takes long."""
     return os.environ._data                                         # type: ignore[attr-defined]
 
 
@@ -138,7 +138,7 @@ def _show(value: Any) -> str:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Describe what differs from before; not what is there for the first time (of a new library)."""
+    """Describe the settings that differ from before; settings of a newly imported library are compared with AS_IMPORTED."""
     out = []
     new = {name: was for name, was in AS_IMPORTED.items() if name in after and name not in before}
     for name, was in {**before, **new}.items():
@@ -156,7 +156,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 
 
 def _generators() -> dict[str, int]:
-    """Return a hash of the state of each global generator."""
+    """Return a hash of the state of each global random generator."""
     states = {"random": hash(random.getstate()), "numpy.random": hash(_numpy_state())}
     torch: Any = sys.modules.get("torch")
     if hasattr(torch, "get_rng_state"):
@@ -180,8 +180,8 @@ def _seed_generators() -> None:
 
 @contextmanager
 def deployed(argv: Sequence[str]) -> Iterator[None]:
-    """Context manager: Python code sees a deployed process: without the worker's variables, with the caller's arguments. Child
-    processes inherit the variables, so that what a kernel leaves running is found by them."""
+    """Context manager: Python code sees what a deployed process has: no variables of the worker, and the caller's arguments. Child
+    processes still inherit the variables, by which processes that a kernel leaves running are found."""
     view, names = _view(), [os.fsencode(name) for name in HIDDEN]
     hidden, arguments = {name: view.pop(name) for name in names if name in view}, sys.argv
     sys.argv = list(argv)
@@ -193,7 +193,7 @@ def deployed(argv: Sequence[str]) -> Iterator[None]:
 
 
 class StateGuard:
-    """Compares the settings of the process before and after runs, and before the import of a kernel's libraries."""
+    """Compares settings of the process before and after runs, and the floating-point state before and after a kernel's import."""
 
     def __init__(self, before_import: Mapping[str, Any] | None = None) -> None:
         self._left: dict[str, set[int]] = {}
@@ -202,14 +202,14 @@ class StateGuard:
 
     @contextmanager
     def unchanged(self, where: object, *, seeds: bool = True) -> Iterator[None]:
-        """Raise StateError where what runs inside leaves something behind. seeds: check global random generators too."""
+        """Context manager: raise StateError if the body changes settings. seeds: check global random generators too."""
         if seeds:
             _seed_generators()
         before, modules = snapshot(), len(sys.modules)
         start = _generators() if seeds else {}
         try:
             yield
-        except Exception as error:                                  # what fails here of our own may fail by what a kernel has left
+        except Exception as error:                                  # the judge's own code may fail because of changed settings
             if is_judges(error) and (differences := changes(before, snapshot())):
                 raise StateError(differences, str(where)) from error
             raise

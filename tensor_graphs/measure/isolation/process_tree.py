@@ -1,4 +1,4 @@
-"""process_tree: finds the descendants of processes, what they work, and ends them, by /proc; none are found without it."""
+"""process_tree: finds descendants of processes and their processor time through /proc, and ends them; finds none without it."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from typing import Protocol
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
-"""ticks per second, the unit of times in /proc"""
+"""clock ticks per second, the unit of times in /proc"""
 
 ROUNDS, GOING_SECONDS = 200, 3.0
-"""times to look again for processes that were born meanwhile; time for killed ones to go: what they hold of a GPU goes first"""
+"""rounds of searching for newly started descendants; seconds for killed processes to end, as they first release a GPU's memory"""
 
 
 def prctl(option: int, value: int) -> bool:
-    """Set a property of this process; False where there is no such thing."""
+    """Set a property of this process; return False where the system has no prctl or refuses."""
     if not sys.platform.startswith("linux"):
         return False
     return ctypes.CDLL(None).prctl(option, ctypes.c_ulong(value), 0, 0, 0) == 0
 
 
 def parents() -> dict[int, int]:
-    """Return process -> its parent, of all that are alive (zombies are not)."""
+    """Return process -> its parent, for all live processes (not zombies)."""
     fields = {int(entry.name): stat(entry.name) for entry in Path("/proc").glob("[0-9]*")}
     return {process: int(values[1]) for process, values in fields.items() if values and values[0] not in "ZX"}
 
 
 def stat(process: int | str) -> list[str]:
-    """Return the fields of a process's /proc/PID/stat (proc(5)), from its state on; [] for one that is not there."""
+    """Return the fields of /proc/PID/stat (proc(5)) from the state on; [] for a process that does not exist."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -44,7 +44,7 @@ def stat(process: int | str) -> list[str]:
 
 
 def children(process: int | None = None) -> list[int]:
-    """Return the children of a process (this one), of all its threads, with those that ended and were not waited for."""
+    """Return the children of a process (default: this one), of all its threads, including ended ones that were not waited for."""
     process = os.getpid() if process is None else process
     try:
         threads = Path(f"/proc/{process}/task").iterdir()
@@ -54,23 +54,23 @@ def children(process: int | None = None) -> list[int]:
 
 
 def works(process: int) -> bool:
-    """Return whether a process is there and has not ended (a zombie has)."""
+    """Return whether a process exists and has not ended (a zombie has)."""
     return stat(process)[:1] not in ([], ["Z"], ["X"])
 
 
 def stopped(process: int) -> bool:
-    """Return whether somebody has stopped a process (SIGSTOP, SIGTSTP); one in the hands of a debugger is not."""
+    """Return whether a process is stopped by a signal (SIGSTOP, SIGTSTP); False for a process traced by a debugger."""
     return stat(process)[:1] == ["T"]
 
 
 def worked(process: int) -> float:
-    """Return the seconds for which all threads of a process have worked (to 10 ms); 0 for one that is not there."""
+    """Return the processor seconds of all threads of a process (to 10 ms); 0 for a process that does not exist."""
     return sum(map(int, stat(process)[11:13])) / TICKS              # utime and stime
 
 
 def scheduled(thread: str) -> tuple[float, float] | None:
-    """Return the seconds for which a thread (PID: the first of a process; PID/task/TID; "thread-self") has worked, and for which it
-    waited for a processor; None where unknown. What it has worked is exact while it sleeps."""
+    """Return the seconds for which a thread (PID: the first of a process; PID/task/TID; "thread-self") has run, and for which it
+    waited for a processor; None where unknown. The first number is exact only while the thread sleeps."""
     try:
         worked, waited, _ = Path(f"/proc/{thread}/schedstat").read_text().split()         # ns, ns, and how often
         return int(worked) * 1e-9, int(waited) * 1e-9
@@ -89,7 +89,7 @@ def others_waited(process: int) -> float:
 
 
 def machine_worked() -> float:
-    """Return the seconds for which this machine's processors have worked, or a virtual one's host took them; 0 where unknown."""
+    """Return the seconds for which this machine's processors were busy or taken by a virtual machine's host; 0 where unknown."""
     try:
         first = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     except OSError:
@@ -112,7 +112,7 @@ def descendants(process: int) -> list[int]:
 
 
 def carrying(variable: str, value: str) -> list[int]:
-    """Return the other processes that were started with this environment variable (which forks and children inherit)."""
+    """Return the other processes that were started with this environment variable (forks and children inherit it)."""
     wanted = f"{variable}={value}".encode()
     carriers = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -125,7 +125,7 @@ def carrying(variable: str, value: str) -> list[int]:
 
 
 def relabel(variable: str, value: str) -> None:
-    """Set an environment variable of this process where others read it, too (`carrying`), if it was started with one as long."""
+    """Set an environment variable of this process; also where other processes read it (`carrying`), if the old value is as long."""
     if sys.platform.startswith("linux") and variable in os.environ:
         getenv = ctypes.CDLL(None).getenv
         getenv.restype = ctypes.c_void_p
@@ -150,8 +150,8 @@ class Child(Protocol):
 
 
 def let_end(child: Child) -> None:
-    """Wait until a child whose socket was closed has ended; kill one that does not react."""
-    if stopped(child.pid):                                          # it will not notice that its socket has closed
+    """Wait until a child whose socket was closed has ended; kill it if it does not react."""
+    if stopped(child.pid):                                          # a stopped process does not notice that its socket has closed
         child.kill()
     try:
         child.wait(2.0)
@@ -161,7 +161,7 @@ def let_end(child: Child) -> None:
 
 
 def end_descendants(process: int) -> int:
-    """Kill the descendants until none is left; return how many there were."""
+    """Kill the descendants of a process until none is left; return how many there were."""
     ended: set[int] = set()
     for _ in range(ROUNDS):
         below = descendants(process)
@@ -175,8 +175,8 @@ def end_descendants(process: int) -> int:
 
 
 def end_children() -> dict[int, int]:
-    """Kill whatever descends from this process, and wait for it; return process -> how it ended, of its children. For a subreaper:
-    whose parent is killed becomes its child, so that nobody is missed."""
+    """Kill all descendants of this process and wait for them; return child -> its wait status. For a subreaper: a process whose
+    parent is killed becomes its child, so that none is missed."""
     ended: dict[int, int] = {}
     begun = time.monotonic()
     while True:
@@ -190,7 +190,7 @@ def end_children() -> dict[int, int]:
 
 
 def reap_all() -> dict[int, int]:
-    """Wait for every child that has ended; return process -> how (waitpid's status)."""
+    """Wait for all children that have ended; return process -> status from waitpid."""
     statuses: dict[int, int] = {}
     while True:
         try:

@@ -1,8 +1,8 @@
-"""replies: a worker's messages as the judge takes them: frozen, typed, and within limits. Anything else is a ProtocolError.
+"""replies: parses a worker's messages for the judge into frozen, typed values within limits. Anything else is a ProtocolError.
 
-A candidate shares a process with its worker and can send anything, so `read` and `parse` are the one place at which a reply is
-doubted: its size and nesting, the type of every value, how many there are, their range, and unknown names. All else can rely on the
-result. The checker is written by hand: twelve shapes are no reason to depend on a library."""
+A candidate shares a process with its worker and can send anything, so `read` and `parse` check every reply: its size and nesting,
+the type, number and range of its values, and unknown names. No other code needs to check them. The checker is written by hand:
+twelve shapes do not justify a dependency on a library."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Name = Literal["nothing", "cold", "plain", "hot", "same", "new"]
 """names of blocks of timed runs"""
 
 JUDGE_ERROR: Final = "JUDGE_ERROR"
-"""the judge's own code has failed: no verdict"""
+"""status: the judge's own code has failed, so there is no verdict"""
 
 Ended = Literal["RAN", "RUNTIME_ERROR", "COMPILE_ERROR", "INPUT", "OTHER", "INCORRECT_NUMERICAL", "TIMEOUT", "READY", "JUDGE_ERROR"]
-"""how a job ended. No worker may send TIMEOUT"""
+"""how a job ended. A worker must not send TIMEOUT"""
 
 MOST_CONTAINERS = 1 << 17
 MOST_VALUES = 1 << 19
-"""… of one reply: the longest, of a block of 20,000 runs, has 100,000 numbers"""
+"""most lists and objects, and most values, of one reply: the longest, for a block of 20,000 runs, has 100,000 numbers"""
 
 MOST_RUNS = 20_000
-"""runs of a block"""
+"""most runs of a block"""
 
 MOST_SECONDS = 1e6
 MOST_TEXT = 8_000
 MOST_NAMES = 256
-"""outputs, or operands, of one op"""
+"""most outputs, or operands, of one op"""
 
 MOST_RANK = 64
 MOST_SIZE = 1 << 48
@@ -42,7 +42,7 @@ SALTS = 1 << 56
 MOST_STEPS = 1 << 14
 DIGEST = re.compile(r"[0-9a-f]{32}")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-"""characters that no log keeps: they move a terminal's cursor, turn the direction of writing, or are no text"""
+"""characters that are removed from logs: they move a terminal's cursor, change the direction of writing, or are not text"""
 
 
 class ProtocolError(Exception):
@@ -51,12 +51,12 @@ class ProtocolError(Exception):
 
 @dataclass(frozen=True)
 class Loaded:
-    """Message that the kernel is imported; what comes now is its work."""
+    """Message that the kernel is imported; everything that follows is done by the kernel."""
 
 
 @dataclass(frozen=True)
 class Next:
-    """Message that the kernel is run at the point of this number next. many: many times in a row."""
+    """Message that the kernel is about to run at the point with this number. many: it runs many times in a row."""
 
     number: int
     many: bool
@@ -64,8 +64,8 @@ class Next:
 
 @dataclass(frozen=True)
 class ReportedOutput:
-    """Report on one run's outputs. outside: where memory was touched that is not the kernel's. rows: for an output of which only
-    the rows are sent that differ from an operand's, their number."""
+    """Report on one run's outputs. outside: positions where memory outside the outputs was written. rows: outputs of which only the
+    rows that differ from an operand are sent -> the number of these rows."""
 
     shapes: Mapping[str, tuple[int, ...]]
     outside: tuple[str, ...]
@@ -87,7 +87,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class End:
-    """Message that a block of timed runs has ended; `timed_batch.Block` explains the numbers. Lists have a number for each run."""
+    """Message that a block of timed runs has ended. Lists have a number for each run; `timed_batch.Block` explains the numbers."""
 
     name: Name
     first: int
@@ -103,21 +103,21 @@ class End:
 
 @dataclass(frozen=True)
 class Returned:
-    """Digests of what the runs of a block have returned, by run."""
+    """Message after a block: digest of the outputs of its runs, by run."""
 
     digests: Mapping[int, str]
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Runs of which outputs were stored, and what was drawn for each."""
+    """Message with the runs whose outputs were stored -> number drawn for each run."""
 
     salts: Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class ReportedPath:
-    """Report on one whole path; `deployed.Deployed` explains the numbers."""
+    """Report on one path through an entire graph; `deployed.Deployed` explains the numbers."""
 
     whole: tuple[float, ...]
     sums: tuple[float, ...]
@@ -130,8 +130,8 @@ class ReportedPath:
 
 @dataclass(frozen=True)
 class Reply:
-    """Last message of a job. spoiled: nothing else should run in that worker. points: of the outputs that the judge requested.
-    names: operands from which a kernel prepares something. paths, path: of whole paths, and which of them was wrong."""
+    """Last message of a job. spoiled: nothing else should run in that worker. points: the outputs that the judge requested. names:
+    operands from which a kernel prepares something. paths: reports on entire paths; path: number of the one that failed."""
 
     status: Ended
     log: str = ""
@@ -147,7 +147,7 @@ Mark = Loaded | Next | Shown | Begin | End | Returned | Kept
 
 
 def clean(text: str, most: int = MOST_TEXT) -> str:
-    """Return the end of a candidate's text as a log keeps it, without control characters."""
+    """Return the end of a candidate's text, without control characters, for a log."""
     return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text[-most:].replace("\r\n", "\n"))
 
 
@@ -289,7 +289,7 @@ def _step(value: object) -> tuple[tuple[str, str], tuple[float, ...]]:
 
 
 def _fields(what: str, value: object, *names: str) -> list[Any]:
-    """Return the values of exactly these fields, in this order."""
+    """Return the values of a dict that has exactly these fields, in this order."""
     if not isinstance(value, dict) or value.keys() != set(names):
         _wrong(what, value)
     return [value[name] for name in names]
@@ -302,7 +302,7 @@ def _list(what: str, values: object, parse_one: Callable[[Any], T], most: int = 
 
 
 def _seconds(value: object) -> float:
-    """Return a finite number that is not negative; true is none."""
+    """Return a number that is finite and not negative; a bool is refused."""
     if type(value) not in (int, float) or not 0 <= cast(float, value) <= MOST_SECONDS:
         _wrong("a number of a block of runs", value)
     return float(cast(float, value))

@@ -1,7 +1,7 @@
-"""reused_arrays: reuses the memory of large arrays that nobody holds any more for the next ones of their size.
+"""reused_arrays: allocates large arrays in the memory of earlier arrays of their size that are no longer referenced.
 
-A comparison makes large arrays at each point, and first touching memory costs more than using it: on virtual machines that give
-freed memory back to their host, ten times as much."""
+A comparison creates large arrays at each point, and first touching memory costs more than using it: ten times as much on virtual
+machines that give freed memory back to their host."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 LARGE, KEPT = 4 << 20, 512 << 20
-"""bytes of an array from which its memory is reused; bytes that are kept, at most"""
+"""bytes from which the memory of an array is reused; most bytes that are kept for reuse"""
 
 _kept: list[np.ndarray] = [np.empty(0, np.uint8)]
 _ALONE = sys.getrefcount(_kept[0])
-"""reference count of an array that only the list holds"""
+"""reference count of an array that only the list `_kept` references"""
 _kept.clear()
 _lock = threading.Lock()
 
 
 def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Return an array like numpy.empty. Who holds the array or a view of it has the memory; an address alone does not."""
+    """Return an array like numpy.empty. Its memory is reused once neither it nor a view of it is referenced."""
     shape, dtype = tuple(map(int, shape)), np.dtype(dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < LARGE:
@@ -40,19 +40,19 @@ def empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def take(array: np.ndarray, numbers: np.ndarray, axis: int) -> np.ndarray:
-    """Return numpy.take, of numbers that are all there."""
+    """Return numpy.take of valid indices, in reused memory."""
     shape = (*array.shape[:axis], *numbers.shape, *array.shape[axis + 1:])
     return np.take(array, numbers, axis=axis, out=empty(shape, array.dtype), mode="clip")     # "raise" makes a copy
 
 
 def clear() -> None:
-    """Free what nobody holds, and keep nothing of what somebody does."""
+    """Drop all kept memory: unreferenced arrays are freed, the others are not reused later."""
     with _lock:
         _kept.clear()
 
 
 def _free(most: int) -> int:
-    """Free what nobody holds, the oldest first, down to `most` bytes; return how many are still kept."""
+    """Free unreferenced arrays, the oldest first, down to `most` bytes; return the number of bytes still kept."""
     total = sum(raw.nbytes for raw in _kept)
     i = 0
     while total > most and i < len(_kept):

@@ -1,13 +1,13 @@
-"""supervisor: the parent of the worker: forks it, reports how it ended, and ends what it left. Its own parent is a template
-(template.py).
+"""supervisor: the parent of a worker. It forks the worker, reports how it ended, and ends what it left running. Its own parent is a
+template (template.py).
 
 The judge is not the candidate's parent: a candidate that kills its parent kills this process, and the judge starts another. It runs
-no candidate, and adopts every process whose parent has ended (a subreaper), so that a child in a session of its own is found. When
-the control socket closes, the judge has gone, and this process ends the worker and itself.
+no candidate, and adopts every process whose parent has ended (a subreaper), so that a child in another session is found. When the
+control socket closes, the judge has gone, and this process ends the worker and itself.
 
-Commands, one JSON object per message on the control socket: spawn (with the worker's end of a new socket attached, and libraries to
-import before; the first worker is forked unasked), alive (is the worker?), sweep (the same, and end all that it started: how many
-there were), end (end the worker too)."""
+Commands, one JSON object per message on the control socket: spawn a worker (with the worker's end of a new socket and libraries to
+import before; the first worker needs no command), alive (does it live?), sweep (the same, and end and count all that it started),
+end (end the worker too)."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from tensor_graphs.measure.isolation import process_tree
 
 CONTROL_BYTES = 1 << 16
 PATIENCE = 1.0
-"""seconds between two checks that the judge is still this process's parent"""
+"""seconds between two checks that the parent of this process still lives"""
 
 
 class Supervisor:
-    """Parent of a worker. worker: its process number, 0 without. ended: how the last one ended (waitpid's status), None while it
-    lives. dying: killed processes that have not gone yet (GPU memory is given back first)."""
+    """Parent of a worker. worker: its process number, 0 without a worker. ended: wait status of the last worker, None while it
+    lives. dying: killed processes that have not ended yet (they release GPU memory first)."""
 
     def __init__(self, control: socket.socket, outputs: int) -> None:
-        """outputs: the file to which workers add what their kernels return."""
+        """outputs: the file to which workers append their kernels' outputs."""
         self.control, self.outputs = control, outputs
         self.parent = os.getppid()
         self.worker = 0
         self.ended: int | None = None
         self.dying: set[int] = set()
-        self.wake, self.bell = socket.socketpair()                  # a bell that nobody holds is closed, and rings for ever
+        self.wake, self.bell = socket.socketpair()                  # both ends are kept: a closed one would always be readable
         self.bell.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.bell.fileno(), warn_on_full_buffer=False)
         process_tree.prctl(process_tree.PR_SET_CHILD_SUBREAPER, 1)
 
     def spawn(self, data: socket.socket, names: Sequence[str]) -> None:
-        """Fork a worker, which finds everything imported that no candidate brings, and these libraries."""
+        """Fork a worker, with the modules that every job needs and these libraries already imported."""
         import tensor_graphs.measure.isolation.worker as worker
 
-        worker.preload(names)                                       # so that no job waits for it, and no budget pays for it
+        worker.preload(names)                                       # so that no job's time includes imports
         self.ended = None
         me = os.getpid()
         self.worker = os.fork()
@@ -62,7 +62,7 @@ class Supervisor:
     def _become_worker(self, data: socket.socket, supervisor: int) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)                # one from outside is no exception that the candidate raised
+        signal.signal(signal.SIGINT, signal.SIG_DFL)                # a SIGINT from outside is not the candidate's exception
         os.setsid()                                                 # a candidate that signals its group meets itself alone
         self.wake.close()
         self.bell.close()
@@ -84,7 +84,7 @@ class Supervisor:
             process_tree.end_children()                             # a child of a dead worker must not answer for it
 
     def _take_down(self, ended: dict[int, int]) -> bool:
-        """Record how the worker ended, and return whether it is among these."""
+        """Update the state from child -> wait status; return whether the worker is among these children."""
         self.dying -= ended.keys()
         if self.worker not in ended:
             return False
@@ -92,7 +92,7 @@ class Supervisor:
         return True
 
     def sweep(self) -> int:
-        """End what the worker started, and adopted orphans; return how many there were."""
+        """End all processes that the worker started, and adopted orphans; return how many were alive."""
         self.reap()
         left = [p for p in process_tree.children() if p != self.worker and p not in self.dying]
         left += process_tree.children(self.worker) if self.worker else []
@@ -109,7 +109,7 @@ class Supervisor:
         self.worker = 0
 
     def serve(self) -> None:
-        """Serve commands until the judge goes."""
+        """Execute commands until the judge closes the socket or the parent ends."""
         while True:
             ready, _, _ = select.select([self.control, self.wake], [], [], PATIENCE)
             if self.wake in ready:
@@ -138,7 +138,7 @@ class Supervisor:
 
 
 def leave_with(parent: int) -> None:
-    """End this process when its parent is gone, where the system does not do so by itself."""
+    """End this process when its parent ends, on systems that cannot do so themselves."""
     import threading
     import time
 
@@ -151,7 +151,7 @@ def leave_with(parent: int) -> None:
 
 
 def run(control: socket.socket, data: socket.socket, outputs: int, names: Sequence[str]) -> None:
-    """Be the supervisor of a judge, from its first worker until it goes; does not return. names: libraries to import before."""
+    """Run as the supervisor of a judge until the judge goes; never returns. names: libraries to import before the first worker."""
     for end in (control.fileno(), data.fileno(), outputs):
         os.set_inheritable(end, False)
     supervisor = Supervisor(control, outputs)

@@ -1,13 +1,13 @@
-"""tampering: detects that a candidate replaced what measures it: objects under names are compared with those before it came.
+"""tampering: detects that a candidate replaced code that measures it: the objects under watched names are compared with earlier
+ones.
 
 Watched are every function, class, method and constant (upper case) of this package, and the functions of the standard library and
 of numpy that the worker relies on: the object under each name, and the code of each function; the values of a constant dict, and
-the functions of those that are objects of this package (the ops); in the worker, all kernels. New names do not matter: importing
-adds some. A candidate that puts back what it replaced has changed nothing that matters: the worker's clock is not looked up by name
-(clock.py).
+their functions if they are objects of this package (the ops); in the worker, all kernels. New names are ignored: importing adds
+some. A candidate that restores what it replaced gains nothing: the worker's clock is not looked up by name (clock.py).
 
-The judge's process is watched too, as far as it concerns right and wrong (`Names`): a kernel's module may be imported there. Its
-streams and trace functions belong to the user (notebooks and debuggers replace them), and so does all that concerns times."""
+The judge's process is watched too, as far as verdicts depend on it (`Names`): a kernel's module may be imported there. Its streams
+and trace functions belong to the user (notebooks and debuggers replace them), and names that only concern times are not watched."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tensor_graphs.kernels.kernel import Kernel
 PACKAGE = "tensor_graphs"
 
 OTHERS: tuple[ModuleType, ...] = (builtins, math, np, np.linalg, np.random, np.testing, os, random, sys, threading, time)
-"""modules besides the package's own whose functions must not change …"""
+"""modules outside the package whose functions must not change …"""
 
 LIBRARIES = frozenset({"torch", "torch.linalg", "torch.nn.functional", "torch.special", "scipy.linalg", "scipy.special"})
-"""… and those that kernels are made of: one that puts its own function into them changes what the others compute"""
+"""… and libraries that kernels call: a candidate that replaces a function in them changes what other kernels compute"""
 
 KINDS = (FunctionType, BuiltinFunctionType, type, staticmethod, classmethod, property, np.ufunc,
          type(np.sum), functools._lru_cache_wrapper)
@@ -43,17 +43,17 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 HOME = frozenset({PACKAGE, "numpy", "sqlalchemy", "typing_extensions", *(name.partition(".")[0] for name in LIBRARIES),
                   *sys.stdlib_module_names}) - {"__main__"}
-"""packages in which a function that lies in a watched module may have been written"""
+"""packages in which functions found in watched modules may legitimately be defined"""
 
 
 def of_package(name: str) -> bool:
-    """Return whether a module of this name is ours."""
+    """Return whether a module of this name belongs to this package."""
     return name == PACKAGE or name.startswith(f"{PACKAGE}.")
 
 
 def reached(root: str) -> frozenset[str]:
-    """Return the names of the modules of this package whose code a module may run: those of what lies under its names, and under
-    theirs. An imported constant counts as the importing module's; what functions import is not followed."""
+    """Return the names of the modules of this package whose code a module may run: the modules that define the objects under its
+    names, and so on. An imported constant counts as the importing module's; imports inside functions are not followed."""
     names: set[str] = set()
     todo = [root]
     while todo:
@@ -67,9 +67,9 @@ def reached(root: str) -> frozenset[str]:
 
 
 class Names:
-    """Record of what lay under the names of some modules when this was made, or last extended. own: predicate of modules whose
-    methods and constants are watched too. others: modules of which functions are watched. spared: names (with their module's) that
-    may be replaced. libraries: modules that are watched as others are, once they are there."""
+    """Record of the objects under the names of some modules, as of its creation or last extension. own: predicate of modules whose
+    methods and constants are watched too. others: modules of which only functions are watched. spared: full names that may be
+    replaced. libraries: names of modules that are watched like `others` once they are imported."""
 
     def __init__(self, own: Callable[[str], bool], others: Sequence[ModuleType], spared: Collection[str] = (),
                  libraries: Collection[str] = ()) -> None:
@@ -80,7 +80,7 @@ class Names:
         self.extend()
 
     def extend(self) -> None:
-        """Watch modules that were imported since, too."""
+        """Also watch modules that were imported since."""
         for name, module in list(sys.modules.items()):
             if name not in self._modules and isinstance(module, ModuleType):
                 own = self._own(name)
@@ -109,20 +109,20 @@ class Names:
             self._functions.setdefault(value, (value.__code__, value.__defaults__, f"{where}.{name}"))
 
     def replaced(self) -> list[str]:
-        """Return the names under which something else lies now, sorted."""
+        """Return the watched names that now refer to another object or another code, sorted."""
         names_replaced = {f"{where}.{name}" for names, name, value, where in self._entries if names.get(name) is not value}
         names_replaced |= {where for f, (code, defaults, where) in self._functions.items()
                   if f.__code__ is not code or f.__defaults__ is not defaults}
         return sorted(names_replaced)
 
     def strange(self) -> list[str]:
-        """Return the names under which a function lay from the first that was written elsewhere: replaced before anyone watched."""
+        """Return the names of watched functions that are defined outside of HOME: they were replaced before the record began."""
         return sorted(where for f, (_, _, where) in self._functions.items()
                       if str(f.__globals__.get("__name__")).partition(".")[0] not in HOME)
 
 
 class Watch(Names):
-    """Record of the whole package, and of what else a worker's process has that a candidate may replace."""
+    """Record of all of this package, and of everything else in a worker's process that a candidate may replace."""
 
     def __init__(self) -> None:
         self._kernels = set[Kernel]()
@@ -131,7 +131,7 @@ class Watch(Names):
         self._tracing = (sys.gettrace(), sys.getprofile())
 
     def extend(self) -> None:
-        """Watch modules and kernels that this process has learnt of since, too."""
+        """Also watch modules and kernels that were loaded since."""
         super().extend()
         for kernel in registry.known() - self._kernels:
             self._kernels.add(kernel)
@@ -139,7 +139,7 @@ class Watch(Names):
                 self._keep(vars(kernel), name, value, f"the kernel {kernel.name}")
 
     def replaced(self) -> list[str]:
-        """Return the names under which something else lies now, sorted."""
+        """Return the watched names that now refer to another object or another code, sorted."""
         names = super().replaced()
         names += [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
         names += [f"sys.{name}" for name, stream in zip(STREAMS, self._streams, strict=True) if getattr(sys, name) is not stream]

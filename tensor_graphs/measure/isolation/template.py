@@ -1,9 +1,9 @@
-"""template: the process that supervisors are forked from. It imports once what every worker needs, runs no candidate, holds nothing
-of a judge, and no candidate descends from it but through a supervisor.
+"""template: the process from which supervisors are forked. It imports once what every worker needs, runs no candidate, and holds no
+data of a judge. Candidates descend from it only through a supervisor.
 
-Requests of the judge's process, one JSON object per message on its socket: fork (with the ends of a supervisor attached: its
-control socket, its worker's socket, the file of outputs and the file of what is printed), and ended (how did this supervisor end:
-waitpid's status, or null). When that process goes, or sends nothing in a minute in which there is no supervisor, this one ends."""
+Requests from the judge's process, one JSON object per message on its socket: fork (attached are a supervisor's control socket, its
+worker's socket, the file of outputs and the file for printed text), and ended (return a supervisor's wait status, or null). It ends
+when the judge's process ends, or after a minute without a supervisor and a request."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tensor_graphs.measure.isolation import process_tree, supervisor, worker
 
 REQUEST_BYTES = 1 << 16
 ENDS = 4
-"""file descriptors of a supervisor"""
+"""number of file descriptors attached to a request for a supervisor"""
 
 IDLE_SECONDS = 60.0
-"""seconds without a request and without a supervisor, after which its memory is worth more than the next start"""
+"""seconds without a request and a supervisor, after which the template ends to free its memory"""
 
 
 def become_supervisor(asked: dict[str, Any], ends: list[int]) -> None:
-    """Serve a judge as its supervisor, in a session, a folder and with files of its own; returns when the judge has gone."""
+    """Serve a judge as its supervisor, in its own session, folder and files; returns when the judge has gone."""
     os.setsid()
     control, data, outputs, printed = ends
     os.dup2(printed, 1)
@@ -40,7 +40,7 @@ def become_supervisor(asked: dict[str, Any], ends: list[int]) -> None:
 
 
 def serve(requests: socket.socket) -> None:
-    """Serve requests until the judge goes, or has needed nothing for long."""
+    """Serve requests until the judge goes, or has been idle for IDLE_SECONDS."""
     parent, used = os.getppid(), time.monotonic()
     alive: set[int] = set()
     while os.getppid() == parent:

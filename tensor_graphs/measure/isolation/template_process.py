@@ -1,8 +1,8 @@
-"""template_process: the judge's handle of the templates (template.py) that supervisors are forked from, and of such a supervisor.
+"""template_process: the judge's handles of template processes (template.py) and of the supervisors that are forked from them.
 
 Importing what a worker needs takes 0.3 s of processor time, and seconds with the libraries of some backends; a fork takes 0.01 s.
-So a judging process starts one template, with its first worker, for all judges to come, and another where what a process inherits
-has changed, or the package's source has."""
+So a judging process starts one template, with its first worker, for all its judges. It starts another if what a process inherits
+has changed, or the package's source."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tensor_graphs.measure.isolation.worker import INSIDE
 from tensor_graphs.records.location import VARIABLE as DATABASE
 
 DATA_VARIABLE = "XDG_DATA_HOME"
-"""location of the default database: each worker gets an empty folder, and the variable that names a database is removed"""
+"""variable for the folder of the default database: a worker gets an empty folder there, and no variable that names a database"""
 
 START_SECONDS, ANSWER_SECONDS = 60.0, 10.0
-"""time for a template to import what it has to, and for its later answers; it has nothing else to do"""
+"""seconds for a template to finish its imports, and for its later answers; it has no other work"""
 
 MOST = 2
-"""templates, except those that have a supervisor; each holds 50 MB, and its imported libraries"""
+"""most templates kept, not counting those with a live supervisor; each holds 50 MB and its imported libraries"""
 
 PACKAGE = str(Path(__file__).parents[2])
 
@@ -43,15 +43,15 @@ class Gone(OSError):
 
 
 def token() -> str:
-    """Return a value by which a process and its children are found again; all of one length (`process_tree.relabel`)."""
+    """Return a random value that marks a process and its children; of constant length (`process_tree.relabel`)."""
     return secrets.token_hex(16)
 
 
 class TemplateProcess:
-    """Started template."""
+    """Template process that was started."""
 
     def __init__(self, environment: Mapping[str, str], names: Sequence[str], printed: int) -> None:
-        """names: libraries that it imports; printed: the file to which it prints until it can fork."""
+        """names: libraries that it imports; printed: file for its output before the first fork."""
         self.owner, self.forks = os.getpid(), 0                     # supervisors that live
         self._lock = threading.Lock()
         self._heard = False
@@ -65,7 +65,7 @@ class TemplateProcess:
                 env={**environment, INSIDE: token()}, pass_fds=[theirs.fileno()])
 
     def ask(self, request: Mapping[str, object], ends: Sequence[int] = ()) -> dict[str, int | None]:
-        """Return its answer. Raises Gone; TimeoutError when it does not start in time."""
+        """Return the template's answer to a request. Raises Gone; TimeoutError when it does not start in time."""
         with self._lock:
             self._socket.settimeout(ANSWER_SECONDS if self._heard else START_SECONDS)
             try:
@@ -85,21 +85,21 @@ class TemplateProcess:
             return values
 
     def end(self) -> None:
-        """End it, and with it what was forked from it; twice does no harm."""
+        """End the template, and with it the processes forked from it. May be called twice."""
         self._socket.close()
         process_tree.let_end(self.process)
 
 
 @dataclass
 class Forked:
-    """Supervisor, a child of the template's. returncode: minus the signal that ended it (unknown: SIGKILL), None while it lives."""
+    """Supervisor, a child of the template. returncode: None while it lives; minus the signal that ended it (default: SIGKILL)."""
 
     template: TemplateProcess
     pid: int
     returncode: int | None = field(default=None, init=False)
 
     def poll(self) -> int | None:
-        """Return `returncode` as of now; 0 in a fork of its judge."""
+        """Return the current `returncode`; 0 in a process forked from the judge's."""
         if self.returncode is None and self.template.owner != os.getpid():
             self.returncode = 0
         if self.returncode is None:
@@ -115,7 +115,7 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float = float("inf")) -> int:
-        """Wait until it has ended. Raises subprocess.TimeoutExpired."""
+        """Wait until the supervisor has ended. Raises subprocess.TimeoutExpired."""
         end = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if time.monotonic() > end:
@@ -124,25 +124,25 @@ class Forked:
         return code
 
     def kill(self) -> None:
-        """Kill it; its number is nobody else's until its parent has waited for it."""
+        """Kill the supervisor. Its process number cannot be reused before the template has waited for it."""
         if self.poll() is None:
             process_tree.end(self.pid)
 
 
 _templates: dict[object, TemplateProcess] = {}
-"""by what was inherited, the last used one last"""
+"""what was inherited (`_inherited`) -> template, the last used one last"""
 
 _guard = threading.Lock()
 
 
 def shared_environment() -> dict[str, str]:
-    """Return the environment that all workers share: they find the packages that this process finds."""
+    """Return the environment common to all workers; with it they find the packages that this process finds."""
     variables = {name: value for name, value in os.environ.items() if name not in (DATABASE, DATA_VARIABLE, INSIDE)}
     return {**variables, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
 
 
 def begin() -> None:
-    """Start a template in advance, unless there is one. Errors surface in the first `fork`."""
+    """Start a template in advance if none is running. Errors surface in the first `fork`."""
     if INSIDE in os.environ:
         return
     with _guard:
@@ -154,7 +154,7 @@ def begin() -> None:
 
 def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence[str], ends: Sequence[int]) -> Forked:
     """Return a new supervisor with this environment and the variables `own`, in this process's current folder. names: libraries
-    that it finds imported. ends: its control socket, its worker's socket, the file of outputs, the file of what is printed. Raises
+    that it has imported. ends: its control socket, its worker's socket, the file of outputs, the file for printed text. Raises
     OSError (also TimeoutError) when no template starts."""
     try:
         folder: str | None = os.getcwd()
@@ -186,7 +186,7 @@ def fork(environment: Mapping[str, str], own: Mapping[str, str], names: Sequence
 
 
 def _inherited(environment: Mapping[str, str], names: Sequence[str]) -> object:
-    """Return all that a template has from this process and the files that it imports; if any differs, another is started."""
+    """Return all that a template inherits from this process, and the source files' times: if any differs, it is not reused."""
     cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     limits = tuple(resource.getrlimit(getattr(resource, name)) for name in sorted(dir(resource)) if name.startswith("RLIMIT_"))
     sources = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(PACKAGE)))
@@ -210,7 +210,7 @@ def _end_all() -> None:
 
 
 def _forget() -> None:
-    """Drop the templates in a fork of the judging process: they are its parent's."""
+    """Drop the templates in a process forked from the judging process: they belong to the parent."""
     global _guard
     _templates.clear()
     _guard = threading.Lock()

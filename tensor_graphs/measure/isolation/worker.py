@@ -1,8 +1,8 @@
-"""worker: the process in which candidates run. It takes a job, makes the inputs from the seed, runs the kernel, returns outputs.
+"""worker: the process that runs candidates. It receives a job, generates inputs from the seed, runs the kernel, returns outputs.
 
-It never holds an expected output or the database, does not know where that is, and is killed with all its children when a job takes
-too long; when its parent, the supervisor, goes, it goes too. It exchanges signed frames (frames.py) with the judge over a socket;
-outputs go into a file that the judge opens. The candidate's own printing goes to standard error, and it reads nothing."""
+It never holds an expected output or the database's location, and is killed with all its children when a job takes too long; it ends
+when its parent, the supervisor, ends. It exchanges signed frames (frames.py) with the judge over a socket; outputs go into a file
+that the judge opens. A candidate's prints go to standard error; its standard input is empty."""
 
 from __future__ import annotations
 
@@ -28,21 +28,20 @@ if TYPE_CHECKING:
     from tensor_graphs.measure.timing.bench import Bench
 
 INSIDE = "TENSOR_GRAPHS_WORKER"
-"""set in the worker's environment: a candidate's module may not start another one"""
+"""environment variable that is set in a worker, where a candidate's module must not start another one"""
 
 LONGEST_LOG, LONGEST_REASON = 8000, 400
-"""characters of what was raised (of a traceback its end), and of the message in its first line"""
+"""most characters of a logged exception (the end of its traceback), and of the message in the log's first line"""
 
 HEADER = "Traceback (most recent call last):"
 
 HIGHEST = 900
-"""file descriptors below this are always allowed"""
+"""upper bound of the random file descriptor of the socket; numbers below it are allowed on every system"""
 
 
 def preload(names: Sequence[str] = ()) -> None:
-    """Import what every job needs and no candidate brings, and libraries that take long to import. The kernels of numpy, the
-    baselines, are declared here too, and the modules' texts of all usual backends are read, which takes a process as long as a
-    short job does. Nothing runs a kernel here."""
+    """Import the modules that every job needs, and these libraries. It also declares numpy's kernels, the baselines, and reads the
+    source of the usual backends' modules, which takes as long as a short job. It runs no kernel."""
     from tensor_graphs.kernels import identity, registry
     from tensor_graphs.language import text
     from tensor_graphs.measure.isolation import process_state, tampering
@@ -53,13 +52,13 @@ def preload(names: Sequence[str] = ()) -> None:
     for name in registry.DEFAULT_BACKENDS:
         identity.reached(registry.backend_module(name).__name__)
     for name in names:
-        with suppress(Exception):                                   # the kernel that imports it will say what is wrong
+        with suppress(Exception):                                   # the kernel that imports it will raise the error
             importlib.import_module(name)
     bench.grow_heap()
 
 
 def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
-    """Return the kernel, once its origins are loaded. Raises KernelError: a script does not register it when imported."""
+    """Return the kernel after its origins were loaded. Raises KernelError: a script that is imported may not register it."""
     from tensor_graphs.kernels.import_spec import MAIN
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.registry import kernel_named
@@ -75,8 +74,8 @@ def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
 
 
 def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]], outputs: int) -> dict[str, Any]:
-    """Run one kernel on one signature at several points; time it at the requested one, if any. replaced: `Watch.replaced`, looked
-    up before the candidate could replace it. outputs: the file to which outputs are added."""
+    """Run one kernel on one signature at several points, and time it if the job requests that. replaced: `Watch.replaced`, looked
+    up before the candidate could replace it. outputs: the file to which outputs are appended."""
     from tensor_graphs.kernels.c import library
     from tensor_graphs.kernels.import_spec import load
     from tensor_graphs.language.text import parse_graph
@@ -102,7 +101,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     if kernel.identity != job["identity"]:
         return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
     library.settle()                                                # a backend has its library compiled meanwhile
-    channel.send({"mark": "loaded"})                                # what comes now is the kernel's work; imports may take longer
+    channel.send({"mark": "loaded"})                                # from now on the kernel's time limit counts
     if job.get("kind") == "declared":
         return {"status": "RAN", "names": list(prepared_names(graph, kernel))}
     bench = Bench(graph, kernel, outputs)
@@ -128,7 +127,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
 
 
 def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel) -> None:
-    """Run all points; the judge is informed before each, as a kernel that dies or hangs there sends nothing any more."""
+    """Run all points. The judge is informed before each one, as a kernel that crashes or hangs sends nothing any more."""
     half = len(job["points"]) // 2
     for number, point in enumerate(job["points"]):
         if job.get("many_calls") and number == half:
@@ -144,7 +143,7 @@ def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel
 
 
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
-    """Run `run_job`, whatever the candidate raises. spoiled: nothing else should run in this process."""
+    """Return the reply of `run_job`, or one that describes what the candidate raised. spoiled: run nothing else in this process."""
     from tensor_graphs.devices.c_code import ToolchainError
     from tensor_graphs.devices.known import devices
     from tensor_graphs.kernels.c import library
@@ -180,8 +179,8 @@ def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: in
 
 
 def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "") -> str:
-    """Return the message and its place in a candidate's file in the first line (`logs.reason_of`), then the traceback. The
-    exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point."""
+    """Return a log: the message and its position in the candidate's file on the first line (`logs.reason_of`), then the traceback.
+    The exception's class is a candidate's, and may raise on any access. origins: of the kernels that were run. at: the point."""
     try:
         text = "".join(map(str, traceback.format_exception(error)))
         where, message = _place_of(error, origins), str(traceback.format_exception_only(error)[0]).partition("\n")[0].rstrip()
@@ -194,8 +193,8 @@ def words_of(error: BaseException, origins: Sequence[Origin] = (), at: str = "")
 
 
 def _place_of(error: BaseException, origins: Sequence[Origin]) -> str:
-    """Return `my.py:12 in my_softmax`: the innermost line that ran in the file that declares the kernel, or else in a file that is
-    of no library; "" where there is none."""
+    """Return e.g. `my.py:12 in my_softmax`: the innermost executed line in a file that declares a kernel, else in a file outside
+    this package and libraries; "" if there is none."""
     steps = traceback.walk_tb(error.__traceback__)
     frames = [(real_file(frame.f_code.co_filename), line, frame.f_code.co_name) for frame, line in steps]
     own, libraries = _files_of(origins), (PACKAGE + os.sep, *LIBRARIES)
@@ -209,7 +208,7 @@ def _files_of(origins: Sequence[Origin]) -> set[str]:
 
 
 def _file(descriptor: int) -> tuple[int, int] | None:
-    """Return which file lies under a descriptor; None where there is none."""
+    """Return (device, inode) of the file behind a descriptor; None if it is closed."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -218,7 +217,7 @@ def _file(descriptor: int) -> tuple[int, int] | None:
 
 
 def serve(sock: socket.socket, outputs: int) -> None:
-    """Serve jobs until the judge's end closes. outputs: the file to which outputs are added."""
+    """Serve jobs until the judge's end closes. outputs: the file to which outputs are appended."""
     key = sock.recv(KEY_BYTES, socket.MSG_WAITALL)
     channel = Channel(_elsewhere(sock), key, judge=False)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -233,7 +232,7 @@ def serve(sock: socket.socket, outputs: int) -> None:
 
 
 def _elsewhere(sock: socket.socket) -> socket.socket:
-    """Move the socket to a number that nobody guesses."""
+    """Move the socket to a random file descriptor, which a candidate cannot guess."""
     for _ in range(8):
         number = random.SystemRandom().randrange(64, HIGHEST)
         try:

@@ -1,7 +1,7 @@
-"""worker_process: the judge's handle of its worker: started when needed, ended with all its children when a job runs out of time.
+"""worker_process: the judge's handle of its worker: starts it when needed, ends it with all its children when a job takes too long.
 
 Judge, supervisor and worker are three processes. The judge starts the supervisor, which forks the worker; judge and worker share a
-socket. If one of the other two dies, the judge ends what is left and starts again."""
+socket. If the supervisor or the worker dies, the judge ends what is left and starts again."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ from tensor_graphs.measure.isolation.worker import INSIDE
 log = logging.getLogger(__name__)
 
 JOB_SECONDS = 120.0
-"""time after which a worker that has not answered is killed"""
+"""seconds after which a worker that has not answered is killed"""
 
 START_SECONDS, CONTROL_SECONDS = 60.0, 10.0
-"""time for a worker to start, and for a supervisor to answer; it has nothing else to do"""
+"""seconds for a worker to start, and for a supervisor to answer; the supervisor has no other work"""
 
 LOOK_SECONDS, STOPPED_SECONDS = 0.25, 2.0
-"""interval of checks whether an awaited process has been stopped, and how long one that was is still waited for"""
+"""interval of checks whether an awaited process is stopped (SIGSTOP), and seconds for which a stopped process is still awaited"""
 
 LAST_BYTES = 4000
-"""bytes of a worker's last output that a message shows"""
+"""last bytes of a worker's printed text that a message shows"""
 
 SILENT_SECONDS = 15.0
-"""wait after which, and after half of a kernel's limit, a warning names what is waited for"""
+"""seconds without a message after which (and after half of a kernel's limit) a warning names the awaited job"""
 
 FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""signals by which people and systems end a process, so that it need not have died of its own doing"""
+"""signals by which people and systems end a process; a process ended by them need not have failed itself"""
 
 DIED = "the worker died"
 CRASHED = f"{DIED} (killed by SIGSEGV)"
-"""prefix of the log of a kernel that read or wrote where nothing is"""
+"""prefix of the log of a kernel that accessed unmapped memory"""
 
 OnMark = Callable[[Mark, float], dict[str, Any] | None]
-"""(message in the middle of a job, when it came on time.perf_counter's clock) -> answer, if any"""
+"""function of (message in the middle of a job, its arrival on time.perf_counter's clock) that returns the answer, if any"""
 
 STARTED = "a worker is started"
 
 
 class JudgeError(TensorGraphsError):
-    """The judge cannot work here: a worker does not start, or a worker asks for one."""
+    """Condition under which nothing can be judged: a worker does not start, or was started from within a worker."""
 
 
 class Stopped(Exception):
@@ -66,17 +66,17 @@ class Stopped(Exception):
 
 
 class WorkerProcess:
-    """Worker that is started when needed, killed with its children when a job runs out of time, and started again."""
+    """Worker that is started when needed, killed with its children when a job takes too long, and started again."""
 
     def __init__(self, timeout: float = JOB_SECONDS) -> None:
         self.timeout = timeout
         self.supervisor: template_process.Forked | None = None
         self.pid: int | None = None
-        """process number of the worker; None: there is none"""
+        """process number of the worker; None without a worker"""
         self.imports: Sequence[str] = ()
-        """libraries that the next worker finds imported; the supervisor then imports them once for all"""
+        """libraries that the next worker has imported; the supervisor imports them once for all its workers"""
         self.guests: frozenset[str] = frozenset()
-        """identities of the kernels from outside that have run in the worker"""
+        """identities of the user-registered kernels that have run in the worker"""
         self.folder = _folder()
         self.starts = 0
         self._outputs, self._outputs_end = _nameless_file()
@@ -95,12 +95,12 @@ class WorkerProcess:
     # ---- beginning ----
 
     def ready(self) -> None:
-        """Start a worker unless there is one. Raises JudgeError."""
+        """Start a worker if none is running. Raises JudgeError."""
         if self.pid is None or not self._ask("alive")["alive"]:
             self._start()
 
     def _start(self) -> int:
-        """Start a worker, and a supervisor if needed; return its number. One that ends before it is ready is tried again."""
+        """Start a worker, and a supervisor if needed; return its process number. If it ends before it is ready, try once more."""
         if INSIDE in os.environ:
             raise JudgeError("the file that defines the kernel compiles or profiles while it is imported, and a worker may not "
                              "start another: put that under `if __name__ == \"__main__\":`")
@@ -116,7 +116,7 @@ class WorkerProcess:
             except TimeoutError:
                 late = True
             except (Stopped, Forged, ProtocolError, OSError, ValueError, KeyError):
-                pass                                                # it has not begun: what it said last is told below
+                pass                                                # it has not begun: the error below shows its last output
             text = self._last_words()
             self.kill()
             if late or last:
@@ -126,7 +126,7 @@ class WorkerProcess:
         raise AssertionError
 
     def _begin(self, environment: dict[str, str]) -> bool:
-        """Start a worker; return whether it is ready. Raises TimeoutError, and what a broken conversation raises."""
+        """Start a worker; return whether it is ready. Raises TimeoutError, and errors of a broken connection."""
         key = secrets.token_bytes(KEY_BYTES)
         mine, theirs = socket.socketpair()
         try:
@@ -137,13 +137,13 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(mine, key, judge=True)
         mine.sendall(key)
-        self.pid = int(self._receive_answer(START_SECONDS)["pid"])           # which has imported something first
+        self.pid = int(self._receive_answer(START_SECONDS)["pid"])           # after importing `names`
         left = START_SECONDS - self._await_word(START_SECONDS, "the worker to start")
         ready = self._channel.receive(time.monotonic() + max(left, 1.0))
         return ready is not None and parse(ready) == Reply("READY")
 
     def _scrubbed(self) -> dict[str, str]:
-        """Return the environment of a worker: it finds the packages that this process finds, and no database."""
+        """Return the environment of a worker, which finds the packages that this process finds, and no database."""
         nowhere = Path(self.folder.name, "data")
         try:
             nowhere.mkdir(exist_ok=True)
@@ -164,7 +164,7 @@ class WorkerProcess:
         self._control = mine
 
     def _respawn(self, theirs: socket.socket) -> bool:
-        """Ask the supervisor for another worker; return False when it does not take the request."""
+        """Request another worker from the supervisor; return False if the request cannot be sent."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -179,15 +179,15 @@ class WorkerProcess:
 
     def run(self, job: dict[str, Any], on_mark: OnMark | None = None, limit: float | None = None,
             what: str = "a kernel", on_start: Callable[[], None] | None = None) -> Reply:
-        """Run a job; a dead or stuck worker is a reply too (RUNTIME_ERROR, TIMEOUT), and so is an invalid message.
+        """Run a job and return the reply; a dead or stuck worker or an invalid message yields a reply too (RUNTIME_ERROR, TIMEOUT).
 
         The job is tried once more where it had not begun, and where its worker or supervisor was ended or stopped from outside
-        (SIGKILL, as by a system short of memory, SIGTERM, SIGINT, SIGHUP, SIGSTOP). A kernel that does such a thing to itself does
-        it again.
+        (SIGKILL, as by a system short of memory, SIGTERM, SIGINT, SIGHUP, SIGSTOP). A kernel that does this to itself does it
+        again.
 
-        limit: seconds between two messages of the worker once it has imported the kernel (default: as for the whole job). what:
-        name of the job in warnings. on_start: called whenever the job begins. The job's `guests` are its kernels from outside, by
-        identity: nothing but these runs in that process afterwards, as they may change what others are made of."""
+        limit: seconds between two messages of the worker once it has imported the kernel (default: as for the entire job). what:
+        name of the job in warnings. on_start: called whenever the job begins. The job's `guests` are the identities of its
+        user-registered kernels: the worker runs only these afterwards, as they may change code that other kernels use."""
         tries = 0
         guests = frozenset(job.get("guests", ()))
         if not self.guests <= guests:
@@ -218,7 +218,7 @@ class WorkerProcess:
                     continue
                 reply = Reply("RUNTIME_ERROR", str(e), spoiled=True)
             except TimeoutError as e:
-                if not begun:                                       # what an earlier job has left takes no word
+                if not begun:                                       # the worker is blocked by something that an earlier job left
                     self.leave()
                     continue
                 reply = Reply("TIMEOUT", str(e), spoiled=True)
@@ -252,9 +252,9 @@ class WorkerProcess:
             return Reply("RUNTIME_ERROR", f"{DIED} ({_how(status)})\n{text}".strip())
 
     def _converse(self, on_mark: OnMark | None, limit: float, what: str) -> Reply | None:
-        """Return the worker's reply; earlier messages go to `on_mark`. Raises TimeoutError, Stopped and ProtocolError."""
+        """Return the worker's reply; earlier messages are passed to `on_mark`. Raises TimeoutError, Stopped and ProtocolError."""
         assert self._channel is not None
-        left = word = self.timeout                                  # the first word may take as long as imports do
+        left = word = self.timeout                                  # the first message may take as long as imports do
         while True:
             most = min(left, word)
             if most <= 0:                                           # also of a worker that never stops talking
@@ -274,7 +274,7 @@ class WorkerProcess:
             left, word = left - passed, word - passed if isinstance(mark, Next) else limit    # the limit: of all points together
 
     def _await_word(self, seconds: float, what: str) -> float:
-        """Wait until the worker has sent something, or has gone; return how long that took. Raises TimeoutError and Stopped."""
+        """Wait until the worker has sent something or closed its socket; return the seconds. Raises TimeoutError and Stopped."""
         assert self._channel is not None and self.pid is not None
 
         def say(so_far: float) -> None:
@@ -283,15 +283,15 @@ class WorkerProcess:
         return _await(self._channel.socket, self.pid, seconds, say)
 
     def _ask(self, what: str) -> dict[str, Any]:
-        """Send a command to the supervisor (supervisor.py lists them); return {"alive": is the worker, "status": how it ended,
-        "left": how many processes it left}."""
+        """Send a command to the supervisor (supervisor.py lists them); return {"alive": whether the worker lives, "status": its
+        wait status, "left": number of processes that it left running}."""
         gone = {"alive": False, "status": None, "left": 0}
         if self._control is None or self.supervisor is None:
             return gone
         try:
             self._control.send(json.dumps({"do": what}).encode())
             return self._receive_answer()
-        except (Stopped, OSError, ValueError, RecursionError):      # what it says later would be no answer to the next question
+        except (Stopped, OSError, ValueError, RecursionError):      # a late answer must not be taken for that to the next command
             self.kill()
             return gone
 
@@ -312,19 +312,19 @@ class WorkerProcess:
         return answer
 
     def outputs(self) -> BinaryIO:
-        """Return the file of the outputs of the last job, from the first. Nobody else can put another file into its place."""
+        """Return the file of the last job's outputs, opened at its start. No other process can replace the file."""
         os.lseek(self._outputs, 0, os.SEEK_SET)
         return os.fdopen(os.dup(self._outputs), "rb")
 
     def _last_words(self) -> str:
-        """Return the end of what the worker printed since the last one was ended."""
+        """Return the end of what the worker printed since the previous worker was ended."""
         size = os.fstat(self._said).st_size
         return clean(os.pread(self._said, LAST_BYTES, max(0, size - LAST_BYTES)).decode(errors="replace")).strip()
 
     # ---- ending ----
 
     def leave(self) -> None:
-        """End the worker and whatever it started; the next job gets another. The supervisor stays, if it still answers."""
+        """End the worker and all that it started; the next job gets another worker. The supervisor is kept if it still answers."""
         self.pid, self.guests = None, frozenset()
         if self._channel is not None:
             self._channel.close()
@@ -340,7 +340,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End the worker, whatever it started, and the supervisor."""
+        """End the worker, all that it started, and the supervisor."""
         supervisor, self.supervisor, self.pid, self.guests = self.supervisor, None, None, frozenset()
         for end in (self._control, self._channel):
             if end is not None:
@@ -349,7 +349,7 @@ class WorkerProcess:
         if supervisor is None:
             return
         process_tree.let_end(supervisor)
-        if supervisor.returncode != 0:                              # it was killed itself: nobody has looked after its children
+        if supervisor.returncode != 0:                              # the supervisor was killed, so it has not ended its children
             for _ in range(process_tree.ROUNDS):
                 left = process_tree.carrying(INSIDE, self._token)
                 for process in left:
@@ -360,7 +360,7 @@ class WorkerProcess:
                 time.sleep(0.005)
 
     def close(self) -> None:
-        """End all; twice does no harm."""
+        """End the worker and the supervisor and remove their files. May be called twice."""
         self.kill()
         self.folder.cleanup()
         for end in (self._outputs, self._outputs_end, self._said, self._said_end):
@@ -370,12 +370,12 @@ class WorkerProcess:
 
 
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """Return the worker's own folder; what it leaves there that cannot be removed stays."""
+    """Return a new folder for the worker; files in it that cannot be removed later are left."""
     return tempfile.TemporaryDirectory(prefix="tensor_graphs-", ignore_cleanup_errors=True)
 
 
 def _nameless_file() -> tuple[int, int]:
-    """Return a file without a name, which nobody can replace, opened by this process to read, and for a worker to append."""
+    """Return two descriptors of a nameless file, which nobody can replace: for this process to read, and for a worker to append."""
     adding, name = tempfile.mkstemp(prefix="tensor_graphs-")
     try:
         mine = os.open(name, os.O_RDWR | os.O_CLOEXEC)
@@ -386,8 +386,8 @@ def _nameless_file() -> tuple[int, int]:
 
 
 def _await(sock: socket.socket, process: int, seconds: float, say: Callable[[float], None] | None = None) -> float:
-    """Wait until something has come from a process; return how long it took, without pauses of this process (Ctrl-Z and fg). say:
-    called once when it takes long. Raises TimeoutError after `seconds`, and Stopped when the process was stopped."""
+    """Wait until a process has sent something; return the seconds, without pauses of this process (Ctrl-Z and fg). say: called once
+    when it takes long. Raises TimeoutError after `seconds`, and Stopped when the process was stopped."""
     waited = stopped = 0.0
     warned = False
     while True:

@@ -1,8 +1,8 @@
-"""adversarial: the points at which a kernel is compared on extreme values (extremes.py), and whether there is one right answer.
+"""adversarial: chooses points with extreme values (extremes.py), and decides whether a point has a single right answer.
 
 A kernel may sum in another order and round in other places than the op's definition: products of large numbers before an exp, a sum
 that cancels. Where its answer differs from the oracle's, the oracle is evaluated again, with rounding at every node and sums as if
-in another order; if that alone moves its answer, the point decides nothing."""
+in another order; if that alone changes its answer, the point decides nothing."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ from tensor_graphs.measure.points.inputs import Point, is_big, point_inputs
 log = logging.getLogger(__name__)
 
 WORK, SWEEP_WORK = (2e6, 1 << 18), (2e7, 1 << 22)
-"""flops and bytes of a point (the oracle takes some 10 ms), and of a sweep: a narrow range may be all that a kernel is wrong at"""
+"""flops and bytes of a point (some 10 ms for the oracle); and of a sweep, as a kernel may be wrong only in a narrow range"""
 
 SEED = 3000
 
 ONE_BY_ONE: tuple[Extreme, ...] = ("huge", "structured")
-"""kinds of values that show something in one operand with ordinary values in the others"""
+"""kinds of values that are also tried in one operand, with ordinary values in the others"""
 
 ROUNDED, ROUNDED_EXTREMES = 6, 18
-"""evaluations with other roundings: of two that tie but for rounding (the largest, or the only large weight of a softmax) each may
-be chosen. Where values are extreme, such ties are common, and work is bounded: in one of 64 ties six all choose as the oracle does,
-and a kernel that chooses the other is refused (9 of 6,000 draws of attention in bf16)"""
+"""evaluations with other roundings. Between values that tie but for rounding (the largest, or the only large weight of a softmax)
+each is a right choice. Extreme values tie often, and 18 evaluations bound the work: in one of 64 ties, six evaluations all choose
+as the oracle does, and a kernel that chooses otherwise is refused (9 of 6,000 draws of attention in bf16)"""
 
 SETTLED = 0.3
-"""share of the error allowed by which the two answers may differ"""
+"""share of the allowed error by which the oracle's two answers may differ"""
 
 REPLACED, INFLUENCE = 1e4, 1e-3
-"""replacement for NaN and infinities, up and down, and the relative change of a result beyond which they matter to it"""
+"""magnitude that replaces NaN and infinities (with both signs); relative change of a result above which they influence it"""
 
 MARGIN = 2.0 ** -20
-"""share of the largest number beyond which no result of a sum is compared: what is divided by last may be added before"""
+"""share of the dtype's largest number above which no result of a sum is compared: terms may be added before or after a division"""
 
 
 def adversarial_points(signature: Signature, seed: int = 0) -> list[Point]:
-    """Return the points of one signature, one of each kind of values in all operands; where there are several, those of ONE_BY_ONE
-    in each operand; as many of structures as all need. None without floats, or where they would take long (very large fixed
+    """Return a signature's points with extreme values: for each kind one with all operands extreme, and for ONE_BY_ONE one per
+    operand; for structured values enough to show all structures. None without floats, or where they take too long (very large fixed
     sizes)."""
     inputs = signature.graph.inputs
     floats = [name for name, node in inputs.items() if node.dtype.kind == "float"]
@@ -76,8 +76,8 @@ def adversarial_points(signature: Signature, seed: int = 0) -> list[Point]:
 
 
 def _limit_to_one_iteration(signature: Signature, sizes: dict[str, int]) -> bool:
-    """Give an op that is a loop one iteration, where a dim is their number; return whether it has no more. A sum of huge values
-    cancels sooner or later, and its result decides all later iterations: no other rounding tells what they should be."""
+    """Set the number of iterations of a loop op to one, if a dim determines it; return whether there is at most one. A sum of huge
+    values cancels sooner or later and decides all later iterations, so that no other rounding tells the right answer."""
     op, types, attrs = signature.spec.op, signature.spec.inputs, signature.spec.attrs
     turns = op.turns(types, attrs) if isinstance(op, CompositeOp) else 1
     for symbol in d.symbols_in(turns):
@@ -86,8 +86,8 @@ def _limit_to_one_iteration(signature: Signature, sizes: dict[str, int]) -> bool
 
 
 def _points_of_kind(signature: Signature, point: Point, floats: Sequence[str]) -> list[Point]:
-    """Return points of a kind of values in all operands, and in one with ordinary others; a structure in each row, or in one row at
-    a time."""
+    """Return points with this kind of values in all operands, and in one operand with ordinary others; with several structures, one
+    per row, or one per point if there are fewer rows."""
     rows = STRUCTURES
     if point.extreme in ("structured", "columns"):
         shapes = [tuple(map(int, signature.graph.inputs[name].type.at(point.binding).shape)) for name in floats]
@@ -103,9 +103,9 @@ def _points_of_kind(signature: Signature, point: Point, floats: Sequence[str]) -
 def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
                  rounding: Mapping[str, np.ndarray] | None = None,
                  asked: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-    """Return for each output which rows (along its last axis) depend neither on the places of rounding nor on the order of
-    addition. answer: the oracle's. limits: the error allowed, by dtype. rounding: running errors, which do not unsettle rows.
-    asked: outputs and rows to decide (default: all); evaluation ends where none of these may be settled."""
+    """Return for each output a mask of the rows (along its last axis) that depend neither on where rounding occurs nor on the order
+    of additions. answer: the oracle's. limits: allowed error by dtype. rounding: running errors; differences within them are
+    ignored. asked: outputs and masks of rows to decide (default: all); evaluation ends when none of these can be settled."""
     graph = signature.graph
     settled = {name: np.ones(rows_of(answer[name]).shape[0], bool) for name in graph.outputs} if asked is None else dict(asked)
     for jitter in range(1, 1 + (ROUNDED if point.extreme is None else ROUNDED_EXTREMES)):
@@ -123,7 +123,7 @@ def settled_rows(signature: Signature, point: Point, answer: Mapping[str, np.nda
 def _unmoved(signature: Signature, point: Point, answer: Mapping[str, np.ndarray], limits: Mapping[str, float],
              rounding: Mapping[str, np.ndarray] | None, rounded: Mapping[str, np.ndarray],
              asked: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return which of these rows stay the same, within SETTLED of the error allowed, when rounded otherwise."""
+    """Return masks of the rows that change by less than SETTLED of the allowed error when rounded otherwise."""
     graph = signature.graph
     unmoved = {name: rows.copy() for name, rows in asked.items()}
     for name in unmoved:
@@ -145,13 +145,13 @@ def _unmoved(signature: Signature, point: Point, answer: Mapping[str, np.ndarray
 
 
 def rows_of(array: np.ndarray) -> np.ndarray:
-    """Return an array as rows along its last axis."""
+    """Return an array reshaped to a matrix of rows along its last axis."""
     return array.reshape(-1, array.shape[-1]) if array.ndim and array.size else array.reshape(-1, 1)
 
 
 def depends_on_special(signature: Signature, point: Point) -> dict[str, np.ndarray]:
-    """Return for each output where the values in place of NaN and infinities matter. Where no number does (a weight of 0 that a
-    kernel need not multiply by), a kernel may return NaN, as the definition does, or what follows from the rest."""
+    """Return for each output a mask of where the values in place of NaN and infinities matter. Elsewhere (a weight of 0 that a
+    kernel need not multiply by) a kernel may return NaN, as the definition does, or what follows from the other values."""
     graph = signature.graph
     inputs = point_inputs(graph, point)
     answers = []

@@ -1,8 +1,8 @@
-"""changed_rows: an output that equals an operand except for some rows, as these rows alone: a cache into which a step has written.
+"""changed_rows: represents an output that equals an operand except for some rows by these rows: a cache into which a step wrote.
 
     write_rows(cache f32[4096, 1, 256], values f32[2, 1, 256])   →   operand "cache", rows 17 and 18, and their 2 × 256 numbers
 
-Judge and worker make the same operands from the seed, so an operand's rows need not be stored, sent or compared."""
+Judge and worker generate equal operands from the seed, so unchanged rows need not be stored, sent or compared."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 from tensor_graphs.measure.points.inputs import is_big
 
 WORTH, MOST = 1 << 20, 0.5
-"""bytes of an output: less is stored in full; share of rows: an output in which more differ is stored in full"""
+"""WORTH: bytes of an output below which it is stored in full. MOST: share of changed rows above which it is stored in full"""
 
 
 @dataclass(frozen=True)
 class Updated:
-    """Output whose rows, along its last axis, are those of an operand except for these. rows: their numbers, in order."""
+    """Output whose rows, along its last axis, equal those of an operand (base) except for these. rows: indices, ascending."""
 
     shape: tuple[int, ...]
     base: str
@@ -34,14 +34,14 @@ class Updated:
         return self.rows.nbytes + self.values.nbytes
 
     def whole(self, operand: np.ndarray) -> np.ndarray:
-        """Return all rows; of the operand's dtype, or wider where these values are."""
+        """Return all rows, in the dtype of the changed values."""
         array = operand.astype(self.values.dtype)
         array.reshape(-1, self.shape[-1])[self.rows] = self.values
         return array
 
 
 class Whole(Mapping[str, np.ndarray]):
-    """Outputs by name, each restored when it is read: making an operand again takes as long as the oracle does."""
+    """Outputs by name, each restored when it is read, as generating an operand again takes as long as the oracle."""
 
     def __init__(self, outputs: Mapping[str, np.ndarray | Updated], operands: Callable[[], Mapping[str, np.ndarray]]) -> None:
         self._kept, self._operands = outputs, operands
@@ -59,7 +59,7 @@ class Whole(Mapping[str, np.ndarray]):
 
 def bases(graph: Graph, binding: Mapping[str, int]) -> dict[str, str]:
     """Return for each large output the operand of which it overwrites slices, by its definition; {} where all outputs together are
-    small enough to be read a second time (`Bench.late`)."""
+    small enough for the worker to read them twice (`Bench.late`)."""
     types = {name: node.type.at(binding) for name, node in graph.outputs.items()}
     if sum(int(t.nbytes()) for t in types.values()) <= BIG_BYTES:
         return {}
@@ -77,14 +77,14 @@ def bases(graph: Graph, binding: Mapping[str, int]) -> dict[str, str]:
 
 
 def changed_rows(output: np.ndarray, operand: np.ndarray) -> np.ndarray:
-    """Return the numbers of the rows in which any bit differs. Both are C-contiguous, of one shape and dtype."""
+    """Return the indices of the rows in which any bit differs. Both arrays are C-contiguous, of one shape and dtype."""
     bits = np.dtype(f"u{output.itemsize}")
     a, b = (x.view(bits).reshape(-1, x.shape[-1]) for x in (output, operand))
     return np.flatnonzero((a != b).any(axis=1))
 
 
 def updated(answer: np.ndarray, operand: np.ndarray, base: str) -> np.ndarray | Updated:
-    """Return the oracle's answer by its difference from an operand; in full, where most of it differs. NaN equals NaN."""
+    """Return the oracle's answer as its difference from an operand, or in full where most of it differs. NaN equals NaN."""
     a, b = answer.reshape(-1, answer.shape[-1]), operand.reshape(-1, operand.shape[-1])
     differs = a != b                                                # numpy widens a piece at a time
     if np.isnan(a[differs]).any():

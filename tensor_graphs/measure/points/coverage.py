@@ -1,8 +1,8 @@
-"""coverage: points drawn so that a verdict covers the declared range: sizes of each dim, layouts of operands, kinds of values.
+"""coverage: draws points so that a verdict covers the declared range: sizes of each dim, layouts of operands, kinds of values.
 
-Each dim goes over its whole range while the others are small or at their lowest: both ends, and one size drawn in each of BINS
-pieces of its logarithm, so that a kernel that is wrong on a tenth of that is run there. Then a few points at which all dims vary.
-Slow points are left out, except the largest affordable. Rows of a row-wise op are copies of a few for the oracle
+Each dim goes over its entire range while the others are small or minimal: both ends, and one random size in each of BINS pieces of
+its logarithm, so that a kernel that is wrong on a tenth of that is run there. Then come a few points at which all dims vary. Slow
+points are left out, except the largest affordable. For the oracle, rows of a row-wise op are copies of a few
 (`rows_are_independent`). The seed is the judge's secret, so no kernel knows the points."""
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ from tensor_graphs.paths.residency import Whereabouts, pieces_of
 log = logging.getLogger(__name__)
 
 BINS = 20
-"""pieces of a dim's range, equal in their logarithm: a band of a tenth of it holds one of them whole"""
+"""pieces of a dim's range, of equal size in its logarithm: any band of a tenth of the range contains an entire piece"""
 
 SMALL_SIZES, TOGETHER = (1, 2, 3, 5, 7), 4
-"""values of the other dims; pieces of the ranges of several dims, for points at which all of them vary"""
+"""sizes of the other dims; number of pieces of each dim's range for points at which all dims vary"""
 
 FEW, MANY, SHARE_OF_FEW = (2, 8), (9, 80), 0.1
-"""ranges of dims at points of a layout: both where each row lies elsewhere, as a kernel may be wrong about many rows and right
-about a few; of the others this share has few"""
+"""ranges of dims at points with a layout: few and many rows, as a kernel may be wrong about many and right about few; share of the
+other points that have few rows"""
 
 BYTES_PER_SECOND, FLOPS_PER_SECOND, ORACLE_FLOPS = 3e8, 1e10, 1e9
-"""speeds of a comparison on a slow machine: values made, digested, written, read, compared; of the kernel; of the oracle"""
+"""assumed rates of a comparison on a slow machine: generating, sending and comparing values; the kernel; the oracle"""
 
 EACH_SECONDS, ALL_SECONDS, LITTLE = 0.15, 0.3, 3e-3
-"""limits for a point, for those of one dim together, and what is always affordable"""
+"""seconds: limit for one point, limit for the points of one dim together, and time that is always affordable"""
 
 FEW_ROWS = 24
-"""rows that differ, where the others are copies"""
+"""number of distinct rows where all other rows are copies of them"""
 
 INDEPENDENT: dict[tuple[Signature, str], bool] = {}
-"""(signature, dim) -> whether its rows are independent, as far as known"""
+"""(signature, dim) -> whether its rows are independent (cache)"""
 
 
 def seconds(signature: Signature, sizes: Mapping[str, int], by_rows: bool = False) -> float:
-    """Return an estimate of the time of a comparison at these sizes. by_rows: the oracle computes few rows."""
+    """Return the estimated time of a comparison at these sizes. by_rows: the oracle computes only a few rows."""
     _, flops = work(signature, tuple((n, sizes[n]) for n in signature.dim_names))
     graph = signature.graph
     inputs = {name: node.type.at(sizes) for name, node in graph.inputs.items()}
@@ -82,7 +82,7 @@ def seconds(signature: Signature, sizes: Mapping[str, int], by_rows: bool = Fals
 
 
 def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
-    """Return both ends of a dim and a size in each piece of its range, drawn evenly in the logarithm."""
+    """Return both ends of a dim's range and a random size in each of BINS pieces, uniform in the logarithm."""
     low, high = d.bounds(dim)
     first = max(low, 1)
     reach = math.log(high + 1) - math.log(first)
@@ -91,8 +91,8 @@ def sizes_of(dim: d.Dim, draw: random.Random) -> list[int]:
 
 
 def size_points(signature: Signature, seed: int) -> list[Point]:
-    """Return points of each dim over its range, the others at their lowest and small; per dim the largest that is affordable, small
-    ones, and what time allows."""
+    """Return points that vary one dim over its range while the others are minimal or small; per dim the largest affordable point,
+    all quick ones, and as many others as time allows."""
     draw, points = random.Random(seed), []
     dims = signature.graph.dims
     for number, (name, dim) in enumerate(sorted(dims.items())):
@@ -118,8 +118,8 @@ def size_points(signature: Signature, seed: int) -> list[Point]:
 
 
 def together_points(signature: Signature, seed: int) -> list[Point]:
-    """Return points at which all of several dims vary: each is in each of TOGETHER pieces of its range once, in an order of its
-    own. Where that would take long, the largest dim is halved until it does not."""
+    """Return points at which all of several dims vary: each dim is once in each of TOGETHER pieces of its range, in random order.
+    Where a point takes too long, its largest dim is halved until it does not."""
     draw, points, dims = random.Random(seed + 2), list[Point](), signature.graph.dims
     if len(dims) < 2:
         return points
@@ -142,9 +142,9 @@ def together_points(signature: Signature, seed: int) -> list[Point]:
 
 
 def rows_are_independent(signature: Signature, dim: str) -> bool:
-    """Return whether rows along a dim, wherever an axis is that dim, do not depend on each other or on their place: what comes of
-    chosen rows is the chosen rows of what comes of all. Tested on a few, as it need not be certain: before a kernel is refused all
-    rows are computed."""
+    """Return whether rows along a dim, on every axis of this dim, are independent of each other and of their position: the result
+    for chosen rows is the chosen rows of the full result. Tested on a few rows, as it need not be certain: before a kernel is
+    refused all rows are computed."""
     key = signature, dim
     if key not in INDEPENDENT:
         INDEPENDENT[key] = _independent(signature.graph, dim, signature.spec.attrs)
@@ -153,7 +153,7 @@ def rows_are_independent(signature: Signature, dim: str) -> bool:
 
 def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
     def along(node: Node) -> bool | None:
-        """Return whether the node has rows along the dim; None: the dim is in it in another way."""
+        """Return whether the node has rows along the dim; None if the dim is part of a size in another form."""
         exactly = [isinstance(s, d.Expr) and str(s) == dim for s in node.shape]
         within = [dim in map(str, d.symbols(s)) for s in node.shape]
         return None if exactly != within else any(exactly)
@@ -183,9 +183,9 @@ def _independent(graph: Graph, dim: str, attrs: Mapping[str, Any]) -> bool:
 
 
 def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
-    """Return points for every layout in which a plan hands over operands to this kernel: one that requires contiguous operands gets
-    them, beginning at any element, with gaps, repeated or reversed where it takes that, all of them and one at a time, and two in
-    the same memory."""
+    """Return points for every layout in which a plan passes operands to this kernel: contiguous, unaligned, and, where the kernel
+    takes them, with gaps, stride 0 or reversed (all operands, and one at a time); outputs in place; and two operands in the same
+    memory."""
     graph, draw = signature.graph, random.Random(seed + 1)
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
     ways: list[tuple[Form, int, str | None]] = [("in_place", i, None) for i in ways_in_place(kernel, signature)]
@@ -213,14 +213,14 @@ def layout_points(kernel: Kernel, signature: Signature, base: Mapping[str, int],
 
 
 def ways_in_place(kernel: Kernel, signature: Signature) -> range:
-    """Return the numbers of the pairs of an output and an operand that may share memory, and of several one more, for all."""
+    """Return the indices of the (output, operand) pairs that may share memory, and if several, one more for all together."""
     count = len(kernel.sharing(signature.spec).pairs)
     return range(count + (count > 1))
 
 
 def taken_ways(kernel: Kernel, graph: Graph) -> list[tuple[Form, int, str | None]]:
-    """Return (form, axis, the only operand that lies so) for layouts in which this kernel receives operands that are not
-    contiguous, as lowering decides."""
+    """Return (form, axis, the only operand with this layout or None) for the layouts in which this kernel receives non-contiguous
+    operands, as lowering decides."""
     ranks = max((len(node.shape) for node in graph.inputs.values()), default=0)
     names = [None, *graph.inputs] if len(graph.inputs) > 1 else [None]
     by_axis: Sequence[Form] = ("gaps", "repeated", "backwards")
@@ -240,8 +240,8 @@ Lie = tuple[tuple[tuple[Dim, ...], tuple[Dim, ...]], ...]
 
 
 def _handed_over(kernel: Kernel, views: Graph, asked: dict[Lie, bool]) -> bool:
-    """Return whether a kernel of one op receives an operand that is not contiguous. asked: results by layout: many ways are one for
-    operands of fewer axes, and a generated kernel is written again for each."""
+    """Return whether a kernel of one op receives a non-contiguous operand. asked: cache of results by layout: several forms give
+    operands of few axes the same layout, and a generated kernel is generated again for each."""
     root = next(iter(views.outputs.values()))
     node = root.inputs[0] if root.op is leaves.ITEM else root
     lying = strided(views.alike, _sent(views, device_of(kernel.backend).name))     # 0.2 ms; a plan takes 2, and of a GPU 50
@@ -254,7 +254,7 @@ def _handed_over(kernel: Kernel, views: Graph, asked: dict[Lie, bool]) -> bool:
 
 
 def _sent(graph: Graph, device: str) -> Collection[Node]:
-    """Return the values of a graph that are copied from the host for a kernel on a device to read them: contiguous there."""
+    """Return the values of a graph that are copied from the host to a device for a kernel; they are contiguous there."""
     if device == HOST.name:
         return ()
     where = Whereabouts(pieces_of(graph.nodes))
@@ -275,7 +275,7 @@ def _has_pair(graph: Graph, sizes: Mapping[str, int]) -> bool:
 
 
 def special_points(signature: Signature, base: Mapping[str, int], seed: int) -> list[Point]:
-    """Return points with NaN and infinities in every float operand; integers of full range, and at the ends of tables."""
+    """Return points with NaN and infinities in each float operand, with integers of full range, and with indices at both ends."""
     sizes, inputs = tuple(sorted(base.items())), signature.graph.inputs
     floats = [name for name, node in inputs.items() if node.dtype.kind == "float"]
     points = []
@@ -289,7 +289,7 @@ def special_points(signature: Signature, base: Mapping[str, int], seed: int) -> 
 
 
 def covered(points: Sequence[Point], signature: Signature) -> dict[str, Any]:
-    """Return what a verdict on these points covers, as it is stored: sizes, values, layouts of operands."""
+    """Return the coverage of a verdict on these points in its stored form: sizes, kinds of values, layouts of operands."""
     sizes = {}
     for name, dim in signature.graph.dims.items():
         counts = sorted({p.binding[name] for p in points})

@@ -1,7 +1,7 @@
-"""descriptors: the values of a workload's input: random ones, one number, or a tensor of a safetensors file.
+"""descriptors: describes the values of a workload's input: random, one number, or a tensor of a safetensors file.
 
 The form is that of FlashInfer-Trace's workloads: {"type": "random"}, {"type": "scalar", "value": 3}, {"type": "safetensors",
-"path": "model.safetensors", "tensor_key": "norm.weight"}. A workload stores descriptors; the values are made on demand."""
+"path": "model.safetensors", "tensor_key": "norm.weight"}. A workload stores descriptors; values are generated or read on demand."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from tensor_graphs.language.node import TensorType
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES
 
 NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
-"""the data set's words for numbers that JSON lacks"""
+"""strings by which FlashInfer-Trace represents numbers that JSON lacks"""
 
 FORMS = "random, a number, or FILE.safetensors:TENSOR"
 
 
 class InputError(TensorGraphsError):
-    """Description of an input that is invalid, or values that do not fit the input. The message names the fix."""
+    """Invalid description of an input, or described values that do not fit the input. The message names the fix."""
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Source of an input's values. value: of a scalar; path, tensor_key: of a file; a path is absolute."""
+    """Source of an input's values. value: number of a scalar; path (absolute) and tensor_key: location of a safetensors tensor."""
 
     type: Literal["random", "scalar", "safetensors"]
     value: bool | int | float | None = None
@@ -41,7 +41,7 @@ class Descriptor:
     tensor_key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return FlashInfer-Trace's form; a number that JSON lacks is a string."""
+        """Return the descriptor as a dict in FlashInfer-Trace's form; a number that JSON lacks becomes a string."""
         match self.type:
             case "scalar":
                 return {"type": self.type, "value": _json_number(self.value)}
@@ -56,12 +56,12 @@ class Descriptor:
 RANDOM = Descriptor("random")
 
 Given = tuple[tuple[str, Descriptor], ...]
-"""(input, where its values come from), by name"""
+"""(input, source of its values), ordered by name"""
 
 
 def read_descriptor(name: str, description: str | Mapping[str, Any] | Descriptor) -> Descriptor:
-    """Return a descriptor from its JSON form, or a user's: `random`, `0.5`, `model.safetensors:norm.weight`. name: of the input,
-    for the message. Paths are relative to this process's folder. Raises InputError."""
+    """Return the descriptor for a JSON form or a string by a user: `random`, `0.5`, `model.safetensors:norm.weight`. name: the
+    input's, for messages. Paths are relative to this process's current folder. Raises InputError."""
     if isinstance(description, Descriptor):
         return description
     if isinstance(description, str):
@@ -98,13 +98,13 @@ def _from_words(name: str, text: str) -> Descriptor:
 
 
 def given_of(inputs: Sequence[Mapping[str, Any]]) -> Given:
-    """Return the descriptors of a stored workload's inputs whose values come from elsewhere."""
+    """Return the descriptors of a stored workload's inputs whose values are not random."""
     named = [(str(entry["name"]), entry) for entry in inputs if "name" in entry and "type" in entry]
     return tuple((name, descriptor) for name, entry in named if (descriptor := read_descriptor(name, entry)) != RANDOM)
 
 
 def check(name: str, descriptor: Descriptor, type: TensorType) -> None:
-    """Raise InputError unless the described values fit an input of this type, its sizes known. Reads no values."""
+    """Raise InputError unless the described values fit an input of this type (with known sizes). Reads no values."""
     match descriptor.type:
         case "scalar":
             _scalar(name, descriptor, type)
@@ -113,7 +113,7 @@ def check(name: str, descriptor: Descriptor, type: TensorType) -> None:
 
 
 def values(name: str, descriptor: Descriptor, type: TensorType) -> np.ndarray | None:
-    """Return the described values, for an input of this type; None for random ones. A large tensor shares its file's memory and is
+    """Return the described values for an input of this type; None for random values. A large tensor shares its file's memory and is
     read-only. Raises InputError."""
     match descriptor.type:
         case "scalar":
@@ -139,7 +139,7 @@ def _scalar(name: str, descriptor: Descriptor, type: TensorType) -> np.ndarray:
 
 
 def _tensor(name: str, descriptor: Descriptor, type: TensorType) -> Weights:
-    """Return the file, in which the tensor is and fits."""
+    """Return the opened file. Raises InputError unless it has the tensor, with the shape and dtype of the input."""
     try:
         weights = _opened(descriptor.path, *_stamp(descriptor.path))
         dtype, shape = weights.info(descriptor.tensor_key)
@@ -159,7 +159,7 @@ def _tensor(name: str, descriptor: Descriptor, type: TensorType) -> Weights:
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Return size and time of change: a file that was written again is opened again."""
+    """Return size and time of change of a file, so that a rewritten file is opened again; (0, 0) if there is none."""
     try:
         status = Path(path).stat()
     except OSError:

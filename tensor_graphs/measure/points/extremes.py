@@ -1,4 +1,4 @@
-"""extremes: legal values on which kernels go wrong, and sizes of dims to show them at: odd ones, one beyond a tile, and one."""
+"""extremes: generates legal but extreme values on which kernels go wrong, and chooses odd sizes of dims for them."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 
 Extreme = Literal["large", "equal", "wide", "sweep", "huge", "structured", "columns"]
-"""large: ±1e4, ±88 (the last whole number whose exp an f32 holds), ±1. equal: rows of one number, and rows of four, so that the
-maximum occurs more than once. wide: rows of magnitudes spread evenly over four tenths of the dtype's exponents (so that sums of
-many products are finite), of both signs, and rows below its smallest normal number. sweep: every row is a narrow band, and the
-bands of all rows leave no gap: in every other row from -100 to 100, in the rest over magnitudes. A band, as an error is measured
-relative to what is large in its row: of an exp that is wrong between 20 and 30 only, nothing shows in a row that holds 80. huge:
-bands of magnitudes without a gap from the smallest normal number to the largest, and every fourth row of the ends: the largest
-number, the smallest, powers of two; of several operands all but one are zero in another fourth. structured: rows of zeros, of one
-number, sorted both ways, with a single number, of alternating signs, with blocks of zeros, of −0. columns: the same along the first
-axis."""
+"""kinds of extreme values. large: ±1e4, ±88 (the last whole number whose exp an f32 holds), ±1. equal: rows of one number, and rows
+of four, so that the maximum occurs more than once. wide: rows of magnitudes spread evenly over four tenths of the dtype's exponents
+(so that sums of many products are finite), of both signs, and rows below its smallest normal number. sweep: every row is a narrow
+band, and the bands of all rows leave no gap: in every other row from -100 to 100, in the rest over magnitudes. Bands are needed as
+an error is measured relative to the large values in its row: an exp that is wrong between 20 and 30 only shows nothing in a row
+that holds 80. huge: bands of magnitudes without a gap from the smallest normal number to the largest; every fourth row has the
+ends: the largest number, the smallest, powers of two; in another fourth, of several operands all but one are zero. structured: rows
+of zeros, of one number, sorted both ways, with a single number, of alternating signs, with blocks of zeros, of −0. columns: the
+structures of `structured` along the first axis."""
 
 Hazard = Literal["even", "drifting", "padded", "one-sided", "neighbouring"]
-"""values for some ops only (definition_points.py). even: one positive number for all elements, whose fraction has no end in bits,
-so that each addition to an accumulator that has grown is rounded the same way; of several operands all but the first are a power of
+"""kinds of values for some ops only (definition_points.py). even: one positive number for all elements, with an endless binary
+fraction, so that each addition to a large accumulator is rounded the same way; of several operands all but the first are a power of
 two. drifting: positive numbers that grow slowly from the first element to the last. padded: rows that begin with −∞. one-sided:
-rows of numbers far below zero, or far above it. neighbouring: numbers next to each other in the dtype, the same few in each
-operand."""
+rows of numbers far below zero, or far above it. neighbouring: adjacent numbers of the dtype, the same few in each operand."""
 
 Kind = Extreme | Hazard
 
 SIZES: Mapping[Extreme, tuple[int, ...]] = {"large": (33, 65, 1), "equal": (65, 1, 31), "wide": (31, 33, 65),
                                                   "sweep": (257, 65, 33), "huge": (129, 33, 5), "structured": (37, 17, 5),
                                                   "columns": (17, 37, 5)}
-"""sizes of the dims, by name, cyclically"""
+"""kind -> sizes that are assigned to the dims in order of their names, cyclically"""
 
 SWEEP, MAGNITUDES = 100.0, 20.0
-"""end of the even rows of a sweep; binary exponents, up and down, of its odd rows, or four tenths of the dtype's, if fewer"""
+"""largest magnitude in even rows of a sweep; binary exponents, up and down, of its odd rows (at most four tenths of the dtype's)"""
 
 SMALL = (3, 2, 4)
-"""sizes where those are too much work"""
+"""sizes used instead of SIZES where those are too much work"""
 
 
 def extreme_sizes(dims: Mapping[str, Dim], kind: Extreme, small: bool = False) -> dict[str, int]:
-    """Return sizes of the dims for values of this kind, within their bounds."""
+    """Return sizes of the dims for values of this kind, within the dims' bounds."""
     sizes = SMALL if small else SIZES[kind]
     return {name: d.clamp(sizes[i % len(sizes)], dim) for i, (name, dim) in enumerate(sorted(dims.items()))}
 
 
 def extreme_values(rng: np.random.Generator, kind: Kind, shape: tuple[int, ...], dtype: DType, *,
                    positive: bool = False, first: int = 0, squared: bool = False, among: tuple[int, int] = (0, 1)) -> np.ndarray:
-    """Return an array of such values; rows run along the last axis, and in a single row elements alternate. positive: none is below
-    zero. first: structure of the first row (a single row has only this one); of padded values the axis, from the right, along which
-    rows run. squared: products of two are added, and none may overflow on the way (a variance may be added as squares). among: the
-    number of this operand, and how many have huge values: in every fourth row all but one are zero, as a sum shows only its largest
-    magnitude."""
+    """Return an array of values of this kind; rows run along the last axis, and in a single row elements alternate. positive: no
+    value is negative. first: structure of the first row (of a single row, its only structure); for padded values the axis, counted
+    from the right, along which rows run. squared: sums of products of two values must not overflow (a variance may be computed from
+    squares). among: (index of this operand, number of operands with huge values): in every fourth row all operands but one are
+    zero, as a sum shows only its largest magnitude."""
     if kind == "padded":
         by_rows = (*shape[:first], *shape[first:][1:], shape[first]) if shape else shape
         padded = np.where(begins_late(rng, by_rows), -np.inf, 3.0 * rng.standard_normal(by_rows)).astype(dtype.numpy)
@@ -112,12 +111,12 @@ def extreme_values(rng: np.random.Generator, kind: Kind, shape: tuple[int, ...],
 
 
 ENDLESS = (1.4, 1.6, 1.8)
-"""0.7, 0.1 and 0.9 but for a power of two: 2²² of them added up in f32, one after the other, are 4 % off, and 4096 4e-5"""
+"""0.7, 0.1 and 0.9 times powers of two: the sum of 2²² of these in one f32 accumulator is 4 % off, the sum of 4096 by 4e-5"""
 
 
 def begins_late(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Return which elements come before the first one that counts: in every fourth row all but the last, half of the row, and none;
-    in the others, and in a single row, a number between half and all but one. Rows run along the last axis."""
+    """Return a mask of the elements before the first one that counts: cyclically in four rows all but the last, half of the row,
+    none, and a random number between half and all but one (also in a single row). Rows run along the last axis."""
     if not shape or not shape[-1]:
         return np.zeros(shape, bool)
     size, rows = shape[-1], int(np.prod(shape[:-1]))
@@ -128,17 +127,17 @@ def begins_late(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 ONE_SIDED = 8
-"""rows of one-sided values that differ: four below zero, four above"""
+"""number of distinct kinds of one-sided rows: four below zero, four above"""
 
 FAR = 200.0
-"""magnitude of rows that are not at the end of the range: below every exp of an f32"""
+"""magnitude of one-sided rows that are not at the end of the dtype's range; exp(-FAR) is 0 in f32"""
 
 
 def one_sided_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, *, axes: tuple[int, ...],
                      first: int = 0, power: bool = False) -> np.ndarray:
-    """Return an array whose rows, along these axes, are below zero, then above it: the last number of the dtype, numbers near FAR,
-    numbers of the last power of two, infinity. first: kind of the first row. power: one power of two in a whole row, for products
-    with `rising_values`."""
+    """Return an array whose rows, along these axes, are below zero, then above: in turn all equal to the dtype's last number, near
+    FAR, within the last power of two, infinite. first: kind of the first row. power: use one power of two in an entire row, for
+    products with `rising_values`."""
     axes = tuple(axis % len(shape) for axis in axes)
     others = [size for axis, size in enumerate(shape) if axis not in axes]
     within = [shape[axis] for axis in axes]
@@ -164,22 +163,22 @@ def one_sided_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DT
 
 
 def rising_values(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Return 1, 2, 3, … along the first axis: of products with a far number one is the largest by far, however sums are rounded."""
+    """Return 1, 2, 3, … along the first axis: of their products with a far number one is by far the largest, despite rounding."""
     rows = np.minimum(np.arange(1, 1 + math.prod(shape[:1])), dtype.max).reshape(shape[:1] + (1,) * (len(shape) - 1))
     return np.array(np.broadcast_to(rows, shape)).astype(dtype.numpy)
 
 
 OF_PRODUCTS = 0.8
-"""share of the exponents: a sum of 2²⁵ such numbers has no overflow in f32"""
+"""share of the exponents for factors: a sum of 2²⁵ such products does not overflow f32"""
 
 STRUCTURES = 8
 
 OF_SQUARES = 0.45
-"""share of the exponents (of an f32 up to 1.4e17) where products are added; of f64 always, as the oracle has no wider numbers"""
+"""share of the exponents (up to 1.4e17 in f32) where products are summed; always for f64, as the oracle has no wider dtype"""
 
 
 def _structure(rng: np.random.Generator, values: np.ndarray, first: int) -> None:
-    """Fill rows with values in some order, the next row in the next one."""
+    """Fill the rows with the structures of `structured` values in cyclic order, beginning with number `first`."""
     size = values.shape[1]
     values[...] = rng.standard_normal(values.shape)
     for i, row in enumerate(values):
@@ -204,8 +203,8 @@ def _structure(rng: np.random.Generator, values: np.ndarray, first: int) -> None
 
 
 def integer_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-    """Return integers of every length in bits that the dtype has, of both signs: any such number, one next to a power of two, an
-    end."""
+    """Return integers of every bit length of the dtype, with both signs: arbitrary numbers, neighbours of powers of two, and the
+    ends of the range."""
     low, high = int(dtype.min), int(dtype.max)
     count, bits = int(np.prod(shape)), high.bit_length()
     length = rng.integers(0, bits, count)
@@ -219,6 +218,6 @@ def integer_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: DTyp
 
 
 def _bands(rng: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """Return rows that divide -1 … 1 into bands, one each, in a drawn order."""
+    """Return random values in -1 … 1: each row lies in one of as many equal bands as there are rows, in random order."""
     rows = max(1, shape[0])
     return (rng.permutation(shape[0])[:, None] + rng.uniform(0, 1, shape)) * (2 / rows) - 1

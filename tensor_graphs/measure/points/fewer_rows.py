@@ -1,10 +1,10 @@
-"""fewer_rows: the same op on fewer rows along an axis of fixed size, so that the oracle computes a few rows of which all others are
+"""fewer_rows: builds an op on fewer rows along an axis of fixed size; the oracle computes a few rows, of which all others are
 copies.
 
     softmax f32[2048, 1024]   →   softmax f32[32, 1024]      rows along "[0]=2048"
 
-A generated kernel runs at its sizes, and all rows that it returns are compared. The expected ones follow from a few, where the op's
-rows do not depend on each other or on their place: rows of the full answer have to come out of the few."""
+A generated kernel runs at its full sizes, and all rows that it returns are compared. The expected rows are copies of a few, if the
+op's rows are independent of each other and of their position. This is tested: the few alone must give rows of the full answer."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tensor_graphs.measure.isolation import reused_arrays
 log = logging.getLogger(__name__)
 
 LEAST_ROWS, LEAST_ELEMENTS, WORTH = 24, 1 << 15, 4
-"""rows that differ, and numbers in those of the largest operand, at least; least ratio of all rows to differing ones"""
+"""least number of distinct rows; least numbers in those of the largest operand; least ratio of all rows to distinct ones"""
 
 _NAME = re.compile(r"\[(-?\d+)\]=(\d+)")
 
 
 def row_name(axis: int, size: int) -> str:
-    """Return the name of rows along an axis of this size, counted from the left, or, negative, from the right."""
+    """Return the name of rows along an axis of this size; the axis counts from the left, or, if negative, from the right."""
     return f"[{axis}]={size}"
 
 
 def is_fixed(name: str) -> bool:
-    """Return whether rows of this name lie along a fixed axis, not along a dim."""
+    """Return whether a name is that of rows along a fixed axis, not along a dim."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -58,14 +58,14 @@ def size_of(name: str) -> int:
 
 
 def axis_of(shape: Sequence[Any], name: str) -> int | None:
-    """Return the axis of a shape along which rows of this name lie; None where there is none."""
+    """Return the axis of a shape along which rows of this name run; None where there is none."""
     (axis, size), rank = _axis_and_size(name), len(shape)
     return axis % rank if -rank <= axis < rank and isinstance(shape[axis], int) and shape[axis] == size else None
 
 
 @dataclass(frozen=True)
 class Fewer:
-    """The op on fewer rows. inputs, outputs: the axis of each along which its rows lie; None of an input without."""
+    """Op on fewer rows. inputs, outputs: the axis of each along which its rows run; None for an input without such rows."""
 
     graph: Graph
     inputs: Mapping[str, int | None]
@@ -74,8 +74,8 @@ class Fewer:
 
 @lru_cache(maxsize=64)
 def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
-    """Return a graph of one op on `count` rows; None where the op does not take them, or an output has no such rows. The same in
-    the judge and in its worker, which has read the op."""
+    """Return a graph of one op on `count` rows; None where the op refuses these sizes, or an output has no such rows. The judge and
+    its worker get equal graphs."""
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     axes = {operand: axis_of(x.shape, name) for operand, x in graph.inputs.items()}
     operands = {x: leaves.input(operand, _resized(x.shape, axes[operand], count), x.dtype) for operand, x in graph.inputs.items()}
@@ -97,8 +97,8 @@ def fewer(graph: Graph, name: str, count: int) -> Fewer | None:
 
 
 def _steps(definition: Definition, inputs: Sequence[Node], size: int, count: int) -> list[Node]:
-    """Return the outputs of a definition's steps on other operands. Shapes in steps get `count` in place of `size`: if that is
-    wrong, so are the rows that come out."""
+    """Return the outputs of a definition's steps on other operands. Shapes in steps get `count` in place of `size`: if that
+    replaces another size by chance, the rows come out wrong, which the caller tests."""
     results = dict(zip(definition.arguments, inputs, strict=True))
     for node in between(definition.outputs, definition.arguments):
         attrs = {key: tuple(count if s == size else s for s in value) if key == "shape" else value
@@ -112,7 +112,7 @@ def _resized(shape: Sequence[Any], axis: int | None, count: int) -> tuple[Any, .
 
 
 def _changed_axis(old: Sequence[Any], new: Sequence[Any], size: int, count: int) -> int | None:
-    """Return the only axis that has `count` rows now, where the others are unchanged."""
+    """Return the only axis whose size changed, if it changed from `size` to `count`; else None."""
     changed = [i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b]
     if len(old) != len(new) or len(changed) != 1:
         return None
@@ -120,7 +120,7 @@ def _changed_axis(old: Sequence[Any], new: Sequence[Any], size: int, count: int)
 
 
 def candidates(graph: Graph) -> list[tuple[str, int]]:
-    """Return the names of rows along fixed axes of the largest operand that are worth it, the most first, and how many differ."""
+    """Return (name, number of distinct rows) for fixed axes of the largest operand with enough rows, the longest first."""
     shapes = [tuple(s for s in x.shape if isinstance(s, int)) for x in graph.inputs.values() if all(map(is_static, x.shape))]
     largest = max(shapes, key=math.prod, default=())
     names = []
@@ -132,12 +132,12 @@ def candidates(graph: Graph) -> list[tuple[str, int]]:
 
 
 def taken(arrays: Mapping[str, np.ndarray], axes: Mapping[str, int | None], numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Return rows of arrays by their numbers; arrays without such rows unchanged."""
+    """Return the arrays restricted to rows with these numbers; arrays without such rows are returned unchanged."""
     return {name: array if (axis := axes[name]) is None else reused_arrays.take(array, numbers, axis)
             for name, array in arrays.items()}
 
 
 def same_rows(rows: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> bool:
-    """Return whether the oracle computes the same numbers for chosen rows alone as it does for these among all rows."""
+    """Return whether the oracle's results for some rows alone equal its results for these rows among all."""
     return all(np.allclose(rows[name].astype(np.float64), array.astype(np.float64), rtol=1e-9, atol=1e-12, equal_nan=True)
                for name, array in expected.items())

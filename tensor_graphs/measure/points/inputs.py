@@ -1,8 +1,8 @@
-"""inputs: legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
+"""inputs: generates legal, seeded values for the operands of a graph. Counter-based: (seed, input name) fixes every number.
 
-Floats are normal with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is small, so that an
-eps shows; integers lie in the range that their use allows (row numbers of a table, positions), with some out of range where the op
-defines that. A `Point` is a kernel's sizes, values and memory in a comparison."""
+Floats are normally distributed, with a few awkward values mixed in (zeros of both signs, tiny, large), and one row of many is
+small, so that an eps shows. Integers are in the range that their use allows (row numbers of a table, positions), with some out of
+range where the op defines that. A `Point` holds a kernel's sizes, values and memory layout in a comparison."""
 
 from __future__ import annotations
 
@@ -32,50 +32,51 @@ from tensor_graphs.measure.points.extremes import Kind, begins_late, extreme_val
 from tensor_graphs.normal_numbers import quantiles
 
 POSITIONS = {"rope_table"}
-"""ops whose integers are positions in a text: of moderate size"""
+"""ops whose integers are token positions, which get a moderate range"""
 
 DRAWN_AT_ONCE, FROM_TABLE = 1 << 14, 512
-"""numbers of a large operand drawn at once, so that they stay in a cache; beyond the second they come from a table (`_normal`)"""
+"""numbers of a large operand drawn in one piece, to stay in a cache; count above which they come from a table (`_normal`)"""
 
 BIG_INPUT = 1 << 22
-"""elements: a larger operand (a weight matrix) has the same values for every seed, made once; the other operands vary"""
+"""elements above which an operand (a weight matrix) has the same values for every seed, generated once; smaller operands vary"""
 
 Form = Literal["apart", "in_place", "views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned",
                "same", "overlapping", "unaligned"]
-"""layout of operands: memory of their own; an output in its operand's memory; axes reversed; windows of wider arrays; every other
-element; backwards along an axis; stride 0 along an axis; one number for all elements; cut along one axis out of wider arrays, each
-of another width; all axes but the last reversed; two operands in the same memory; memory that overlaps by all but a row; from an
-element on that no vector begins at (outputs too)"""
+"""layout of operands. apart: each in its own memory; in_place: an output in its operand's memory; views: axes reversed; windows:
+parts of wider arrays; strided: every other element; backwards: reversed along an axis; repeated: stride 0 along an axis; uniform:
+one number for all; gaps: cut along one axis out of wider arrays, each of another width; turned: all axes but the last reversed;
+same: two operands in the same memory; overlapping: memory that overlaps by all but a row; unaligned: begins off a vector boundary
+(outputs too)"""
 
 STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned"})
-"""forms in which a plan hands over a window of another array (single_kernel.py makes them)"""
+"""forms in which a plan passes a window of another array (single_kernel.py builds them)"""
 
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
-"""forms that determine values"""
+"""forms that constrain the operands' values"""
 
 PAIRED: frozenset[Form] = frozenset({"same", "overlapping"})
 """forms in which two operands share memory"""
 
 Perturb = tuple[tuple[str, int, tuple[int, ...]], ...]
-"""(operand, position, sources): its values from this position on become those that lay at these positions"""
+"""(operand, position, sources): the values from this flat position on are replaced by the earlier values at `sources`"""
 
 STRETCH, FEW = 64, 3
-"""values of one operand that a perturbation changes, at most: many show in a sum of thousands, few may miss a sample"""
+"""most values of one operand that a perturbation changes: many show in a sum of thousands, few may escape a kernel that samples"""
 
 
 @dataclass(frozen=True)
 class Point:
     """One comparison of a kernel with the oracle: sizes, values, memory.
 
-    like: the values come from `seed`, but the first and last number of each float operand (and all integers) from the seed `like`,
-    and they lie at the addresses at which the worker has just run those of `like`: a kernel that remembers answers shows. special:
-    NaN and infinities among the floats. perturbed: perturbation that has changed a few values. extreme: kind of all floats
-    (extremes.py). given: operands whose values come from elsewhere (descriptors.py). anew: a seed, and the operands whose values
-    come from it. axis: of a form that has one; of `in_place`, the number of the pair; of structured values, the first structure.
-    only: the operand that is special or extreme (else: the first float; all floats), or, of `STORED` forms, that lies so (else:
-    all). integers: those of full range, and the ends of tables. rows: a dim, or a fixed axis (fewer_rows.py), and how many rows
-    along it differ: each row of an operand is a copy of one of these. beside: many runs, next to another thread
-    (concurrent_runs.py)."""
+    like: the values come from `seed`, except the first and last number of each float operand (and all integers), which come from
+    the seed `like`. The operands have the addresses at which the worker has just run those of `like`, so that a kernel that
+    remembers answers is found. special: NaN and infinities among the floats. perturbed: perturbation of a few values. extreme: kind
+    of all floats (extremes.py). given: operands whose values come from descriptors (descriptors.py). anew: a seed, and the operands
+    whose values come from it. axis: axis of a form that has one; of `in_place` the index of the pair; of structured values the
+    first structure. only: the only operand that is special or extreme (default: the first float; all floats) or has a form of
+    `STORED` (default: all). integers: full-range integers, and indices at the ends of tables. rows: a dim, or a fixed axis
+    (fewer_rows.py), and the number of distinct rows along it, of which all rows are copies. beside: many runs in parallel with
+    another thread (concurrent_runs.py)."""
 
     sizes: tuple[tuple[str, int], ...]
     seed: int
@@ -98,7 +99,7 @@ class Point:
 
     @property
     def values(self) -> Point:
-        """Return the same values at the same sizes in any memory: what the oracle's answer depends on."""
+        """Return the point with equal values and sizes in ordinary memory; the oracle's answer depends on nothing else."""
         if self.form in SAME_VALUES:
             return self
         return replace(self, form="apart", axis=self.axis if self.extreme is not None else 0, beside=False)
@@ -138,8 +139,8 @@ def generator(seed: int, name: str) -> np.random.Generator:
 
 @lru_cache(maxsize=4096)
 def is_index(graph: Graph, name: str) -> bool:
-    """Return whether an integer input is a place: by its definition it reaches the index of a gather or scatter, or it is a
-    position. Its values have a range then; others may be any integer."""
+    """Return whether an integer input is an index or position: in the definition it reaches the index of a gather or scatter, or an
+    op of POSITIONS. Its values then have a range; those of other integer inputs have none."""
     if any(u.op.name in POSITIONS and graph.inputs[name] in u.inputs for u in graph.nodes):
         return True
     whole = definition_of(graph)
@@ -154,7 +155,7 @@ def is_index(graph: Graph, name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def rows_read_by(graph: Graph, name: str) -> str | None:
-    """Return the input that selects the rows (along the first axis) of an input, if only those are read; None: all may be."""
+    """Return the input that selects the rows (along the first axis) of a table input if only selected rows are read; else None."""
     whole = definition_of(graph)
     if name not in whole.inputs:
         return None
@@ -169,7 +170,7 @@ def rows_read_by(graph: Graph, name: str) -> str | None:
 
 
 def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[str, int]) -> tuple[int, int]:
-    """Return (low, high), low ≤ value < high, for an integer operand, from its readers."""
+    """Return (low, high) with low ≤ value < high for an integer operand, derived from the ops that read it."""
     for user, position in users:
         name, rows = user.op.name, user.op.facts.reads or user.op.facts.writes
         if rows is not None and rows.at == position:
@@ -185,7 +186,7 @@ def integer_range(node: Node, users: list[tuple[Node, int]], binding: Mapping[st
 
 def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iterable[str] | None = None,
                 by_rows: bool = False) -> dict[str, np.ndarray]:
-    """Return an array per input of the graph, or for these. by_rows: large ones may be read-only views that overlap."""
+    """Return an array per input, or for `names` only. by_rows: large arrays may be read-only views whose rows overlap in memory."""
     users, out = _users(graph), dict[str, np.ndarray]()
     for name in graph.inputs if names is None else names:
         node = graph.inputs[name]
@@ -217,7 +218,7 @@ def make_inputs(graph: Graph, binding: Mapping[str, int], seed: int, names: Iter
 
 
 def _users(graph: Graph) -> dict[Node, list[tuple[Node, int]]]:
-    """Return (user, position of the operand) for the users of each node."""
+    """Return node -> [(op node that reads it, its position among that op's operands)]."""
     users: dict[Node, list[tuple[Node, int]]] = {}
     for node in graph.nodes:
         for position, i in enumerate(node.inputs):
@@ -226,27 +227,27 @@ def _users(graph: Graph) -> dict[Node, list[tuple[Node, int]]]:
 
 
 def _in_each_iteration(read_by: Sequence[tuple[Node, int]]) -> bool:
-    """Return whether an operand of these readers is the same in each iteration of a loop."""
+    """Return whether one of these readers is a loop that reads the operand in each iteration."""
     return any(u.op is SCAN and p >= u.attrs["carries"] + u.attrs["slices"] for u, p in read_by)
 
 
 def _scaled(values: np.ndarray) -> np.ndarray:
-    """Scale a matrix of random numbers so that repeated products do not grow: n columns would add a factor of √n."""
+    """Return a random matrix scaled so that repeated products do not grow: n columns would add a factor of √n."""
     return (values / math.sqrt(max(1, values.shape[-1]))).astype(values.dtype)
 
 
 def line_bytes(t: TensorType) -> int:
-    """Return the bytes of the line of random numbers of which the rows of a large operand are pieces."""
+    """Return the size in bytes of the line of random numbers from which the rows of a large operand are cut (`_BigInput`)."""
     *rows, last = (int(s) for s in t.shape)
     return (min(STEP, last) * (math.prod(rows) - 1) + last) * t.dtype.itemsize
 
 
 class _BigInput:
-    """Values of a large operand: each row, along the last axis, is a piece of one line of random numbers, STEP numbers behind that
-    of the row before it. So no two rows are equal, and all can be read (`rows`) without the memory that they would take.
+    """Values of a large operand: each row, along the last axis, is a piece of one line of random numbers, STEP numbers after that
+    of the previous row. So no two rows are equal, and all can be read (`rows`) without memory for each.
 
-    Of a table of which only chosen rows are read (`rows_read_by`) only those get their memory, their neighbours, and the first and
-    last ones; the rest is zero. Some of its rows may hold other values for a while; `restore` puts them back."""
+    If the operand is a table of which only selected rows are read (`rows_read_by`), memory is filled only for these rows, their
+    neighbours, and the first and last ones; the rest is zero. Some rows may be altered temporarily; `restore` undoes that."""
 
     def __init__(self, number: int, t: TensorType, is_table: bool) -> None:
         shape = tuple(int(s) for s in t.shape)
@@ -257,24 +258,24 @@ class _BigInput:
         self.rows = as_strided(bits, shape, [s * line.itemsize for s in (*strides, 1)], writeable=False).view(line.dtype)
         self.is_table, self.altered = is_table, list[tuple[np.ndarray, np.ndarray]]()
         self.held = np.zeros(len(self.rows), bool)
-        """for a table: which rows have their values"""
+        """for a table: mask of the rows that were filled"""
 
     @cached_property
     def memory(self) -> np.ndarray:
         array = _page_by_page(self.rows.shape, self.rows.dtype) if self.is_table else np.array(self.rows, order="C")
-        if self.is_table:                                           # whoever clamps a row number meets no zeros
+        if self.is_table:                                           # a kernel that clamps row numbers reads no zeros
             self._hold(array, np.array([0, 1, 2, len(array) - 3, len(array) - 2, len(array) - 1]))
         return array
 
     @cached_property
     def shown(self) -> np.ndarray:
-        """Return the memory, read-only."""
+        """Return a read-only view of the memory."""
         view = self.memory.view()
         view.flags.writeable = False
         return view
 
     def hold(self, index: np.ndarray) -> None:
-        """Give these rows of a table, and their neighbours, their values."""
+        """Fill these rows of a table, and their neighbours."""
         near = np.unique(index).astype(np.int64)
         self._hold(self.memory, np.concatenate([near - 1, near, near + 1]))
 
@@ -294,7 +295,7 @@ class _BigInput:
         self.memory[rows] = values
 
     def is_whole(self) -> bool:
-        """Return whether the memory holds what it should: of a table the rows that have their values, and zeros elsewhere."""
+        """Return whether the memory is unchanged: equal to `rows`, or for a table, equal in filled rows and zero elsewhere."""
         if not self.is_table:
             count = max(1, COMPARED_AT_ONCE // self.rows[0].nbytes)
             return all(_same_bits(self.memory[a:a + count], self.rows[a:a + count]) for a in range(0, len(self.rows), count))
@@ -305,8 +306,8 @@ class _BigInput:
 
 
 def _page_by_page(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Return zeros whose memory the system allocates a page of 4 KB at a time, where something is written. numpy asks for pages of
-    2 MB for large arrays, so that a few thousand scattered rows took the memory of the whole table."""
+    """Return zeros whose memory the system allocates in pages of 4 KB as they are written. numpy requests pages of 2 MB for large
+    arrays, so that a few thousand scattered rows took the memory of the entire table."""
     count = math.prod(shape) * dtype.itemsize
     memory = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):                            # of Linux
@@ -316,45 +317,45 @@ def _page_by_page(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether two arrays of one shape hold the same bits; a view whose last axis is contiguous is not copied."""
+    """Return whether two arrays of one shape hold equal bits; a view whose last axis is contiguous is not copied."""
     bits = np.dtype(f"u{a.itemsize}")
     return bool((a.view(bits) == b.view(bits)).all())
 
 
 COMPARED_AT_ONCE = 1 << 20
-"""bytes of a large operand that are compared at once: the result stays in a cache"""
+"""bytes of a large operand that are compared in one piece, so that the result stays in a cache"""
 
 STEP = 17
-"""numbers between the beginnings of two rows of a large operand: small, so that the line is short; prime, so that no kernel that
-takes one number for another by mistake is right"""
+"""distance in numbers between the starts of two rows of a large operand: small, so that the line is short; prime, so that a kernel
+that reads a wrong row or element is not right by chance"""
 
 _kept_big_input = lru_cache(maxsize=2)(_BigInput)
-"""those that are no tables: nobody alters them"""
+"""large operands that are no tables; they are never altered, so all threads share them"""
 
 _making = threading.Lock()
 
 
 @lru_cache(maxsize=32)
 def _kept_tables(thread: int) -> Callable[[int, TensorType, bool], _BigInput]:
-    """Return the tables of one thread, as their rows are altered for a point. More threads do not ask at once."""
+    """Return the cache of tables of one thread: rows of tables are altered for a point. At most 32 threads have caches."""
     return lru_cache(maxsize=2)(_BigInput)
 
 
 def forget_tables() -> None:
-    """Free the tables of threads that have ended, and of this one."""
+    """Free the tables of all threads."""
     _kept_tables.cache_clear()
 
 
 def _big_input(graph: Graph, name: str, t: TensorType) -> _BigInput:
     alike = [n for n, node in graph.inputs.items() if node.dtype == t.dtype and len(node.shape) == len(t.shape)]
     is_table = rows_read_by(graph, name) is not None
-    with _making:                                                   # of two threads that ask for the same the second one finds it
+    with _making:                                                   # the second of two threads that need the same operand finds it
         make = _kept_tables(threading.get_ident()) if is_table else _kept_big_input
         return make(alike.index(name), t, is_table)
 
 
 def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
-    """Give large tables the rows that their current indices choose."""
+    """Fill the rows of large tables that their current indices select."""
     for name in arrays:
         t = graph.inputs[name].type.at(binding)
         index = rows_read_by(graph, name) if is_big(t) else None
@@ -363,7 +364,7 @@ def _hold_rows_read(graph: Graph, binding: Mapping[str, int], arrays: Mapping[st
 
 
 def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bool]:
-    """Return a check whether a large operand holds what it should."""
+    """Return a function that checks whether a large operand is unchanged."""
     big = _big_input(graph, name, graph.inputs[name].type.at(binding))
 
     def is_whole() -> bool:
@@ -374,12 +375,12 @@ def seal(graph: Graph, binding: Mapping[str, int], name: str) -> Callable[[], bo
 
 
 def is_big(t: TensorType, most: int = BIG_INPUT) -> bool:
-    """Return whether an operand has more than `most` floats; by default, so many that its values ignore the seed."""
+    """Return whether an operand has more than `most` floats; with the default, its values do not depend on the seed."""
     return t.dtype.kind == "float" and int(t.size()) > most
 
 
 def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarray:
-    """Return normal numbers of spread 1; more than 2^20 are uniform, made of random bits (ten times as fast)."""
+    """Return normal numbers of standard deviation 1; more than 2^20 are uniform instead (ten times as fast)."""
     shape = tuple(int(s) for s in t.shape)
     count = int(np.prod(shape))
     if count > 1 << 20:
@@ -405,8 +406,8 @@ def floats(rng: np.random.Generator, t: TensorType, positive: bool) -> np.ndarra
 
 
 def _normal(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return independent normal numbers in f32. Many are each one of 2^14 quantiles, drawn, times a drawn number of 1 … 1.0625: a
-    third of the time that a normal number takes, and few equal ones."""
+    """Return independent normal f32 numbers. Many are computed as one of 2^14 quantiles, drawn at random, times a random factor of
+    1 … 1.0625: it takes a third of the time, and few are equal."""
     if count <= FROM_TABLE:
         return rng.standard_normal(count, dtype=np.float32)
     pool, values = quantiles(14), np.empty(count, np.float32)
@@ -423,15 +424,15 @@ def _normal(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def point_inputs(graph: Graph, point: Point, by_rows: bool = False) -> dict[str, np.ndarray]:
-    """Return the arrays of one point; the worker that runs the kernel and the judge that evaluates the oracle make the same.
-    by_rows: as in `make_inputs`. Raises InputError when values that come from elsewhere are missing or do not fit."""
+    """Return the input arrays of one point; the worker that runs the kernel and the judge that evaluates the oracle get equal ones.
+    by_rows: as in `make_inputs`. Raises InputError when values from descriptors are missing or do not fit."""
     if point.rows is None:
         return _values(graph, point, by_rows)
     return all_rows(graph, point, _values(*few_of(graph, point), by_rows))
 
 
 def few_of(graph: Graph, point: Point) -> tuple[Graph, Point]:
-    """Return the graph and the point with each differing row once."""
+    """Return the graph and the point reduced to one copy of each distinct row."""
     assert point.rows is not None
     name, count = point.rows
     if not fewer_rows.is_fixed(name):
@@ -442,7 +443,7 @@ def few_of(graph: Graph, point: Point) -> tuple[Graph, Point]:
 
 
 def all_rows(graph: Graph, point: Point, few: Mapping[str, np.ndarray], outputs: bool = False) -> dict[str, np.ndarray]:
-    """Return the inputs (or outputs) of a point from its differing rows."""
+    """Return the inputs (or outputs) of a point, expanded from its distinct rows."""
     assert point.rows is not None
     (name, count), numbers = point.rows, row_numbers(point)
     if not fewer_rows.is_fixed(name):
@@ -454,14 +455,14 @@ def all_rows(graph: Graph, point: Point, few: Mapping[str, np.ndarray], outputs:
 
 
 def few_rows(point: Point) -> Point:
-    """Return the point with each differing row once."""
+    """Return the point reduced to one copy of each distinct row."""
     assert point.rows is not None
     dim, count = point.rows
     return replace(point, rows=None, form="apart", sizes=tuple((n, count if n == dim else v) for n, v in point.sizes))
 
 
 def row_numbers(point: Point) -> np.ndarray:
-    """Return the number of the differing row of which each row is a copy; all occur. Read-only."""
+    """Return for each row the number of the distinct row that it copies; every distinct row occurs. Read-only."""
     assert point.rows is not None
     name, count = point.rows
     return _row_numbers(point.seed, name, count, fewer_rows.size_of(name) if fewer_rows.is_fixed(name) else point.binding[name])
@@ -469,8 +470,8 @@ def row_numbers(point: Point) -> np.ndarray:
 
 @lru_cache(2)
 def _row_numbers(seed: int, name: str, count: int, size: int) -> np.ndarray:
-    """Draw the numbers, then place each once in a part of its own: shuffling millions takes ten times as long. Inputs and outputs
-    of a point need the same."""
+    """Draw the numbers, then write each of them once into a separate part of the array: shuffling millions takes ten times as long.
+    Cached, as inputs and outputs of a point need equal numbers."""
     rng = generator(seed, f"rows of {name}")
     numbers = rng.integers(0, count, size, dtype=np.int32).astype(np.intp)
     share = size // count
@@ -480,7 +481,7 @@ def _row_numbers(seed: int, name: str, count: int, size: int) -> np.ndarray:
 
 
 def take_rows(array: np.ndarray, node: Node, dim: str, numbers: np.ndarray) -> np.ndarray:
-    """Return rows of an array, along each axis of the node that is exactly this dim."""
+    """Return rows of an array, selected along each axis of the node whose size is exactly this dim."""
     for axis, size in enumerate(node.shape):
         if isinstance(size, d.Expr) and str(size) == dim:
             array = reused_arrays.take(array, numbers, axis)
@@ -516,7 +517,7 @@ def _values(graph: Graph, point: Point, by_rows: bool) -> dict[str, np.ndarray]:
 
 
 def _replace(graph: Graph, point: Point, arrays: dict[str, np.ndarray], name: str, make: Callable[[Shape], np.ndarray]) -> None:
-    """Give an operand the values that `make` returns for a shape; of a large one, only the rows that are read."""
+    """Replace an operand by `make(shape)`; of a large operand, only the rows that are read."""
     t = graph.inputs[name].type.at(point.binding)
     if not is_big(t):
         arrays[name] = make(arrays[name].shape)
@@ -534,8 +535,8 @@ SPECIALS = (math.nan, math.inf, -math.inf)
 
 
 def _make_special(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Put NaN and both infinities into one operand, no two of them in one row, column or plane, where one would hide another; or
-    the one that the point's axis names."""
+    """Put NaN and both infinities (or the single one that the point's axis selects) into one operand, no two in the same row,
+    column or plane, where one would hide another."""
     for name, node in graph.inputs.items():
         array = arrays[name]
         if not node.dtype.is_float or array.size < 1 or point.only not in (None, name):
@@ -576,7 +577,7 @@ def _make_extreme(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> 
 
 
 def _pad(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Let rows of the operands of a maximum begin with padding: −∞, or a mask that hides it. The last element always counts."""
+    """Make rows of a maximum's operands begin with padding: −∞, or masked elements. The last element of a row is never padding."""
     padded = padded_operands(graph)
     for name, axis in padded.floats.items():
         rng, dtype = generator(point.seed, f"padded {name}"), graph.inputs[name].dtype
@@ -589,7 +590,7 @@ def _pad(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _put_on_one_side(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Let all numbers of a row that a maximum is taken of be far below zero, or far above; a mask hides every third row."""
+    """Make all numbers in each row of a maximum's operand far below zero, or far above; a mask hides every third row."""
     operands = one_sided_operands(graph)
     for i, (name, axes) in enumerate((operands.straight or operands.multiplied).items()):
         rng, dtype = generator(point.seed, f"one-sided {name}"), graph.inputs[name].dtype
@@ -603,11 +604,11 @@ def _put_on_one_side(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) 
 
 BY_OPERANDS: Mapping[Kind, Callable[[Graph, Point, dict[str, np.ndarray]], None]] = {
     "padded": _pad, "one-sided": _put_on_one_side}
-"""kinds of values that depend on an operand's use"""
+"""kinds of values that depend on how the op uses an operand"""
 
 
 def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Let integers that are values take all of their range, and indices the ends of theirs."""
+    """Set integer values to numbers of their full range, and indices to the ends of theirs."""
     users, values = _users(graph), dict[str, np.ndarray]()
     for name, node in graph.inputs.items():
         if node.dtype.kind not in ("int", "uint"):
@@ -632,14 +633,14 @@ def _make_integers(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) ->
 
 
 def _requires_distinct(read_by: Sequence[tuple[Node, int]]) -> bool:
-    """Return whether an op leaves equal indices undefined."""
+    """Return whether an op leaves the result for equal indices undefined."""
     return any((u.op.name == "write_at_index" and p == 2) or (u.op.name == "scatter" and p == 1 and u.attrs["mode"] == "set")
                for u, p in read_by)
 
 
 def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) -> tuple[str, str] | None:
-    """Return two operands that can be the same array, and are values (drawn from several such pairs); None without one. The values
-    of the first are right for both: what a loop multiplies by in each iteration comes before what it carries."""
+    """Return two operands that can be the same array and are no indices (a random pair of all such), or None. The first one's
+    values suit both: an operand that a loop multiplies by in each iteration comes before one that it carries."""
     names = [n for n, a in arrays.items() if a.size and (a.dtype.kind not in "iu" or not is_index(graph, n)) and
              not is_big(TensorType(a.shape, graph.inputs[n].dtype))]
     users = _users(graph)
@@ -650,7 +651,7 @@ def pair_of_operands(graph: Graph, arrays: Mapping[str, np.ndarray], seed: int) 
 
 
 def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> None:
-    """Give operands the values that their layout implies."""
+    """Give operands the values that the point's layout implies."""
     chosen = {n: a for n, a in arrays.items() if point.only in (None, n) and not is_big(graph.inputs[n].type.at(point.binding))}
     if point.form == "repeated":
         for name, array in chosen.items():
@@ -672,8 +673,8 @@ def _follow_form(graph: Graph, point: Point, arrays: dict[str, np.ndarray]) -> N
 
 
 def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], fixed: Sequence[str] = ()) -> dict[str, int]:
-    """Return the operands that may change between timed runs, and their numbers of values. fixed: operands that stay unchanged
-    (what a kernel prepared from them is not prepared again). So do large ones, and integers where equal ones are undefined."""
+    """Return the operands that may change between timed runs -> their numbers of values. fixed: operands that must not change (what
+    a kernel prepared from them is not prepared again). Large ones do not change, nor do integers if equal indices are undefined."""
     integers = not any(rows.at is not None for node in graph.nodes if (rows := node.op.facts.writes))
     counts = {name: int(node.type.at(dict(sizes)).size()) for name, node in graph.inputs.items()
               if name not in fixed and (integers or node.dtype.kind == "float")}
@@ -681,7 +682,7 @@ def changeable(graph: Graph, sizes: tuple[tuple[str, int], ...], fixed: Sequence
 
 
 def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, number: int, fixed: Sequence[str] = ()) -> Perturb:
-    """Return a way to change some values of the `changeable` operands; they change places, so that they stay legal."""
+    """Return a perturbation of the `changeable` operands: some values are replaced by others of the operand, which are legal."""
     rng = generator(seed, f"stir {number}")
     ways = []
     for name, size in changeable(graph, sizes, fixed).items():
@@ -692,7 +693,7 @@ def perturbed(graph: Graph, sizes: tuple[tuple[str, int], ...], seed: int, numbe
 
 
 def perturb(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[str, np.ndarray]) -> None:
-    """Change values of these C-contiguous arrays, which hold what `pristine` holds."""
+    """Change values of these C-contiguous arrays, whose contents equal `pristine`."""
     for name, at, sources in how:
         arrays[name].reshape(-1)[at:at + len(sources)] = pristine[name].reshape(-1)[list(sources)]
 
@@ -704,9 +705,9 @@ def restore(arrays: Mapping[str, np.ndarray], how: Perturb, pristine: Mapping[st
 
 
 def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]]:
-    """Return the sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones around small blocks. A kernel
-    that is wrong at n = 1 only, or in the last row of a block only, must show here, and so must one that takes one dim for another:
-    their sizes differ, in both orders."""
+    """Return the sizes at which a kernel is compared with the oracle: typical, smallest, and odd ones around small blocks. They
+    expose a kernel that is wrong only at n = 1 or in the last row of a block, or that confuses two dims: the dims have different
+    sizes, in both orders."""
     names = sorted(graph.dims)
 
     def at(base: int, step: int) -> dict[str, int]:
@@ -718,20 +719,20 @@ def work_points(graph: Graph, typical: Mapping[str, int]) -> list[dict[str, int]
 
 
 def held_by_oracle(graph: Graph, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of the inputs and outputs at these sizes, stored and in float64: the least that the oracle holds at once."""
+    """Return the bytes of all inputs and outputs at these sizes, stored and in float64: a lower bound of the oracle's memory."""
     types = [node.type.at(sizes) for node in (*graph.inputs.values(), *graph.outputs.values())]
     return sum(int(t.size()) * (t.dtype.itemsize + 8) for t in types)
 
 
 def is_held(graph: Graph, sizes: Mapping[str, int]) -> bool:
-    """Return whether chosen dims of these sizes make the oracle hold at most MOST_CHOSEN more than the smallest ones: a table of
-    2^32 rows, of which four are read, is little work."""
+    """Return whether these sizes make the oracle hold at most MOST_CHOSEN bytes more than the smallest sizes do: a table of 2^32
+    rows takes memory, even if four are read."""
     least = {n: d.bounds(s)[0] for n, s in graph.dims.items()}
     return held_by_oracle(graph, sizes) <= MOST_CHOSEN + held_by_oracle(graph, least)
 
 
 MOST_CHOSEN = 1 << 31
-"""bytes, for `is_held`"""
+"""bytes of memory, for `is_held`"""
 
 
 def largest_sizes(graph: Graph) -> list[dict[str, int]]:

@@ -1,9 +1,9 @@
-"""row_errors: the running errors of the rows for which a kernel would be refused, where those of all rows are too much work.
+"""row_errors: computes the running errors of only those rows for which a kernel would be refused, where all are too much work.
 
-    p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is all but −0.001 g²: it is looked at
+    p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is nearly −0.001 g²: its row is evaluated
 
 Beyond WORK numbers (running_error.py) a running error is estimated, which misses cancellation. So before a kernel of large fixed
-sizes is refused, the op is evaluated on the rows beyond the limit alone, if the oracle's result for the few equals that for all."""
+sizes is refused, the op is evaluated on the rows beyond the limit alone, if the oracle's result for these equals that among all."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ log = logging.getLogger(__name__)
 Arrays = Mapping[str, np.ndarray]
 
 AT_ONCE, MOST = 1 << 15, 16
-"""numbers of the largest operand in rows that are evaluated together, as WORK allows for a hundred steps; evaluations at most: a
+"""numbers of the largest operand in rows that are evaluated together, as WORK allows for a hundred steps; most evaluations: a
 kernel that is wrong in more rows is not off by cancellation"""
 
 
 def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float,
              roundings: float = ROUNDINGS) -> np.ndarray:
-    """Return which elements of a float output are off by more than the limit, as `error_measure.measure` defines it."""
+    """Return a mask of the elements of a float output whose error exceeds the limit, as `error_measure.measure` defines it."""
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
         row = -1 if size.ndim else None
@@ -45,8 +45,8 @@ def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, 
 
 def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], Arrays], expected: Callable[[], Arrays],
                   name: str, doubt: np.ndarray, moves: np.ndarray, precision: Precision | None = None) -> np.ndarray | None:
-    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where none
-    or too many are, or rows depend on each other. expected: the oracle's outputs. precision: a kernel's."""
+    """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where no
+    row or too many rows are in doubt, or rows depend on each other. expected: the oracle's outputs. precision: the kernel's."""
     largest = max((math.prod(map(int, x.type.at(sizes).shape)) for x in graph.inputs.values()), default=0)
     for axis in range(doubt.ndim if doubt.any() else 0):
         size = doubt.shape[axis]
@@ -66,7 +66,7 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
 
 def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Arrays, expected: Arrays, name: str,
           numbers: np.ndarray, precision: Precision | None) -> bool:
-    """Put the running errors of these rows into their places; return False where rows depend on others, or are too much work."""
+    """Write the running errors of these rows into `moves`; return False where rows depend on others, or are too much work."""
     some, wanted = taken(inputs, few.inputs, numbers), taken(expected, few.outputs, numbers)
     try:
         outputs = interpret(few.graph, some, dims=sizes).outputs

@@ -1,6 +1,6 @@
-"""single_kernel: plans of one op alone: run by one kernel, by one kernel on strided operands, or by the plain path (the baseline).
+"""single_kernel: builds plans of one op: run by one kernel, by one kernel on strided operands, or by the plain path (the baseline).
 
-What is verified and timed here goes through the same lowering and the same executor as what will be deployed."""
+Kernels are compared and timed through the lowering and the executor by which they will be deployed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tensor_graphs.paths.plan import Plan, Variant
 
 
 def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
-    """Return the inputs of a graph of one op that this kernel prepares something from: parameters, wherever it is deployed. Raises
-    KernelError where its declaration is no preparation of them."""
+    """Return the inputs of a graph of one op from which this kernel prepares something; these are parameters in a deployed plan.
+    Raises KernelError where the kernel's declaration names no operands."""
     if kernel.prepare is None:
         return ()
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
@@ -47,19 +47,19 @@ def prepared_names(graph: Graph, kernel: Kernel) -> tuple[str, ...]:
 
 
 def with_parameters(graph: Graph, names: Sequence[str]) -> Graph:
-    """Return the same graph with these inputs as parameters."""
+    """Return the graph with these inputs turned into parameters."""
     swapped = {x: leaves.parameter(name, x.shape, x.dtype) for name, x in graph.inputs.items() if name in names}
     return graph.with_roots(rebuild(graph.roots, lambda node, inputs: swapped.get(node)))
 
 
 def single_kernel_plan(graph: Graph, kernel: Kernel) -> Plan:
-    """Return a plan of the graph in which this kernel runs every node that needs a choice."""
+    """Return a plan of the graph in which this kernel runs every node that needs a kernel."""
     return plan_along(graph, graph.roots, lambda node: kernel, copy_kernels((kernel.backend,)), (kernel.backend,))
 
 
 def views_graph(graph: Graph, form: Form = "views", axis: int = 0, left: Collection[str] = ()) -> Graph:
-    """Return the same op on operands that are windows of its inputs, as a plan hands them over; `left` are unchanged. form: as in
-    `inputs.Form` (views: a single axis backwards). Inputs keep their names; `as_stored` makes arrays."""
+    """Return the op on operands that are windows of the graph's inputs, as a plan passes them; inputs in `left` are passed
+    unchanged. form: as in `inputs.Form` (views of a vector: reversed). Inputs keep their names; `as_stored` creates the arrays."""
     (node,) = [n for n in graph.nodes if n.op.kind in ("atomic", "composite")]
     numbers = _numbers(graph)
     by_input = {i: i if name in left else _window(name, i, form, axis, numbers[name]) for name, i in graph.inputs.items()}
@@ -97,24 +97,24 @@ def _window(name: str, x: Node, form: Form, axis: int, number: int) -> Node:
 
 
 def _before(rank: int) -> tuple[int, ...]:
-    """Return the elements before a window: one along the last axis, so that it begins where no vector does."""
+    """Return the elements before a window on each axis: one on the last, so that it begins off a vector boundary."""
     return (*[2] * (rank - 1), 1)
 
 
 def _around(number: int) -> tuple[int, int]:
-    """Return the elements before an operand that is cut out of a wider one, and how much wider that is: no two are equal."""
+    """Return the number of elements before operand `number` in a wider array, and how much wider that is: all operands differ."""
     return number + 1, 2 * number + 3
 
 
 def _numbers(graph: Graph) -> dict[str, int]:
-    """Return a number for each operand, 0 for the largest fixed sizes: cut as the ninth, a cache of 4 MB whose axis has one element
-    would need 80 MB."""
+    """Return a number for each operand, 0 for the one of largest fixed sizes: widened as operand 8, a cache of 4 MB whose axis has
+    one element would need 80 MB."""
     fixed = {name: math.prod(s for s in x.shape if isinstance(s, int)) for name, x in graph.inputs.items()}
     return {name: number for number, name in enumerate(sorted(graph.inputs, key=lambda name: -fixed[name]))}
 
 
 def _turned(rank: int) -> tuple[int, ...]:
-    """Return all axes but the last reversed; of a matrix both. Its own inverse."""
+    """Return an order of axes: all but the last reversed; for a matrix both. It is its own inverse."""
     return (*reversed(range(rank - 1)), rank - 1) if rank > 2 else (1, 0)
 
 
@@ -124,7 +124,7 @@ def _some(x: Node, axis: int) -> bool:
 
 def as_stored(graph: Graph, arrays: Mapping[str, np.ndarray], form: Form = "views", axis: int = 0,
               left: Collection[str] = ()) -> dict[str, np.ndarray]:
-    """Return the arrays whose windows in `views_graph(graph, …)` hold these values; around them lies NaN, or all ones."""
+    """Return the arrays whose windows in `views_graph(graph, …)` hold these values; around them is NaN, or all bits one."""
     numbers = _numbers(graph)
     return {n: a if n in left else np.ascontiguousarray(_stored(graph.inputs[n], a, form, axis, numbers[n]))
             for n, a in arrays.items()}
@@ -159,7 +159,7 @@ def _stored(x: Node, a: np.ndarray, form: Form, axis: int, number: int) -> np.nd
 
 
 def plain_plan(graph: Graph) -> Plan | None:
-    """Return the baseline: numpy's own coarsest kernels, and definitions; None if they do not compute the graph."""
+    """Return a plan of the baseline: the coarsest numpy kernels, and definitions; None if they do not compute the graph."""
     table = by_op(load_backend("numpy"))
     chosen: dict[Node, Kernel] = {}
 
@@ -178,8 +178,8 @@ def plain_plan(graph: Graph) -> Plan | None:
 
 def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Kernel], copiers: Sequence[Kernel],
                backends: tuple[str, ...], all_steps: str = "") -> Plan:
-    """Return one variant of a graph whose nodes (after expansion: `roots`) each have a kernel. all_steps: the one that runs all of
-    them at once (`Path.all_steps`)."""
+    """Return a plan with one variant of a graph; `choose` returns the kernel of each node (after expansion: of `roots`). all_steps:
+    the name of the kernel that runs all steps in one (`Path.all_steps`)."""
     used: dict[str, Kernel] = {k.name: k for k in copiers}
     chosen: dict[str, str] = {ALL_STEPS: all_steps} if all_steps else {}
 

@@ -1,10 +1,10 @@
-"""size_classes: the same question at smaller fixed sizes, where a whole comparison is quick, and what remains for the large ones.
+"""size_classes: compares a kernel at smaller fixed sizes in place of large ones, and chooses few points that remain for the latter.
 
     linear f32[n, 640] f32[262144, 640]   →   linear f32[n, 64] f32[128, 64]
 
-A kernel of this package is one piece of code for all sizes. NaN, extreme values and other layouts are compared once for a class of
-fixed sizes; each of the class then runs at its real sizes, on ordinary values at few points, which shows errors of large work
-(blocks, threads, bounds of integers). Sizes of a class leave the same remainder by BLOCK."""
+A built-in kernel is one piece of code for all sizes. NaN, extreme values and other layouts are compared once for a class of fixed
+sizes. At each member's real sizes a kernel runs on ordinary values at few points, which shows errors of large work (blocks,
+threads, bounds of integers). Sizes of a class have equal remainders modulo BLOCK."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tensor_graphs.measure.points.coverage import EACH_SECONDS, FEW_ROWS, rows_a
 from tensor_graphs.measure.points.inputs import Point, largest_sizes, pairs, work_points
 
 BLOCK, WORTH = 64, 1 << 15
-"""multiple of what kernels take at a time (vectors of 16, tiles of at most 32, pieces of 64 bytes); least elements of an
-operand's fixed axes"""
+"""BLOCK: multiple of the sizes of kernels' blocks (vectors of 16, tiles of at most 32, pieces of 64 bytes). WORTH: least elements
+of an operand's fixed axes"""
 
 
 def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
-    """Return the same op on smaller, different fixed sizes that this kernel takes too; None where nothing is gained, the kernel is
-    not of this package or is generated for each size, or an attribute may contain a size."""
+    """Return the op on smaller, distinct fixed sizes that this kernel accepts too. Return None where nothing is gained, the kernel
+    is not built-in or is generated for each size, or an attribute may contain a size."""
     if not _of_this_package(kernel):
         return None
     inputs = signature.spec.inputs
@@ -56,22 +56,22 @@ def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
 
 
 def _of_this_package(kernel: Kernel) -> bool:
-    """Return whether a kernel is in the lists of this package's backends, and one piece of code for all sizes."""
+    """Return whether a kernel is in the lists of the built-in backends, and one piece of code for all sizes."""
     return (kernel.backend in registry.OURS and kernel.op != ANY_OP and kernel.composite is None
             and any(candidate is kernel for candidate in registry.load_backend(kernel.backend)))
 
 
 def _contains_size(value: Any) -> bool:
-    """Return whether an attribute holds a number that may be a fixed size, or one that follows from it."""
+    """Return whether an attribute holds a number that may be a fixed size, or be derived from one."""
     if isinstance(value, tuple):
         return any(map(_contains_size, value))
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) >= BLOCK // 2
 
 
 def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typical: Mapping[str, int], secret: int) -> list[Point]:
-    """Return the points of a kernel at its real fixed sizes, when it has passed at smaller ones: at its typical, smallest, odd and
-    largest affordable sizes; other values at the same addresses; in place; unaligned. Of operands so large that any point takes
-    long, at the smallest sizes and small ones."""
+    """Return the points of a kernel at its real fixed sizes after it has passed at smaller ones: at its typical, smallest, odd and
+    largest affordable sizes; other values at the same addresses; in place; unaligned. If every point takes long, only at the
+    smallest sizes and at small ones."""
     graph = signature.graph
     sizes = work_points(graph, typical)
     odd = next((s for s in sizes if any(s[n] in ODD for n in graph.dims)), sizes[-1])
@@ -95,7 +95,7 @@ def points_at_size(kernel: Kernel, signature: Signature, small: Signature, typic
 
 
 ODD = range(9, 63)
-"""sizes beyond those of small blocks, and no multiples of them, as far as `work_points` has such"""
+"""sizes larger than small blocks and not multiples of them, among those of `work_points`"""
 
 
 def _quick(signature: Signature, sizes: Mapping[str, int], by_rows: bool = False) -> bool:

@@ -1,6 +1,6 @@
-"""questions: what to measure next for a graph, and doing it within a budget. Resumable: every row is stored as soon as it is known.
+"""questions: chooses what to measure next for a graph, and measures it within a budget. Resumable: every row is stored immediately.
 
-Priority: share of the plan's time × how uncertain it is. What has a row is measured again only for a given reason."""
+Priority: share of the plan's time × its uncertainty. A question that has a row is repeated only for a given reason."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from tensor_graphs.records.rows import REFUTING
 log = logging.getLogger(__name__)
 
 TRIES = 2
-"""failures of a kernel which never passed that a busy machine may explain, before no profile measures it again"""
+"""failures of a kernel that never passed which a busy machine may explain; after these, no profile measures it again"""
 
 PER_KERNEL, COMPARING = 0.25, 1.0
-"""default seconds of timed runs for one kernel; seconds to compile and compare it on small operands, from logs of two cores"""
+"""default seconds of timed runs for one kernel; seconds to compile and compare it on small operands (from logs of two cores)"""
 
 AHEAD = 16
-"""questions whose kernels are compiled together, before the first is examined; of a small budget those it may reach"""
+"""number of questions whose kernels are compiled together before the first is examined; fewer if the budget is small"""
 
 SEVERAL, LEAST_EACH = 40, 0.05
-"""a budget is shared by this many questions at least, as long as each then has this many seconds"""
+"""number of questions among which a budget is divided at least, as long as each then gets LEAST_EACH seconds"""
 
 
 @dataclass(frozen=True)
 class Question:
-    """Kernel to time for a signature at these dims. worth: the share of the plan's time that the answer may save. given: operands
-    whose values come from elsewhere. again: reason to measure although there is a row; "" without."""
+    """Kernel to time for a signature at these dims. worth: share of the plan's time that the answer may save. given: operands whose
+    values come from descriptors. again: reason to repeat it although there is a row; "" without."""
 
     kernel: Kernel
     signature: Signature
@@ -51,31 +51,31 @@ class Question:
 
     @property
     def verdict_key(self) -> tuple[str, str]:
-        """Key of the verdict over all sizes."""
+        """Key of the kernel's verdict over all sizes."""
         return verdict_key(self.kernel, self.signature)
 
 
 def verified(database: Database, backends: Iterable[str], threads: int | None) -> set[tuple[str, str]]:
-    """Return the verdict keys of the kernels of these backends that were compared with the oracle here, and need not be again."""
+    """Return the keys of verdicts in this environment for kernels of these backends; without those that may pass if repeated."""
     return {key for b in backends
             for key, row in queries.latest_traces(database, environment_of(b, threads), verifier=VERIFIER).items()
             if not may_pass_later(row)}
 
 
 def question_key(q: Question) -> tuple[str, str]:
-    """Return the key that equal questions share: the code, and the workload."""
+    """Return a key that equal questions share: of the code and the workload."""
     return timing_key(q.kernel, q.signature, q.binding, q.given)
 
 
 def may_pass_later(row: KnownTime | None) -> bool:
-    """Return whether a busy machine explains that a kernel failed: it has passed before, or did not fail too often."""
+    """Return whether a busy machine may explain a kernel's failure: it has passed before, or has not failed too often."""
     busy = row is not None and row.status in ("TIMEOUT", "IMPLAUSIBLE") and not row.refuted
     return row is not None and busy and (row.passed or row.failures < TRIES)
 
 
 def unanswered(database: Database, questions: Sequence[Question], verifier: str, threads: int | None = None) -> list[Question]:
-    """Return the questions without any row here, a time or a failure, or with a reason to repeat; whose kernel was not refuted.
-    Worth most first, each once."""
+    """Return the questions without a row (a time or a failure) in this environment, or with a reason to repeat, whose kernel is not
+    refuted; each once, the most valuable first."""
     backends = {q.kernel.backend for q in questions}
     traces = {b: queries.latest_traces(database, environment_of(b, threads), "cold", verifier=verifier) for b in backends}
     out: dict[tuple[str, str], Question] = {}
@@ -93,12 +93,12 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
            at_least: int = 0, unless: Callable[[Question], bool] | None = None,
            lost: Callable[[], bool] = lambda: False) -> Iterator[tuple[Question, str]]:
     """Measure questions until the budget (seconds) is spent and `at_least` this many are answered; yield each with its status as
-    soon as it is stored. Kernels of one signature that are measured in several processes are interleaved; when the budget is spent
+    soon as it is stored. Kernels of one signature that are measured in several processes are interleaved; if the budget ends
     meanwhile, each has been measured in one process at least.
 
-    per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less of a budget that would go into a few questions.
-    unless: predicate of questions to skip when they come up. lost: returns whether another process answers these by now; then
-    nothing more is filed or measured. Every time is stored with the plain path's time of the same run, if any."""
+    per_kernel: seconds of timed runs for each; by default PER_KERNEL, or less if few questions would use up the budget. unless:
+    predicate of questions to skip when their time comes. lost: returns whether another process has taken over; then nothing more is
+    stored or measured. Every time is stored with the plain path's time of the same run, if any."""
     started = time.perf_counter()
     seconds = min(PER_KERNEL, max(LEAST_EACH, budget / SEVERAL)) if per_kernel is None else per_kernel
     compared = verified(judge.database, {q.kernel.backend for q in questions}, judge.threads)
@@ -110,7 +110,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
     groups = [group for qs in of.values() for group in ([qs] if seconds >= 2 * PROCESS_SECONDS else [[q] for q in qs])]
     done, ahead = 0, 0
     broken: dict[tuple[str, str], tuple[str, str]] = {}
-    """of what is not filed: a compiler that failed may work the next time, a judge that failed says nothing of the kernel"""
+    """verdict key -> (status, reason) of failures that are not stored: a failure of a compiler or the judge may not recur"""
     while groups:
         left = started + budget - time.perf_counter()
         if done >= at_least and left < 0:
@@ -121,7 +121,7 @@ def answer(judge: Judge, questions: Sequence[Question], *, budget: float, per_ke
             whys = make_together([(q.kernel, q.signature.spec) for q in soon])
             broken |= {q.verdict_key: ("COMPILE_ERROR", why) for q, why in zip(soon, whys, strict=True) if why is not None}
         ahead -= 1
-        # no more than there is time for: as each is compared before any is timed, a long row would eat a small budget
+        # only as many as there is time for: each is compared before any is timed, and a long group would use up a small budget
         count = int(min(len(groups[0]), max(1.0, left / max(seconds, PROCESS_SECONDS))))
         group, rest = groups[0][:count], groups[0][count:]
         groups[:1] = [rest] if rest else []

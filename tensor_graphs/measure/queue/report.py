@@ -1,4 +1,4 @@
-"""report: the result of one profiling run, as data, and as text; `print(report)` shows it on one screen."""
+"""report: holds the result of one profiling run, as data and as text; `print(report)` shows it on one screen."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tensor_graphs.measure.queue.time_left import Ahead
 from tensor_graphs.paths.fit_terminal import SCREEN_LINES, fitted, wrapped
 
 NOT_OFFERED, LEFT = "NOT OFFERED", "LEFT"
-"""status of an `Answered` whose kernel does not take its signature, and of one that the budget left out"""
+"""status of an `Answered` whose kernel does not accept its signature, and of one for which the budget did not suffice"""
 
 MOST_FAILURES, MOST_SIZES = 8, 6
-"""lines of a summary that name failures, and sizes that one line names"""
+"""MOST_FAILURES: lines of a summary that name failures. MOST_SIZES: sizes named in one line"""
 
 NOTICED = 0.5
-"""seconds in addition to a budget that a report mentions"""
+"""seconds spent beyond a budget that a report mentions at least"""
 
 
 @dataclass(frozen=True)
 class Rests:
-    """Basis of the plan's cost. share: of the predicted time at these sizes, what comes from rows of the database, 0 to 1. asked:
-    the caller requested these sizes."""
+    """Share of a plan's predicted time at these sizes that comes from rows of the database, 0 to 1. asked: the caller requested the
+    sizes."""
 
     at: Mapping[str, int]
     share: float
@@ -32,8 +32,9 @@ class Rests:
 class Answered:
     """Result of one kernel on one signature at some sizes; `print` shows it in a line.
 
-    status: of its last row there; or NOT OFFERED, or LEFT (the budget ended before). seconds: of a call. rival: the fastest other
-    kernel that was timed there and passed, with its seconds; alone: why there is none. known: nothing had to be measured for it."""
+    status: that of its last row at these sizes; or NOT OFFERED, or LEFT (the budget ended before). seconds: of a call. rival: the
+    fastest other kernel timed at these sizes that passed, with its seconds; alone: why there is none. known: it had a row before.
+    """
 
     kernel: str
     signature: str
@@ -48,7 +49,7 @@ class Answered:
 
     @property
     def ratio(self) -> float | None:
-        """Return its time over its rival's, below 1 if it is faster; None where one of them has no time."""
+        """Return the kernel's time over its rival's, below 1 if it is faster; None where one of them has no time."""
         return None if self.seconds is None or self.rival is None or not self.rival[1] else self.seconds / self.rival[1]
 
     def __str__(self) -> str:
@@ -65,10 +66,10 @@ class Answered:
 
 @dataclass(frozen=True)
 class Walked:
-    """Path to be measured as a whole. predicted: its cost when it was listed [s]; seconds: of a run, None where it was not run;
-    beside: ratio of that to the first listed path in the same runs. status: RAN, LEFT, REFUSED (a kernel of it is wrong or beyond
-    the tolerance) or FAILED, with `why`. known: it was measured before. written_out: the one in which most runs by its definition.
-    share: of its steps' time that was measured in place, `steps` seconds in all."""
+    """Result for one path through the entire graph. predicted: its cost when it was listed [s]; seconds: of a run, None if it was
+    not run; beside: ratio of that to the first listed path in the same runs. status: RAN, LEFT, REFUSED (one of its kernels is
+    wrong or beyond the tolerance) or FAILED, with `why`. known: it was measured before. written_out: it is the path in which most
+    ops run by definition. share: of its steps' time that was measured within runs of paths, `steps` seconds in all."""
 
     path: str
     at: Mapping[str, int]
@@ -92,9 +93,9 @@ class Walked:
 
 @dataclass(frozen=True)
 class TunedPart:
-    """Result of a search for a schedule. kernel: the winner; the rules' one where nothing was faster. status: of the judge; SEED
-    where nothing was faster, LEFT where the time ended before. ratio: its time ÷ the seed's, in pairs. looked: number of tried
-    ones. actions: differences of the winner from the seed."""
+    """Result of a search for a schedule. kernel: the winner, or the one of the rules (the seed) if none was faster. status: the
+    judge's, SEED if none was faster, LEFT if the time ended before. ratio: the winner's time ÷ the seed's, in pairs. looked: number
+    of tried schedules. actions: differences of the winner from the seed."""
 
     signature: str
     at: Mapping[str, int]
@@ -119,15 +120,16 @@ class TunedPart:
 class ProfileReport:
     """Result of one profiling run.
 
-    again: those measured that had a row already. left: questions that the budget left open; arisen: of these, those that what was
-    measured has made worth asking. statuses: number of questions per status. deployed: steps measured in their places in whole
-    paths; paths: run as a whole, interleaved. unused: inputs with given values that no measured op reads directly. Of `seconds`:
-    device_seconds for the constants of the device (once a month), search_seconds for finding what to measure and starting the
-    worker, both not of the budget, and over_seconds beyond it; ahead: the estimate before. rests: what the plan rests on now,
-    requested sizes first; may_save: share of its time, at these sizes, that what is left may save at most. Where single kernels
-    were requested: verdicts, one by one (a failure on a signature once for all sizes); failed_at: (kernel, signature) -> number of
-    sizes at which it fails; sizes; unsized: dims without a given size, whose `sizes` are those at which the graph's cost is known.
-    tuned: parts whose schedules were searched. walked: whole paths, where requested, in the listed order."""
+    again: questions measured although they had a row. left: questions that the budget left open; arisen: of these, those that
+    became worthwhile through the results. statuses: number of questions per status. deployed: steps measured in place in runs of
+    paths; paths: paths run as a whole, interleaved. unused: inputs with given values that no measured op reads directly. Parts of
+    `seconds`: device_seconds for the device's constants (once a month), search_seconds for finding what to measure and starting the
+    worker (neither counts against the budget), over_seconds beyond it. ahead: the estimate before. rests: measured shares of the
+    plan's time, requested sizes first; may_save: share of the plan's time, at these sizes, that open questions may save. Where
+    single kernels were requested: verdicts, one by one (a failure on a signature once for all sizes); failed_at: (kernel,
+    signature) -> number of sizes at which it fails; sizes; unsized: dims without a given size, whose `sizes` are those at which the
+    graph's cost is known. tuned: parts whose schedules were searched. walked: results of entire paths, where requested, in listed
+    order."""
 
     measured: int = 0
     again: int = 0
@@ -161,7 +163,7 @@ class ProfileReport:
         return "\n".join(whole) if len(whole) <= SCREEN_LINES else fitted([*verdicts, *lines], "verdicts", keep=len(lines))
 
     def counts(self) -> str:
-        """Return the numbers of questions by result, and the seconds."""
+        """Return a phrase with the numbers of questions by result, and the seconds."""
         repeated = f" ({self.again} of these again)" if self.again else ""
         whole = f"{self.paths} paths measured as a whole, " if self.paths else ""
         arisen = f" ({self.arisen} of these new: what was measured makes other kernels worth it)" if self.arisen else ""
@@ -171,14 +173,14 @@ class ProfileReport:
                 f"{self.deployed} steps measured in place, {whole}{left} in {self.seconds:.1f} s")
 
     def summary(self, call: str = "call", at: Callable[[Mapping[str, int]], str] = "at={}".format) -> list[str]:
-        """Return lines: what was done and found, and what a repeated call would do. at: words for sizes."""
+        """Return lines: what was done and found, and what a repeated call would do. at: formats sizes as an argument."""
         unused = (f"{name}: no measured op reads it directly, so its values were of no use" for name in self.unused)
         opening = (*map(str, self.tuned), *self._paths(), *self._failures(), self._sizes(at))
         closing = (*opening, rests_on(self.rests), what_is_left(self, call), *unused)
         return [self.counts(), *filter(None, closing), *filter(None, [self._beside_budget()])]
 
     def _beside_budget(self) -> str:
-        """Return what a profile of a whole graph took in addition to its budget, except what is under NOTICED."""
+        """Return a phrase with what a profile of an entire graph took beyond its budget, except parts under NOTICED seconds."""
         if self.verdicts or self.walked:
             return ""
         parts = ((self.device_seconds, "measuring the device, which is done once a month"),
@@ -194,8 +196,8 @@ class ProfileReport:
         return sum(w.steps * w.share for w in self.walked) / total if total else 1.0
 
     def _paths(self) -> list[str]:
-        """Return lines of the report: for each set of sizes its paths, then the share of all paths, and of their steps' time,
-        that was run."""
+        """Return lines of the report: for each set of sizes its paths, then the share of all paths that was run, and the share of
+        their steps' time that was measured."""
         out = []
         for at in {sizes_in_words(w.at): None for w in self.walked}:
             here = [w for w in self.walked if sizes_in_words(w.at) == at]
@@ -208,7 +210,7 @@ class ProfileReport:
         return out
 
     def _failures(self) -> list[str]:
-        """Return which kernels fail where, and why: `failed` counts one for each size."""
+        """Return lines that name the kernels which fail at several sizes, with the number of sizes and the reason."""
         why = {(v.kernel, v.signature): f"{v.status}{': ' if v.why else ''}{v.why}" for v in self.verdicts}
         lines = [f"failed at {n} sizes: {kernel} on {signature}: {why.get((kernel, signature), '')}"
                 for (kernel, signature), n in self.failed_at.items() if n > 1]           # of one size the verdict says all of it
@@ -216,7 +218,7 @@ class ProfileReport:
         return [*lines[:MOST_FAILURES], *([f"… {more} more that fail"] if more > 0 else [])]
 
     def _sizes(self, at: Callable[[Mapping[str, int]], str]) -> str:
-        """Return the sizes of single kernels where the caller gave none, and how to request one."""
+        """Return a sentence: the sizes chosen for single kernels where the caller gave none, and how to request one."""
         if not self.sizes or not self.unsized:
             return ""
         named = [sizes_in_words(size) for size in self.sizes]
@@ -227,7 +229,7 @@ class ProfileReport:
 
 
 def sizes_in_words(sizes: Mapping[str, int]) -> str:
-    """
+    """Return sizes as a phrase.
     >>> sizes_in_words({"n": 1, "p": 256})
     'n=1, p=256'
     """
@@ -235,7 +237,7 @@ def sizes_in_words(sizes: Mapping[str, int]) -> str:
 
 
 def rests_on(rests: Sequence[Rests]) -> str:
-    """Return the share of the plan's time that comes from measurements, requested sizes first; "" where unknown."""
+    """Return a sentence with the measured share of the plan's time, requested sizes first; "" where unknown."""
     shares = [" at ".join(filter(None, (share_of(r.share), sizes_in_words(r.at)))) for r in rests]
     asked = [words for words, r in zip(shares, rests, strict=True) if r.asked]
     others = [words for words, r in zip(shares, rests, strict=True) if not r.asked]
@@ -245,12 +247,12 @@ def rests_on(rests: Sequence[Rests]) -> str:
 
 
 def share_of(share: float) -> str:
-    """Return whole percent, and 100 % only of all."""
+    """Return the share in whole percent; 100 % only if it is exactly 1."""
     return f"{min(99, round(share * 100)) if share < 1 else 100} %"
 
 
 def what_is_left(report: ProfileReport, call: str = "call") -> str:
-    """Return what a repeated call would measure, and what that may save; "" where nothing is left."""
+    """Return a sentence about what a repeated call would measure, and what that may save; "" where nothing is left."""
     if not report.left or report.interrupted:
         return ""
     if report.walked:

@@ -1,8 +1,8 @@
-"""requests: measurements that were requested and not yet made. A plan that rests on estimates leaves requests; `drain_queue`
-answers them.
+"""requests: answers requests for measurements. A plan whose costs are estimates leaves requests in the database; `drain_queue`
+measures them.
 
-A request names an implementation and a workload; the workload's graph lies in the database as text, so that another process, days
-later, can build the question again."""
+A request names an implementation and a workload; the workload's graph is in the database as text, so that another process, days
+later, can rebuild the question."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class DrainReport:
-    """Result of one `drain_queue`. answered: requests that had their rows already; impossible: put back, for `reasons`; left: all
-    that is in the queue afterwards, `queue` in detail; here: the environments that were drained."""
+    """Result of one `drain_queue`. answered: requests that had rows already; impossible: requests put back, for `reasons`; left:
+    number of requests in the queue afterwards, `queue` in detail; here: the environments that were drained."""
 
     measured: int = 0
     failed: int = 0
@@ -53,29 +53,29 @@ class DrainReport:
     here: tuple[Environment, ...] = ()
 
     def counts(self) -> str:
-        """Return the counts in words."""
+        """Return the counts as a phrase."""
         return (f"{self.measured} measured, {self.failed} failed, {self.answered} known already, {self.obsolete} obsolete, "
                 f"{self.impossible} not possible here")
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Requests that may be claimed. seconds: of plans that rest on estimates for want of their answers."""
+    """Requests that may be claimed. seconds: total time of the plans that use estimates because these requests are open."""
 
     requests: int
     seconds: float
 
 
 class Obsolete(KernelError):
-    """Request that can never be answered: its kernel's source has changed, or it no longer accepts the op."""
+    """Request that can never be answered: its kernel's source has changed, or the kernel no longer accepts the op."""
 
 
 class NotHere(KernelError):
-    """Request that this process cannot answer, and another one may."""
+    """Request that this process cannot answer, while another process may."""
 
 
 class NoKernelHere(NotHere):
-    """Request for a kernel that this process does not know."""
+    """Request for a kernel that is not registered in this process."""
 
 
 def question_of(database: Database, item: QueueItem) -> Question:
@@ -104,10 +104,9 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
                 timeout: float | None = None, on_step: Callable[[int, Waiting, str], None] | None = None) -> DrainReport:
     """Answer the requests of these backends' environments on this machine, most urgent first, until the budget [s] is spent.
 
-    A request is claimed, measured, stored and removed, one after the other: however this process stops, no request is lost, and
-    several processes may drain one database. Ctrl-C gives back what was claimed. on_step: called with how many were measured, what
-    is left in the queue, and what the last one was. Raises ArgumentError, and DatabaseError, which tells what was measured
-    before."""
+    Requests are claimed, measured, stored and removed one after the other: however this process stops, no request is lost, and
+    several processes may drain one database. Ctrl-C releases the claimed request. on_step: called with the number measured, what
+    waits in the queue, and the last request. Raises ArgumentError, and DatabaseError with a message of what was measured before."""
     function("on_step", on_step, "how many are done, what waits, and what was measured")
     started = time.perf_counter()
     reclaim(database)
@@ -133,7 +132,7 @@ def drain_queue(database: Database, *, budget: float = 60.0, backends: Sequence[
 
 
 class _Drain:
-    """Claims requests and answers them. held: the claims that are prolonged meanwhile."""
+    """Claims requests and answers them. held: claims whose leases are renewed meanwhile."""
 
     def __init__(self, database: Database, judge: Judge, held: list[QueueItem], report: DrainReport,
                  on_step: Callable[[int, Waiting, str], None] | None) -> None:
@@ -143,7 +142,7 @@ class _Drain:
         self.unknown: set[str] = set()                              # signatures of kernels that are not here
 
     def answer(self, environment: Environment, until: float) -> None:
-        """Answer requests of one environment until that time, or Ctrl-C."""
+        """Answer requests of one environment until this time (perf_counter), or Ctrl-C."""
         while time.perf_counter() < until and not self.report.interrupted:
             item = work_queue.claim_next(self.database, self.worker, environment, but=self.unknown)
             if item is None:
@@ -157,7 +156,7 @@ class _Drain:
                              f"{item.implementation.name} {item.reason}")
 
     def _served(self, item: QueueItem) -> str | None:
-        """Answer one request; return the status of what was measured, if anything was."""
+        """Answer one request; return the status of its measurement, or None if nothing was measured."""
         try:
             status = _serve(self.database, self.judge, item)
         except KeyboardInterrupt:
@@ -169,7 +168,7 @@ class _Drain:
             self._done(item)
             self.report.obsolete += 1
             return None
-        except DatabaseError:                                       # it has no ear for more now: the lease ends by itself
+        except DatabaseError:                                       # the database cannot be written now: the lease ends by itself
             self.held.remove(item)
             raise
         except TensorGraphsError as error:
@@ -198,7 +197,7 @@ class _Drain:
         work_queue.complete(self.database, item)
 
     def _return(self, item: QueueItem, why: str, *, attempt: bool = False) -> None:
-        """Put it back at the end: released now, it would be claimed next."""
+        """Note a request to be released at the end: if it were released now, it would be claimed next."""
         self.returned.append((item, why, attempt))
         self.report.impossible += 1
         what = f"{item.implementation.name} on {item.workload.graph_key[:8]}{at_sizes(item.workload.axes)}"
@@ -212,7 +211,7 @@ class _Drain:
 
 
 def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
-    """Measure one request; return the status, or None when its rows were there already, or another worker has claimed it."""
+    """Measure one request; return the status, or None when its rows existed already or another worker has claimed it."""
     question = question_of(database, item)
     todo = unanswered(database, [question], VERIFIER, judge.threads)
     statuses = [status for _, status in answer(judge, todo, budget=float("inf"),
@@ -221,7 +220,7 @@ def _serve(database: Database, judge: Judge, item: QueueItem) -> str | None:
 
 
 def settle_queue(database: Database, backends: Sequence[str], threads: int | None = None) -> int:
-    """Remove the requests that have their rows by now; return how many. The others stay as they were."""
+    """Remove the requests that have rows by now; return their number. The other requests stay unchanged."""
     worker = worker_name()
     open_items: list[QueueItem] = []
     done = 0
@@ -248,7 +247,7 @@ def worker_name() -> str:
 
 
 def reclaim(database: Database) -> int:
-    """Put back requests claimed by ended processes of this machine, before their leases end; return how many."""
+    """Release requests claimed by ended processes of this machine, before their leases end; return their number."""
     done = 0
     for name in work_queue.claimants(database):
         *host, process, started, _ = ["", "", "", *name.split(":")]
@@ -259,6 +258,6 @@ def reclaim(database: Database) -> int:
 
 
 def _started(process: int) -> str:
-    """Return when a process was started, in clock ticks since boot; "gone" for none, "" where the system does not tell."""
+    """Return when a process was started, in clock ticks since boot; "gone" if it does not exist, "" on systems without /proc."""
     fields = process_tree.stat(process)
     return fields[19] if fields else "gone" if process_tree.stat("self") else ""

@@ -1,4 +1,4 @@
-"""time_left: what a profile takes in addition to its budget, estimated before anything is measured."""
+"""time_left: estimates, before anything is measured, how much time a profile takes in addition to its budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tensor_graphs.costs.roofline import work
 from tensor_graphs.measure.queue.questions import COMPARING, PER_KERNEL, Question
 
 ORACLE_RATE, SEARCH = 1e8, 2.5
-"""bytes per second that a comparison reads (logs of two cores); time to find all questions over the time to the first"""
+"""bytes per second that a comparison reads (logs of two cores); time to find all questions, relative to that for the first"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Ahead:
 
     @property
     def total(self) -> float:
-        """Seconds from beginning to end, about, where all of the budget is spent."""
+        """Approximate seconds from beginning to end if the entire budget is spent."""
         return self.budget + self.device + self.search + self.beyond
 
     def __str__(self) -> str:
@@ -53,25 +53,25 @@ about 1 s of this
 
 
 class Pace:
-    """Load of the machine: seconds that pass for a second of this process's work, since it was made."""
+    """Load of the machine: wall seconds per processor second of this process, since the object was created."""
 
     def __init__(self) -> None:
         self._started, self._worked = time.perf_counter(), _worked()
 
     @property
     def seconds(self) -> float:
-        """Seconds since this was made."""
+        """Wall seconds since the object was created."""
         return time.perf_counter() - self._started
 
     @property
     def slowdown(self) -> float:
-        """Factor: 1 on an idle machine, 2 where another process has half of the time."""
+        """Factor of slowdown: 1 on an idle machine, 2 where another process has half of the time."""
         worked = _worked() - self._worked
         return max(1.0, self.seconds / worked) if worked > 0.0 else 1.0
 
 
 def _worked() -> float:
-    """Return the processor time of this process and of children that it has waited for (compilers)."""
+    """Return the processor seconds of this process and of children that it has waited for (compilers)."""
     return sum(os.times()[:4])
 
 
@@ -80,7 +80,7 @@ def _seconds(seconds: float) -> str:
 
 
 def question_seconds(question: Question, compared: Set[tuple[str, str]], per_kernel: float | None) -> tuple[float, float]:
-    """Return estimates: comparing the question's kernel, unless its verdict is among `compared`; timing it."""
+    """Return estimated seconds: for comparing the question's kernel (0 if its verdict is in `compared`), and for timing it."""
     comparing, signature = 0.0, question.signature
     if question.verdict_key not in compared:
         moved, _ = work(signature, tuple(sorted((n, int(question.binding[n])) for n in signature.dim_names)))
@@ -90,8 +90,8 @@ def question_seconds(question: Question, compared: Set[tuple[str, str]], per_ker
 
 def ahead_of(questions: Sequence[Question], compared: Set[tuple[str, str]], per_kernel: float | None, *, device: float,
              pace: Pace, budget: float, apart: float, most: float) -> Ahead:
-    """Return what answering these questions takes in addition to `budget` [s], `apart` of which is for single kernels: `most`
-    seconds at most. device: as in `Ahead`. pace: since the search for the questions began."""
+    """Return an estimate of what answering these questions takes in addition to `budget` [s], at most `most` seconds. apart:
+    seconds of the budget for single kernels. device: as in `Ahead`. pace: created when the search for the questions began."""
     alone, timing = map(sum, zip((0.0, 0.0), *(question_seconds(q, compared, per_kernel) for q in questions), strict=True))
     comparing, search = alone * pace.slowdown, SEARCH * pace.seconds
     never = len({q.verdict_key for q in questions} - compared)

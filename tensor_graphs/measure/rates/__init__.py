@@ -1,1 +1,1 @@
-"""rates: how fast the device itself is: bytes and operations a second, launches, links."""
+"""rates: measures how fast a device is: bytes and operations a second, launches, links."""

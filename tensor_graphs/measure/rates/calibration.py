@@ -1,4 +1,4 @@
-"""calibration: what this device's memory and arithmetic deliver, measured once per environment; estimates of times rest on it.
+"""calibration: stores what the device's memory and arithmetic deliver, measured once per environment, for estimates of times.
 
 table.py measures and lists the constants (database table device_constants) and their units, links.py those of the links to other
 devices, gpu.py those of GPUs."""
@@ -36,22 +36,22 @@ from tensor_graphs.records.rows import DeviceConstant
 log = logging.getLogger(__name__)
 
 MAX_AGE = timedelta(days=30)
-"""constants older than this are measured again"""
+"""age from which constants are measured again"""
 
 SECONDS = 1.0
-"""about the time for a backend of the host, the link of another device, or the memory"""
+"""approximate seconds to measure a host backend, another device's link, or the memory"""
 
 
 def seconds_due(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
                 now: datetime | None = None) -> float:
-    """Return an estimate of how long `measure_device` would take now; 0 where nothing is due."""
+    """Return the estimated seconds that `measure_device` would take now; 0 where nothing is due."""
     now = now or datetime.now(UTC)
     due = [b for b in backends if why_missing(b) is None and not _is_fresh(database, b, threads, now)]
     return SECONDS * (len(due) + any(device_of(b).is_host for b in due))
 
 
 def _is_fresh(database: Database, backend: str, threads: int | None, now: datetime) -> bool:
-    """Return whether all constants of a backend's environment are known and not old."""
+    """Return whether all constants of a backend's environment are stored and younger than MAX_AGE."""
     device = device_of(backend)
     constants = queries.constants(database, environment_of(backend, threads), device.name)
     names = (*memory_names(), *backend_names(backend)) if device.is_host else link_names
@@ -61,11 +61,11 @@ def _is_fresh(database: Database, backend: str, threads: int | None, now: dateti
 
 def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKENDS, *, threads: int | None = None,
                    now: datetime | None = None, anew: bool = False) -> dict[str, Mapping[str, float]]:
-    """Measure the constants of each backend's environment in which one is missing or older than 30 days; store and return them as
+    """Measure the constants of each backend's environment in which one is missing or older than 30 days; store them and return
     backend -> {constant: value}, {} when all were known.
 
-    anew: at any age, and of a GPU more than its link. Memory is measured once for all backends of a device. Takes a second for
-    each, and another for the memory; of a GPU, whose products are compiled, some fifteen."""
+    anew: measure at any age, and for a GPU more than its link. Memory is measured once for all backends of a device. Takes a second
+    for each backend and one for the memory; some fifteen for a GPU with anew, as kernels for its matrix products are compiled."""
     now = now or datetime.now(UTC)
     measured: dict[str, Mapping[str, float]] = {}
     memory: Mapping[str, Speed] = {}
@@ -78,7 +78,7 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
             continue
         if not device.is_host:
             speeds = dict(link_speeds(device))
-            if anew and device.kind == "cuda":                  # seconds; until they are asked for, `Device.peaks` will do
+            if anew and device.kind == "cuda":                  # takes seconds; without anew, `Device.peaks` suffices
                 if device.name not in own:
                     own[device.name] = gpu_speeds(device)
                 speeds |= {**own[device.name], **products_of(backend)}
@@ -98,8 +98,8 @@ def measure_device(database: Database, backends: Sequence[str] = DEFAULT_BACKEND
 
 
 def correct_flops(database: Database, reached: Mapping[str, float], threads: int | None = None) -> list[str]:
-    """Measure constants of the host again where a kernel of the backend has reached more flop/s than FLOPS allows, and file what it
-    reached where they are still lower. Return the backends."""
+    """Measure constants of the host again where a kernel of a backend has reached more flop/s than FLOPS allows; store the rate
+    that it reached where the constant is still lower. Return these backends."""
     wrong = []
     for backend, speed in reached.items():
         environment = environment_of(backend, threads)
@@ -115,8 +115,8 @@ def correct_flops(database: Database, reached: Mapping[str, float], threads: int
 
 
 def calibrate(database: Database, backends: Sequence[str], threads: int | None = None) -> None:
-    """Store the constants of the host on which first estimates rest (of reading memory, of arithmetic in f32, of a run) where none
-    are known, in half a second; `measure_device` measures all of them. Of other devices there are priors."""
+    """Store the host's constants for first estimates (reading memory, f32 arithmetic, a run) where none are stored; takes half a
+    second. `measure_device` measures all constants. Other devices have assumed rates."""
     backends = [b for b in backends if why_missing(b) is None and device_of(b).is_host]
     if not backends or known_rates(database, backends, threads) is not None:
         return
@@ -127,7 +127,7 @@ def calibrate(database: Database, backends: Sequence[str], threads: int | None =
 
 @functools.cache
 def _first(backends: tuple[str, ...], threads: int | None) -> Mapping[str, Mapping[str, Speed]]:
-    """Return backend -> its first constants; measured once for a process, for all databases."""
+    """Return backend -> its first constants; measured once per process, for all databases."""
     started = time.perf_counter()
     with _threads(threads):
         read = reading_speed()
@@ -155,7 +155,7 @@ def _of_backend(backend: str) -> Mapping[str, Speed]:
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """Context manager: our own pool has this many threads; afterwards as many as before."""
+    """Context manager: the package's thread pool has this many threads; afterwards as many as before."""
     library = native_library() if count and why_missing("c") is None else None
     before = 0 if library is None else library.threads()
     if library is not None and count:

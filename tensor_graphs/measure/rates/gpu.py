@@ -45,16 +45,16 @@ log = logging.getLogger(__name__)
 CLOCK = "clock"
 
 WORKING_SETS, MOVED = tuple(1 << 20 + 2 * k for k in range(6)), 2 << 30
-"""bytes: 1 MiB (in the second cache of all GPUs that we know) to 1 GiB (memory); bytes moved by a measurement at least"""
+"""bytes: 1 MiB (in the second-level cache of all GPUs known to us) to 1 GiB (memory); least bytes moved by a measurement"""
 
 PRODUCTS = {"flops_bf16": "bf16", "flops_f16": "f16", "flops_f8e4m3": "f8e4m3"}
 """name of the constant -> dtype of both operands"""
 
 PRODUCT_SIZE, PRODUCT_RUNS = 4096, 8
-"""rows, inputs and outputs of that product: 137 Gflop; its runs in a row"""
+"""rows, inputs and outputs of that matrix product (137 Gflop); its runs in a row"""
 
 THREADS, BLOCKS, ROUNDS, CHAINS = 256, 8, 1 << 14, 8
-"""per block; blocks per multiprocessor, so that all run at once; rounds per thread; independent multiply-adds per round"""
+"""threads per block; blocks per multiprocessor, all of which run simultaneously; rounds per thread; multiply-adds per round"""
 
 TEXT = f"""
 extern "C" __global__ void read_again(unsigned *out, const uint4 *data, long long count, long long times) {{
@@ -94,7 +94,7 @@ extern "C" __global__ void add_products_{kind}({name} *out, const {name} *given,
 
 
 def gpu_speeds(device: Device) -> dict[str, Speed]:
-    """Return the constants of the device itself: bandwidths by working set, arithmetic of f32 and f64, the clock."""
+    """Return the constants of the device itself: bandwidths by working set, f32 and f64 arithmetic, the clock, launch overhead."""
     speeds: dict[str, Speed] = {}
     limit = (device.capacity() or 0) // 4
     for name, of in ((READ, _reading), (COPY, _copying)):
@@ -102,7 +102,7 @@ def gpu_speeds(device: Device) -> dict[str, Speed]:
             times = max(1, MOVED // nbytes)
             try:
                 run = of(device, nbytes, times)
-            except OutOfMemory:                                     # others have it: what fits is measured
+            except OutOfMemory:                                     # other processes hold memory: measure only sizes that fit
                 break
             speeds[sized(name, nbytes)] = speeds[name] = Speed(times * nbytes / _fastest(device, run), "byte/s")
     threads = _blocks(device) * THREADS
@@ -117,7 +117,7 @@ def gpu_speeds(device: Device) -> dict[str, Speed]:
 
 
 def products_of(backend: str) -> dict[str, Speed]:
-    """Return the speed of a backend's products by dtype; without those that have no kernel, or one that raises."""
+    """Return the speed of a backend's matrix products by dtype, without those that have no kernel, or whose kernel raises."""
     speeds = {}
     for name in PRODUCTS:
         if isinstance(product_kernel(backend, name), str):
@@ -130,14 +130,14 @@ def products_of(backend: str) -> dict[str, Speed]:
 
 
 def product_kernel(backend: str, name: str) -> Kernel | str:
-    """Return the kernel by which this constant (a key of PRODUCTS) is measured, the fastest by estimate; or why there is none."""
+    """Return the kernel with which this constant (a key of PRODUCTS) is measured, the fastest by estimate; or why there is none."""
     node = _product(name, PRODUCT_SIZE)
     taken = takers(backend, node)
     return taken if isinstance(taken, str) else min(taken, key=lambda kernel: _estimate(kernel, signature_of(node)))
 
 
 def product_speed(backend: str, name: str) -> float:
-    """Return flop/s of a product of square matrices of this dtype (f8e4m3 to bf16). Raises ValueError without a kernel."""
+    """Return the flop/s of a product of square matrices of this dtype (f8e4m3 to bf16). Raises ValueError without a kernel."""
     kernel = product_kernel(backend, name)
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {name}: {kernel}")
@@ -160,7 +160,7 @@ def _estimate(kernel: Kernel, signature: Signature) -> float:
 
 
 def _product(name: str, size: int, device: str = "") -> Node:
-    """Return the product. device: where its operand lies, if given."""
+    """Return the matrix product. device: name of the device to which its operand is copied first, if given."""
     kind = DTYPES[PRODUCTS[name]]
     x, w = leaves.input("x", (size, size), kind), leaves.parameter("w", (size, size), kind)
     x = leaves.copy_to(x, device) if device else x
@@ -175,7 +175,7 @@ def _blocks(device: Device) -> int:
 
 
 def _launching(device: Device, name: str, *operands: Memory | int, alone: bool = False) -> Callable[..., None]:
-    """Return a launch. alone: one block of a multiprocessor, else as many as run at once."""
+    """Return a function that launches a kernel. alone: one block per multiprocessor, else as many as run simultaneously."""
     entry, blocks = device.entry(TEXT, name, 0), _blocks(device) // (BLOCKS if alone else 1)
     words = np.array([x.address if isinstance(x, Memory) else x for x in operands], np.uint64)
     places = words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
@@ -207,7 +207,7 @@ def _adding_products(device: Device, kind: str, rounds: int, alone: bool = False
 
 
 def _in_a_row(device: Device) -> Callable[[], None]:
-    """Return launches of an empty kernel, as a plan's: replayed where the device can."""
+    """Return launches of an empty kernel; as in a plan, they are replayed where the device can."""
     launch = _launching(device, "nothing", 0)
 
     def launches(stream: Any = 0) -> None:
@@ -219,13 +219,13 @@ def _in_a_row(device: Device) -> Callable[[], None]:
 
 
 def _fastest(device: Device, run: Callable[[], None]) -> float:
-    """Return the seconds of the fastest of REPEATS − 1 runs, by the device's clock, the host ahead: an empty launch, or a product
-    of eight-bit floats, is done before the next begins."""
+    """Return the seconds of the fastest of REPEATS − 1 runs by the device's clock. The host queues launches ahead, as the device
+    finishes an empty launch, or a product of eight-bit floats, before the host has launched the next."""
     run()
     ahead = HostAhead(device)
     return max(min(ahead.seconds(run) for _ in range(REPEATS - 1)), 1e-9)
 
 
 def no_kernel(backend: str) -> dict[str, str]:
-    """Return constant -> why this backend has no kernel for it."""
+    """Return constant -> reason why this backend has no kernel for it."""
     return {name: why for name in PRODUCTS if isinstance(why := product_kernel(backend, name), str)}

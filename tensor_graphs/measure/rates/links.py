@@ -1,4 +1,4 @@
-"""links: what copies between the host and another device cost, as latency and bandwidth each way.
+"""links: measures what copies between the host and another device cost, as latency and bandwidth in each direction.
 
     upload_latency, download_latency       s        of a copy of 64 bytes, the least of TIMES
     upload_bandwidth, download_bandwidth   byte/s   of LARGE bytes, beyond the latency
@@ -19,7 +19,7 @@ NAMES = tuple(f"{way}_{what}" for way in WAYS for what in ("latency", "bandwidth
 
 
 def link_speeds(device: Device) -> dict[str, Speed]:
-    """Measure the constants of the link between the host and a device (some 0.1 s)."""
+    """Measure the constants of the link between the host and a device (takes some 0.1 s)."""
     speeds = {}
     for way in WAYS:
         latency, large = (_seconds(device, way, nbytes) for nbytes in (SMALL, LARGE))

@@ -42,26 +42,26 @@ COPY = "copy_bandwidth"
 CALL = "call_overhead"
 
 STREAM_BYTES = 256 << 20
-"""bytes that are streamed: several times the last-level cache of the machines we know"""
+"""bytes that are streamed: several times the last-level cache of the machines known to us"""
 
 WORKING_SETS = tuple(16 << 10 << 2 * k for k in range(8))
-"""bytes: 16 KiB (the first cache) to 256 MiB (memory)"""
+"""bytes: 16 KiB (the first-level cache) to 256 MiB (memory)"""
 
 FLOPS: Mapping[str, tuple[DType, DType]] = {"flops_f32": (f32, f32), "flops_f64": (f64, f64), "flops_bf16_weights": (f32, bf16)}
 """name of the constant -> dtypes of activations and weights"""
 
 LINEAR_SIZE = 768
-"""rows, inputs and outputs of the linear whose speed counts as the arithmetic of the device: 0.9 Gflop"""
+"""rows, inputs and outputs of the linear op whose speed counts as that of the device's arithmetic: 0.9 Gflop"""
 
 CHAIN, REPEATS = 64, 4
-"""calls of the plan that is compared with a plan of one; runs of each measurement, the first of which does not count"""
+"""calls of the plan that is compared with a plan of one call; runs of each measurement, the first of which does not count"""
 
 LEAST_BYTES, LEAST_RUNS = 8 << 20, 20
-"""a shorter measurement is prolonged: to that many bytes of a small working set, so many runs of a plan"""
+"""lower bounds to which short measurements are prolonged: bytes read from a small working set, runs of a plan"""
 
 LONGEST, DISTURBED = 0.1, 0.3
-"""seconds after which a measurement is not repeated, so that a slow or busy machine is measured in seconds too; and where another
-process took a processor during each of its runs"""
+"""seconds after which a measurement is not repeated, so that a slow or busy machine takes only seconds too; the same limit where
+another process took a processor during each run"""
 
 
 def sized(name: str, nbytes: int) -> str:
@@ -70,7 +70,7 @@ def sized(name: str, nbytes: int) -> str:
 
 
 def working_set(name: str) -> tuple[str, int] | None:
-    """Return the inverse of `sized`; None for a name without a size."""
+    """Return (name, bytes) such that `sized` returns this name; None for a name without a size."""
     base, bracket, rest = name.partition("[")
     return (base, int(rest.removesuffix(" B]"))) if bracket else None
 
@@ -91,7 +91,7 @@ def memory_names() -> tuple[str, ...]:
 
 
 def memory_speeds() -> dict[str, Speed]:
-    """Measure the bandwidths of reading and copying, by working set; the largest one is also the one without a size."""
+    """Measure the bandwidths of reading and copying, by working set; that of the largest set is also stored without a size."""
     data, speeds = _stream(), dict[str, Speed]()
     settle()
     for name, prepare in ((READ, reading), (COPY, copying)):
@@ -107,7 +107,7 @@ def memory_speeds() -> dict[str, Speed]:
 
 
 def reading_speed() -> Speed:
-    """Measure the bandwidth of reading what is in no cache."""
+    """Measure the bandwidth of reading memory that is in no cache."""
     return Speed(STREAM_BYTES / fastest(reading(_stream())), "byte/s")
 
 
@@ -118,13 +118,13 @@ def _stream() -> np.ndarray:
 
 
 def flops_speed(backend: str) -> Speed:
-    """Measure the arithmetic in f32. Raises ValueError where the backend has no kernel for it."""
+    """Measure f32 arithmetic. Raises ValueError where the backend has no kernel for it."""
     return Speed(flops(backend, "flops_f32"), "flop/s")
 
 
 def run_speed(backend: str) -> Speed:
-    """Measure the cost of a run around its one call: a copy of one number, where the backend copies itself (an addition in C would
-    have to be compiled: a second), or a sum. Raises ValueError where the backend has no kernel for it."""
+    """Measure the overhead of a plan's run with one call: a copy of one number, where the backend can copy (an addition in C would
+    have to be compiled, for a second), or a sum. Raises ValueError where the backend has no kernel for it."""
     if not any(kernel.backend == backend for kernel in copy_kernels((backend,))):
         return Speed(run_seconds(backend, 1), "s")
     copying = graph({"y": leaves.input("x", (1,), f32)})
@@ -137,7 +137,7 @@ def _no_choice(node: Node) -> NoReturn:
 
 def reading(data: np.ndarray, times: int = 1) -> Callable[[], None]:
     """Return a function that reads the array `times` times: by the native stream kernel, or else a numpy reduction, which takes a
-    microsecond to begin and so shows less of the first caches."""
+    microsecond to begin and so shows less of the first-level caches."""
     if why_missing("c") is None:
         return _native("tg_read_stream", (np.zeros(16, dtype=np.uint32), data), (data.nbytes,), times)
 
@@ -164,7 +164,7 @@ def copying(data: np.ndarray, times: int = 1) -> Callable[[], None]:
 
 
 def _native(symbol: str, arrays: Sequence[np.ndarray], ints: Sequence[int], times: int) -> Callable[[], None]:
-    """Return a function that calls a native kernel `times` times in a row without going back to Python."""
+    """Return a function that calls a native kernel `times` times in a row without returning to Python."""
     library = native_library()
     values = [0, *(int(i) for i in ints)]                           # value 0: the byte offset of every array
     steps = (Step * times)()
@@ -179,13 +179,13 @@ def _native(symbol: str, arrays: Sequence[np.ndarray], ints: Sequence[int], time
 
 
 def backend_names(backend: str) -> tuple[str, ...]:
-    """Return the constants that can be measured of a backend: those for which it has a kernel."""
+    """Return the names of the constants that can be measured for a backend: those for which it has a kernel."""
     return (*(name for name in FLOPS if not isinstance(flops_kernel(backend, name), str)),
             *((CALL, RUN) if not isinstance(_kernel(backend, _sum_of_one()), str) else ()))
 
 
 def backend_speeds(backend: str) -> dict[str, Speed]:
-    """Measure arithmetic by dtype, and the cost of a call."""
+    """Measure a backend's arithmetic by dtype, and the cost of a call."""
     names = backend_names(backend)
     speeds = {name: Speed(flops(backend, name), "flop/s") for name in names if name in FLOPS}
     if CALL in names:
@@ -197,7 +197,7 @@ def backend_speeds(backend: str) -> dict[str, Speed]:
 
 
 def flops_kernel(backend: str, name: str) -> Kernel | str:
-    """Return the kernel by which this constant (a key of FLOPS) is measured, or why there is none."""
+    """Return the kernel with which this constant (a key of FLOPS) is measured, or why there is none."""
     return _kernel(backend, _linear(name, LINEAR_SIZE))
 
 
@@ -216,7 +216,7 @@ def flops(backend: str, name: str, size: int = LINEAR_SIZE) -> float:
 
 
 def run_seconds(backend: str, calls: int) -> float:
-    """Measure a plan of this many calls that add one number to another each [s]."""
+    """Measure the seconds of a plan of this many calls, each of which adds one number to another."""
     kernel = _kernel(backend, _sum_of_one())
     if isinstance(kernel, str):
         raise ValueError(f"{backend} has no {CALL}: {kernel}")
@@ -224,7 +224,7 @@ def run_seconds(backend: str, calls: int) -> float:
 
 
 def _seconds_of(compiled: CompiledGraph) -> float:
-    """Measure one run of a graph of one number, x, whose output is y [s]."""
+    """Measure the seconds of one run of a graph with an input x and an output y of one number each."""
     inputs, out = {"x": np.zeros(1, np.float32)}, {"y": np.zeros(1, np.float32)}
 
     def runs() -> None:
@@ -266,7 +266,7 @@ def takers(backend: str, node: Node) -> list[Kernel] | str:
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Return the fastest of REPEATS − 1 runs [s]; of fewer slow ones, of more where all of them were disturbed."""
+    """Return the seconds of the fastest of REPEATS − 1 runs; of fewer if they are slow, of more if all were disturbed."""
     run()
     best, runs, undisturbed, started = float("inf"), 0, False, time.perf_counter()
     while True:
@@ -280,5 +280,5 @@ def fastest(run: Callable[[], object]) -> float:
 
 
 def _switches() -> int:
-    """Return how often a processor was taken from this process."""
+    """Return how often the system has taken a processor from this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

@@ -1,7 +1,7 @@
-"""aggregate: a kernel's time from blocks of runs, of one worker or several.
+"""aggregate: computes a kernel's time from blocks of runs, of one worker or several.
 
-Much makes a run slower than it is, and nothing faster, so undisturbed runs count (QUIET), where there are enough. A worker's place
-in memory affects all its runs, so workers weigh alike, with any number of quiet runs."""
+Disturbances only make runs slower, so undisturbed runs count (QUIET), where there are enough. A worker's memory layout affects all
+its runs, so all workers have equal weight, whatever their numbers of quiet runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tensor_graphs.measure.timing.statistics import drifting, thinned
 from tensor_graphs.measure.timing.timed_batch import WARM_UP, Block
 
 FAST = 0.05
-"""share of quiet runs below the value that is compared between days"""
+"""share of quiet runs below the quantile that is compared between days"""
 
 Workers = Sequence[Sequence[Block]]
 """blocks of each worker"""
@@ -26,8 +26,8 @@ Workers = Sequence[Sequence[Block]]
 
 @dataclass(frozen=True)
 class Run:
-    """Timed run that counts: its time, and the reference stream's before it [s]; quiet: undisturbed. weight: each worker's runs
-    weigh 1 together, or less where they are few."""
+    """Timed run that counts: its seconds, and those of the reference stream before it; quiet: it was undisturbed. weight: each
+    worker's runs weigh 1 together, or less where they are few."""
 
     seconds: float
     reference: float
@@ -37,8 +37,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Times of a kernel. level: of the reference stream, undisturbed [s]; cold, plain: times of the kernel and of the plain path
-    [s]; timing: stored facts (docs/profiling.md has the keys)."""
+    """Times of a kernel. level: undisturbed seconds of the reference stream; cold, plain: seconds of the kernel and of the plain
+    path; timing: stored facts (docs/profiling.md lists the keys)."""
 
     level: float
     cold: tuple[float, ...]
@@ -65,13 +65,13 @@ def aggregate(workers: Workers) -> Aggregate:
 
 
 def level_between(workers: Workers) -> float:
-    """Return the undisturbed time of the reference between cold runs, now [s]: what a tenth of the blocks see. Not their minimum,
-    which is less the more blocks there are; not that of hot ones, between which caches keep more."""
+    """Return the undisturbed seconds of the reference stream between cold runs now: a tenth of the blocks are faster. Not their
+    minimum, which falls with the number of blocks, and not that of hot runs, between which caches keep more."""
     return level_of([level_of(b.reference) for blocks in workers for b in blocks if b.name == "cold"])
 
 
 def runs_that_count(workers: Workers, name: Name, level: float, bounds: Sequence[float] = (QUIET,)) -> list[Run]:
-    """Return the runs of this name that were quiet by the first of these bounds with enough of them, or all; behind the warm-up."""
+    """Return the runs of this name, after the warm-up, that were quiet by the first of these bounds with enough of them, or all."""
     for bound in bounds:
         runs, quiet = [], []
         for blocks in workers:
@@ -86,7 +86,7 @@ def runs_that_count(workers: Workers, name: Name, level: float, bounds: Sequence
 
 
 def found_quiet(workers: Workers) -> int:
-    """Return how many of these workers timed the kernel undisturbed: often enough, or half of the time."""
+    """Return how many of these workers timed the kernel undisturbed: in enough runs, or in half of its runs."""
     level = level_between(workers)
     quiet = [[run.quiet for run in runs_that_count([blocks], "cold", level)] for blocks in workers]
     return sum(sum(flags) >= min(FEW_QUIET, len(flags) / 2) for flags in quiet)
@@ -101,19 +101,19 @@ def _reference(runs: Sequence[Run]) -> float:
 
 
 def _over_quiet(runs: Sequence[Run]) -> float:
-    """Return the fast runs over the fast ones of the reference, of runs that nothing disturbed much: what is left slows down the
-    two differently. (The same kernels in six quiet processes, drawn from two profiles next to a neighbour: 98 of 100 pairs agree
-    within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
+    """Return the quantile FAST of the runs over that of their references, for nearly undisturbed runs: what disturbance is left
+    slows down the two differently. (The same kernels in six quiet processes, drawn from two profiles next to a neighbour: 98 of 100
+    pairs agree within 5 %; 95 with a fifth for FAST, and 89 with five processes.)"""
     return _fast([(run.seconds, run.weight) for run in runs]) / _fast([(run.reference, run.weight) for run in runs])
 
 
 def _fast(weighed: Sequence[tuple[float, float]]) -> float:
-    """Return the value below which FAST of the weight lies, of at least one."""
+    """Return the value below which the share FAST of the weight is, at least one value."""
     ordered = sorted(weighed)
     below = list(accumulate(weight for _, weight in ordered))
     return ordered[bisect_left(below, FAST * below[-1])][0]
 
 
 def _over(runs: Sequence[Run]) -> float:
-    """Return the median of each run over the reference before it, which was disturbed as it was."""
+    """Return the median ratio of each run to the reference before it, which was disturbed as the run was."""
     return statistics.median(run.seconds / run.reference for run in runs)

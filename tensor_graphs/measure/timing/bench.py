@@ -1,8 +1,8 @@
-"""bench: one kernel on one graph, inside a worker: it is run at points, and timed.
+"""bench: runs one kernel on one graph in a worker, at points and for timing.
 
-Every array that a candidate gets lies between two zones of known bytes, its outputs are poisoned before each run that counts and
-read as soon as it returns, and its operands are compared afterwards. Outputs are read again a while later: whoever writes after
-having returned shows."""
+Every array given to a candidate is between two guard zones of known bytes. Its outputs are poisoned before each run that counts and
+read as soon as it returns, and its operands are compared afterwards. Outputs are read again a while later, which exposes a kernel
+that writes after returning."""
 
 from __future__ import annotations
 
@@ -59,54 +59,54 @@ from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 LLC_BYTES = 64 << 20
 MOST_COPIES = 64
-"""inputs are rotated over twice this much memory for cold times, beyond the last-level cache of the machines we know, unless that
-takes more of them than this: what is that small is an activation, which is not that cold in its plan either"""
+"""LLC_BYTES: for cold times, inputs are rotated over twice this memory, more than the last-level cache of the machines known to us.
+MOST_COPIES: most copies in that rotation: smaller operands are activations, which are partly in a cache in a plan too"""
 
 LATE_SECONDS = 0.02
-"""delay after which an output is read again, where there are new threads"""
+"""delay in seconds after which an output is read again if there are new threads"""
 
 HEAP_BYTES = 31 << 20
-"""an array as large as glibc allows for: from 32 MB on it takes each from the system, whatever was freed"""
+"""size of a large array that glibc still takes from its heap: arrays from 32 MB on are always requested from the system"""
 
 KEPT_BYTES = 16 << 20
-"""bytes of outputs of timed runs that are stored until the judge has chosen some"""
+"""bytes of outputs of timed runs that are stored until the judge has chosen some runs"""
 
 PATIENCE = (10.0, 2.0)
-"""factors of its time that a block with too few quiet runs goes on, at most; halved after one that waited in vain, to the second"""
+"""multiples of its time that a block with too few quiet runs may take: at first; and at least, as each vain wait halves it"""
 
 WAITED_FOR = 0.15
-"""seconds: a block that has more time than this waits no longer than for this much"""
+"""seconds: a block with more time than this waits for quiet only as long as one with this much"""
 
 MANY_CALLS, MANY_SECONDS = 10_000, 0.3
-"""calls of a kernel from outside between two compared points, at most: one that counts its calls is wrong later"""
+"""most calls, and seconds, of a user-registered kernel between two compared points: a kernel that counts calls is wrong later"""
 
 COMPARABLE = 3
-"""where the oracle is slow it evaluates every third run at most"""
+"""every how many runs the outputs may be compared where the oracle is slow"""
 
 SALT_BYTES = 7
-"""size of what is drawn for each run: an exact number in JSON too"""
+"""size of the random salt of each run; exact as a JSON number"""
 
 HOT_SHARE = 0.1
-"""share of a kernel's time for its hot runs"""
+"""share of a kernel's time budget for its hot runs"""
 
 BUSY_SECONDS = 0.02
 BUSY_SHARE = 0.1
-"""time for which this process is watched while it should be asleep, and the share of it that its threads may work: a kernel that
-has returned has ended. On a busy machine a thread that never rests gets a share too, if a small one"""
+"""BUSY_SECONDS: time for which this process is watched while it should sleep; BUSY_SHARE: share of it for which its threads may
+work, as a kernel that has returned has ended. On a busy machine a thread that never rests gets a small share too"""
 
 tracing, profiling = sys.gettrace, sys.getprofile
-"""builtins, taken before any candidate is imported"""
+"""functions of sys, taken before any candidate is imported"""
 
 COLLECTING = gc.callbacks
-"""callbacks of the garbage collector, which runs between two runs too"""
+"""callbacks of the garbage collector, which also runs between two runs"""
 
 
 class LateError(Exception):
-    """Something went on after the kernel had returned."""
+    """Something of the kernel went on working after the kernel had returned."""
 
 
 class ReplacedError(Exception):
-    """The kernel has replaced something that measures it."""
+    """The kernel has replaced code that measures it."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__(f"the kernel replaced {', '.join(names[:8])}")
@@ -114,12 +114,12 @@ class ReplacedError(Exception):
 
 @dataclass(frozen=True)
 class Timing:
-    """Plan of a measurement. point: whose values are perturbed before each run; ways: number of perturbations of runs that may be
-    compared (0: a new one each time); level: of the reference stream as known so far [s]; least: seconds that a block lasts; anew:
-    operands that get other values altogether in the last block.
+    """Plan of a measurement. point: point whose values are perturbed before each run; ways: number of perturbations for runs that
+    may be compared (0: a new one each time); level: level of the reference stream so far [s]; least: least seconds of a block;
+    anew: operands that get entirely new values in the last block.
 
-    The seed of a block is the judge's, and comes when the block begins; a number (salt) is drawn just before each run: nobody can
-    know a later run's operands, so nobody can compute the answer before."""
+    The judge sends the seed of a block when the block begins; a number (salt) is drawn just before each run. So nobody can know a
+    later run's operands, and compute the answer in advance."""
 
     point: Point
     ways: int
@@ -131,11 +131,11 @@ class Timing:
     anew: tuple[str, ...] = ()
 
     def comparable(self, run: int, secret: int) -> bool:
-        """Return whether the judge may read the outputs of a run: any, or where its oracle is slow every third one."""
+        """Return whether the judge may read the outputs of a run: of any run, or of every third where its oracle is slow."""
         return not self.ways or (run + secret) % COMPARABLE == 0
 
     def way(self, run: int, secret: int, salt: int) -> tuple[int, int]:
-        """Return (seed, number) of how a run's operands are perturbed: a new way, or one of a few that are the same for all."""
+        """Return (seed, number) of the perturbation of a run: a new one, or, if it may be compared, one of the few in `ways`."""
         if self.ways and self.comparable(run, secret):
             return self.point.seed, (run + secret) // COMPARABLE % self.ways
         return secret ^ salt, run
@@ -143,7 +143,7 @@ class Timing:
 
 @dataclass
 class _Shown:
-    """Output, where its bytes lie in the file as the kernel returned them, and what was around it then."""
+    """Output of a run, the offset in the file at which its bytes were stored, and the state of its guard zones then."""
 
     what: str
     guard: Guarded
@@ -155,15 +155,15 @@ class Bench:
     """One kernel on one graph: runs it at points, stores its outputs in a file, times it."""
 
     def __init__(self, graph: Graph, kernel: Any, file: int) -> None:
-        """file: descriptor to which outputs are added."""
+        """file: descriptor of the file to which outputs are appended."""
         self.graph, self.kernel, self.file = graph, kernel, file
         self._made: tuple[Point, Mapping[str, np.ndarray]] | None = None
-        """the last point and its inputs: it may be run again, and drawing them takes a third of the time"""
+        """the last point and its inputs: it may be run again, and drawing inputs takes a third of the time"""
         self.parameters = prepared_names(graph, kernel)
         self.plan = single_kernel_plan(with_parameters(graph, self.parameters), kernel)
         self._bound: dict[tuple[Form, int, frozenset[str]], Watched] = {}
         self._large: dict[str, Callable[[], bool]] = {}
-        """operands that are too large to be read at each point, and checks whether they are unchanged"""
+        """operands that are too large to be read at each point -> functions that check whether they are unchanged"""
         self.replies: list[dict[str, Any]] = []
         self.last: tuple[Point, dict[str, np.ndarray], dict[str, Guarded]] | None = None
         self._shown: list[_Shown] = []
@@ -171,8 +171,8 @@ class Bench:
         self._threads = threads_alive()
 
     def bound(self, inputs: Mapping[str, np.ndarray], form: Form = "apart", axis: int = 0, left: Collection[str] = ()) -> Watched:
-        """Return the plan, bound with what the kernel prepares from as parameters. Bound once for each layout, where the kernel
-        prepares nothing, or prepares from large operands alone, which are the same at each point."""
+        """Return the plan, bound with the inputs from which the kernel prepares something as parameters. It is bound once per
+        layout if the kernel prepares nothing, or only from large operands, which are equal at all points."""
         key = (form, axis, frozenset(left)) if form in STORED else ("apart", 0, frozenset[str]())
         watched = self._bound.get(key)
         if watched is None:
@@ -193,11 +193,11 @@ class Bench:
     # ---- right or wrong ----
 
     def show(self, point: Point) -> None:
-        """Run the kernel at a point and store its outputs."""
+        """Run the kernel at a point, check memory, and store its outputs."""
         drawn, binding = self._inputs(point), point.binding
         values, updates = drawn, bases(self.graph, binding)
         left = {n for n, node in self.graph.inputs.items() if is_big(node.type.at(binding))}
-        if not point.special and point.extreme is None:             # as they are at each such point
+        if not point.special and point.extreme is None:             # large operands have these values at each such point
             for name in left - self._large.keys():
                 self._large[name] = seal(self.graph, binding, name)
         as_they_are = left | {n for n in drawn if point.only not in (None, n)}
@@ -215,7 +215,7 @@ class Bench:
         out = self.outputs(binding, point.form != "unaligned")
         shared = self.share(inputs, guards, out, point.axis) if point.form == "in_place" else set()
         readable = {n: a for n, a in inputs.items() if n not in shared | left}
-        large = {n: a for n, a in readable.items() if a is drawn[n]}     # not copied: a digest has to do
+        large = {n: a for n, a in readable.items() if a is drawn[n]}     # not copied: compared by a digest only
         before = digest(large)
         plan = self.bound(inputs, point.form, point.axis, as_they_are)
         itemsize = max(node.dtype.itemsize for node in (*self.graph.inputs.values(), *self.graph.outputs.values()))
@@ -244,12 +244,12 @@ class Bench:
 
     @staticmethod
     def asked_often(points: Sequence[Point]) -> Point:
-        """Return a point at the sizes of most of these."""
+        """Return a point with the sizes that are most frequent in `points`."""
         times = Counter(p.sizes for p in points)
         return max((p for p in points if p.form == "apart"), key=lambda p: times[p.sizes], default=points[0])
 
     def call_often(self, point: Point) -> None:
-        """Run the kernel many times in a row; later points show whether it still computes the same."""
+        """Run the kernel many times in a row; later points show whether it still computes correctly."""
         inputs, binding = point_inputs(self.graph, point), point.binding
         out = {n: g.array for n, g in self.outputs(binding).items()}
         plan, end = self.bound(inputs), now() + MANY_SECONDS
@@ -260,14 +260,14 @@ class Bench:
         plan.let_go()
 
     def _inputs(self, point: Point) -> Mapping[str, np.ndarray]:
-        """Return the arrays of a point."""
+        """Return the input arrays of a point."""
         if self._made is None or self._made[0] != point:
             self._made = None                                       # free before drawing
             self._made = point, point_inputs(self.graph, point)
         return self._made[1]
 
     def look_at_large(self) -> None:
-        """Check operands that were too large to be read at each point: the last one reports whether they were changed meanwhile."""
+        """Check operands that were too large to be read at each point; changes are reported with the last point."""
         if self.replies and self._large:
             self.replies[-1]["mutated"] |= not all(is_whole() for is_whole in self._large.values())
 
@@ -285,8 +285,8 @@ class Bench:
 
     def share(self, inputs: dict[str, np.ndarray], guards: Mapping[str, Guarded], out: dict[str, Guarded],
               pair: int = 0) -> set[str]:
-        """Put an output into the memory of an operand that the kernel declares it may share with. pair: number of the declared
-        pair; beyond them: as many outputs as can be, each in the memory of another operand."""
+        """Put an output into the memory of an operand with which the kernel declares that it may share. Return these operands.
+        pair: index of the declared pair; if beyond the last: as many outputs as possible, each in the memory of another operand."""
         names, outputs, shared = list(inputs), list(out), dict[str, str]()
         pairs = self.kernel.sharing(signature_of_graph(self.graph).spec).pairs
         for o, i in pairs[pair:] or pairs:
@@ -301,8 +301,8 @@ class Bench:
 
     def _keep(self, out: Mapping[str, Guarded], values: Mapping[str, np.ndarray],
               rows: Mapping[str, np.ndarray] | None = None) -> dict[str, int]:
-        """Append outputs to the file that the judge reads, unbuffered; return where each begins. rows: outputs of which only these
-        rows are stored, behind their numbers."""
+        """Append outputs to the file that the judge reads, unbuffered; return the offset of each. rows: outputs of which only these
+        rows are stored, after their indices."""
         begins, rows = {}, rows or {}
         for name in out:
             begins[name] = os.lseek(self.file, 0, os.SEEK_END)
@@ -334,7 +334,7 @@ class Bench:
     # ---- fast or slow ----
 
     def settle(self) -> None:
-        """Wait until the threads of libraries have gone to sleep. Raises LateError where some never do."""
+        """Wait until the threads of libraries have gone to sleep. Raises LateError if some never do."""
         for _ in range(4):
             sleep(QUIET_SECONDS - BUSY_SECONDS / 2)
             before, start = busy_seconds(), now()
@@ -345,13 +345,12 @@ class Bench:
 
     def time(self, what: Timing, plain: CompiledGraph | None, say: Callable[[dict[str, Any]], None],
              ask: Callable[[], dict[str, Any]], replaced: Callable[[], Sequence[str]]) -> None:
-        """Time nothing, the kernel, the plain path, the kernel again, then the kernel on hot operands, on hot ones that stay the
-        same, and on operands that are new altogether; a block each, announced by `say`.
+        """Time blocks of runs: of nothing, of the kernel, of the plain path, of the kernel again; then of the kernel on hot
+        operands, on hot operands that stay unchanged, and on entirely new operands. Each block is announced by `say`.
 
-        The runs in which nothing is called give the time around a run. Cold operands rotate (LLC_BYTES, MOST_COPIES). Before each
-        run some values change, so that a remembered answer is of no use, and the outputs are poisoned; behind it they are copied
-        away. When all is done, `ask` returns the runs whose outputs the judge reads. Raises ReplacedError when at the end of a
-        block `replaced` names anything."""
+        The runs of nothing give the time around a call. Cold operands rotate (LLC_BYTES, MOST_COPIES). Before each run some values
+        change, so that a remembered answer is useless, and the outputs are poisoned; after it they are copied. In the end, `ask`
+        returns the runs whose outputs the judge reads. Raises ReplacedError when `replaced` returns names at the end of a block."""
         self._made = None
         reused_arrays.clear()                                              # a program that runs the kernel has no such memory
         binding, exact = what.point.binding, point_inputs(self.graph, what.point)
@@ -377,7 +376,7 @@ class Bench:
         undo = bound[0].executor.silence()
         runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _KeptOutputs(out, what))
         undo()
-        bound[0].run(sets[0], arrays, binding)                      # a kernel may have to find its feet
+        bound[0].run(sets[0], arrays, binding)                      # the kernel's first call may take longer
 
         def cold(budget: float) -> None:
             self.settle()
@@ -416,7 +415,7 @@ class Bench:
 
 
 class _Yardstick(Watched):
-    """Plain path, the baseline of a kernel's time: no kernel is blamed for what it raises."""
+    """Plain path, the baseline of a kernel's time; its exceptions are the judge's, not the kernel's."""
 
     def run(self, *args: Any, **kwargs: Any) -> float:
         """Run like `Watched.run`. Raises JudgeFault."""
@@ -427,8 +426,8 @@ class _Yardstick(Watched):
 
 
 class _KeptOutputs:
-    """Copies of what timed runs returned: of all, or a sample of as many as fit, and always of the last one. secret: the block's.
-    every: of any run."""
+    """Copies of the outputs of timed runs: of all, or of a random sample that fits into memory, and always of the last run. secret:
+    the block's seed. every: keep any run, not only comparable ones."""
 
     def __init__(self, out: Mapping[str, Guarded], timing: Timing, every: bool = False) -> None:
         self.timing, self.every = timing, every
@@ -460,8 +459,8 @@ class _KeptOutputs:
         return sorted({*self.outputs, *([self.last] if self.seen else [])})
 
     def digests(self) -> list[tuple[int, str]]:
-        """Return (run, digest of its outputs) for what was stored since the last call. The judge gets them at the end of a block,
-        so that no later run can correct what this one has returned."""
+        """Return (run, digest of its outputs) for runs stored since the last call. The judge gets these at the end of a block, so
+        that no later run can correct outputs of an earlier one."""
         digests = [(run, digest(dict(self.of(run)))) for run in self.numbers() if run not in self._told]
         self._told.update(run for run, _ in digests)
         return digests
@@ -469,7 +468,7 @@ class _KeptOutputs:
 
 @dataclass
 class _Runs:
-    """Runs in a row on operands of which a few values change each time."""
+    """Timed runs in a row on operands of which a few values change each time."""
 
     exact: Mapping[str, np.ndarray]
     sets: Sequence[Mapping[str, np.ndarray]]
@@ -483,17 +482,17 @@ class _Runs:
     number: int = 0
     waits: bool = field(default_factory=waits_for_quiet)
     salts: dict[int, int] = field(default_factory=dict)
-    """for each run that may be compared"""
+    """salt of each run that may be compared"""
 
     patience: ClassVar[float] = PATIENCE[0]
-    """what this process has left of it: a machine that is never quiet is not waited for repeatedly"""
+    """current waiting factor of this process (PATIENCE): on a machine that is never quiet it falls"""
 
     def block(self, name: Name, walk: float, budget: float, plan: Callable[[int], Watched], say: Callable[[dict[str, Any]], None],
               ask: Callable[[], dict[str, Any]], sampled: _KeptOutputs | None = None, rotate: bool = True, fresh: bool = True,
               renew: Callable[[int], None] | None = None) -> None:
-        """Run at least five times, of which the first two do not count, until the budget [s] is spent: other load comes and goes
-        within tenths of a second. Up to `patience` budgets where hardly any run was quiet. Raises LateError when the kernel has
-        left a hook in the interpreter, by which it could go on working after it returned, and ReplacedError."""
+        """Run at least five times (the first two runs do not count) until the budget [s] is spent: other load comes and goes within
+        tenths of a second. Go on for up to `patience` budgets if hardly any run was quiet. Raises ReplacedError, and LateError when
+        the kernel has left a hook in the interpreter, by which it could work after returning."""
         whole, calls, busy, waits = list[float](), list[float](), list[float](), list[float]()
         passed, ordered, switched_by, quiet = list[float](), list[float](), list[int](), 0
         first = self.number
@@ -551,20 +550,20 @@ class _Runs:
         say({"mark": "end", "name": name, "first": first, "counted": counted, "walk": walk, "whole": whole, "calls": calls,
              "busy": busy, "switches": switched_by, "waits": waits, "reference": passed})
         ask()                                                       # the judge looks at how long this process had to wait
-        if names := self.replaced():                                # 1 to 2 ms, which are no part of the block
+        if names := self.replaced():                                # takes 1 to 2 ms, which do not count for the block
             raise ReplacedError(names)
         if sampled is not None and name != "nothing":
             say({"mark": "returned", "digests": sampled.digests()})
 
 
 def grow_heap() -> None:
-    """Let this process keep the memory of its kernels' temporaries, as after freeing a large array. Until then glibc asks the
-    system for every array of more than 128 KB, page by page, call after call (mallopt(3), M_MMAP_THRESHOLD)."""
+    """Make this process keep the memory of freed temporaries, as after freeing a large array. Otherwise glibc requests every array
+    of more than 128 KB from the system, page by page, call after call (mallopt(3), M_MMAP_THRESHOLD)."""
     np.empty(HEAP_BYTES, dtype=np.uint8)
 
 
 def most_kept(nbytes: int) -> int:
-    """Return of how many runs outputs of this many bytes are stored; the last run's are stored in addition."""
+    """Return the number of runs whose outputs of this many bytes are stored; the last run's are stored in addition."""
     return max(2, KEPT_BYTES // max(1, nbytes))
 
 

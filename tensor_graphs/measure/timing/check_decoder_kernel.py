@@ -1,7 +1,7 @@
-"""check_decoder_kernel: checks that a kernel that runs all steps of a graph (kernels/kernel.py, `Kernel.whole`) computes the graph.
+"""check_decoder_kernel: compares a kernel that runs all steps of a graph (kernels/kernel.py, `Kernel.whole`) with the oracle.
 
-It has no signature of its own and is no candidate for any node, so the judge does not compare it. Here it runs as deployed, bound
-and with states, and is compared with the oracle on the whole graph: outputs, and the rows of states up to the newest."""
+Such a kernel has no signature and is no candidate for a single node, so the judge does not compare it. It is run as deployed, bound
+and with states, and compared with the oracle on the entire graph: outputs, and the rows of states up to the newest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import bind
 
 STARTS, RUNS, SPREAD = (0.15, 0.0), 2, 0.5
-"""shares of the caches that are full when runs begin; runs from each, as each leaves something for the next; standard deviation
-of the numbers in caches"""
+"""shares of the caches that are full when runs begin; runs from each share, as each run leaves state for the next; standard
+deviation of the numbers in caches"""
 
 
 def error_at_once(plan: Plan, weights: Mapping[str, np.ndarray]) -> float:
-    """Return the largest relative error of runs of one token; inf where an integer differs."""
+    """Return the largest relative error of runs of one token each; inf where an integer differs."""
     variant = plan.variants[0]
     kernel = kernel_of_all_steps(variant.path)
     assert kernel.whole is not None

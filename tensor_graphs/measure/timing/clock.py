@@ -1,8 +1,8 @@
-"""clock: the clock that a candidate cannot set, and a watch around every call of a plan.
+"""clock: provides a clock that a candidate cannot set, and times every call of a plan.
 
-The functions bound here are builtins taken before any candidate is imported: replacing `time.perf_counter` later changes nothing
-for them. A candidate that rewrites machine code can still slow this clock down; then its claims no longer add up to the time that
-the judge sees pass outside (timed_batch.py)."""
+The functions bound by this module are builtins taken before any candidate is imported: replacing `time.perf_counter` later does not
+affect them. A candidate that rewrites machine code can still slow this clock down; then its claims no longer add up to the time
+that the judge measures outside (timed_batch.py)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ now = time.perf_counter
 """seconds on CLOCK_MONOTONIC"""
 
 busy_seconds = time.process_time
-"""seconds that all threads of this process have worked"""
+"""processor seconds of all threads of this process"""
 
 sleep = time.sleep
 
@@ -33,7 +33,7 @@ _usage, _SELF = resource.getrusage, resource.RUSAGE_SELF
 
 
 def switches() -> int:
-    """Return how often a thread of this process had to make way for another program so far."""
+    """Return how often a thread of this process has been preempted by another so far."""
     return _usage(_SELF).ru_nivcsw
 
 
@@ -41,8 +41,8 @@ _open, _read, _close = os.open, os.read, os.close
 
 
 def waited() -> float:
-    """Return the seconds for which this thread has waited for a processor so far (proc(5), schedstat); 0 where unknown. Opened each
-    time (4 µs), as anybody can replace the file under a stored descriptor."""
+    """Return the seconds for which this thread has waited for a processor so far (proc(5), schedstat); 0 where unknown. The file is
+    opened each time (4 µs), as a candidate can replace the file behind a stored descriptor."""
     try:
         schedule = _open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -60,12 +60,12 @@ except OSError:                                                     # no Linux
 
 
 def others_running() -> int:
-    """Return how many other programs work, or wait for a processor, now; 0 where unknown.
+    """Return how many threads of other programs run or wait for a processor now; 0 where unknown.
 
-    proc(5): the fourth field of /proc/loadavg begins with the number of threads that could run now. Those of this process are
-    subtracted (behind a product threads spin for a while), twice again if they do not explain it: they may have gone to sleep
-    meanwhile. They are counted where this thread is the only one too, as the time around a run comes from runs in which nothing is
-    called (timed_batch.py): counting behind the runs of two-threaded kernels alone made honest ones IMPLAUSIBLE."""
+    proc(5): the fourth field of /proc/loadavg begins with the number of runnable threads. Those of this process are subtracted
+    (after a matrix product threads spin for a while). Both are read up to three times while a difference remains, as threads may
+    have gone to sleep in between. They are read even if this is the only thread, as the time around a run comes from runs of
+    nothing (timed_batch.py): reading them only after runs of two-threaded kernels made honest kernels IMPLAUSIBLE."""
     others = 0
     for _ in range(3 if _running >= 0 else 0):
         running = int(os.pread(_running, 100, 0).split()[3].split(b"/")[0])
@@ -104,12 +104,12 @@ def _forget(task: str) -> None:
 TIMER = "CLOCK_MONOTONIC, watched by the judge"
 
 WALKS = 9
-"""runs in which nothing is called, to measure the cost of the walk over a plan's instructions"""
+"""runs without calls by which the cost of the walk over a plan's instructions is measured"""
 
 
 class Watched:
-    """Compiled graph whose calls are timed one by one: native ones by the native runner, others by a watch around each. Runs on
-    exactly the given memory: unlike with `CompiledGraph.run`, an output may lie in an input's memory."""
+    """Compiled graph whose calls are timed one by one: native calls by the native runner, others by a wrapper around each. It uses
+    exactly the given memory: unlike with `CompiledGraph.run`, an output may be in an input's memory."""
 
     def __init__(self, compiled: CompiledGraph) -> None:
         from tensor_graphs.runtime.frame import Frame
@@ -124,8 +124,8 @@ class Watched:
 
     def run(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int], *,
             shift: int = 0, shown: bool = False) -> float:
-        """Run once; return the seconds of its calls, without the walk from one to the next. shift: bytes by which memory on other
-        devices is moved off its alignment; shown: nothing is timed, so that all of their memory can be prepared."""
+        """Run once; return the seconds of its calls, without the walk over the instructions between them. shift: bytes by which
+        memory on other devices is moved off its alignment. shown: nothing is timed, so that all their memory can be poisoned."""
         executor = self.executor
         bases = {base: memory_of(inputs[n]) for n, base in executor.input_bases.items()}
         bases |= {base: memory_of(out[n]) for n, base in executor.output_bases.items()}
@@ -140,7 +140,7 @@ class Watched:
         return sum(self._taken) + float(self._seconds[self._native].sum())
 
     def let_go(self) -> None:
-        """Keep no inputs and outputs alive."""
+        """Release the references to inputs and outputs."""
         self.frame.let_go((*self.executor.input_bases.values(), *self.executor.output_bases.values()))
 
     def walk(self, inputs: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray], binding: Mapping[str, int]) -> float:

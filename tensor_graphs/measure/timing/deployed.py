@@ -1,9 +1,9 @@
-"""deployed: times each step of a whole path where it will run: in its place among the others, in the real order.
+"""deployed: times each step of a path through an entire graph in place: in the real order among the other steps.
 
-A kernel that is fast alone may be slow in its plan: others leave other caches, and threads of two runtimes disturb each other.
-Paths run interleaved in one worker, so that a noisy neighbour slows all of them; the time of every step is an `in_graph` trace of
-its kernel. All kernels have verdicts, so weights are repeated random numbers. But a kernel from outside may do its work only where
-it is judged: with one, outputs are compared with the plain path's."""
+A kernel that is fast alone may be slow in its plan: other kernels leave other data in caches, and threads of two runtimes disturb
+each other. Paths run interleaved in one worker, so that a noisy neighbour slows all of them. The time of every step is stored as an
+`in_graph` trace of its kernel. All kernels have verdicts, so weights are repeated random numbers. But a user-registered kernel may
+compute only where it is judged: with one, outputs are compared with those of the plain path."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ log = logging.getLogger(__name__)
 
 MOST_RUNS, LEAST_RUNS = 20, 4
 SECONDS = 8.0
-"""about the time of all runs together"""
+"""approximate seconds of all runs together"""
 
 
 class NotDeployed(Exception):
-    """The worker could not run these paths, for the reason in the message. path: the one whose outputs were wrong, if any."""
+    """Failure of a worker to run these paths; the message gives the reason. path: the path whose outputs were wrong, if any."""
 
     def __init__(self, message: str, path: Path | None = None) -> None:
         super().__init__(message)
@@ -59,12 +59,12 @@ class NotDeployed(Exception):
 
 @dataclass(frozen=True)
 class Deployed:
-    """One path as it ran. whole: seconds of each run, from its start to its end. sums: of all its steps in each run. steps:
-    (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, way) -> the same of a part that has
-    recipes, as a whole: its steps, and the copies of its results. quiet: nothing disturbed these runs. error: of the whole,
-    relative to the oracle (path_errors.py; check_decoder_kernel.py where one kernel runs all steps), None where not measured.
-    around: seconds of each of `whole` that are the host's, where another device timed the rest; the same for all such paths of a
-    measurement. None: the host timed it all."""
+    """Measurement of one path. whole: seconds of each run from start to end. sums: seconds of all its steps in each run. steps:
+    (signature key, kernel name) -> mean seconds of a call, run by run. parts: (signature key, definition or recipe) -> mean seconds
+    of a part that has recipes (graphs that mean the same): of its steps and the copies of its results. quiet: nothing disturbed
+    these runs. error: of the outputs relative to the oracle (path_errors.py; check_decoder_kernel.py where one kernel runs all
+    steps), None where not measured. around: seconds in each of `whole` that the host spent, where another device timed the rest;
+    equal for all such paths of a measurement. None: the host timed everything."""
 
     path: Path
     whole: tuple[float, ...]
@@ -78,7 +78,7 @@ class Deployed:
 
 def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
                      backends: Sequence[str]) -> list[Deployed]:
-    """Run paths of one graph interleaved, in a worker. kernels: by name, all that the paths choose. Raises NotDeployed."""
+    """Run paths of one graph interleaved in a worker, and time their steps. kernels: name -> kernel. Raises NotDeployed."""
     expected = sum(p.seconds for p in paths)
     runs = int(min(MOST_RUNS, max(LEAST_RUNS, SECONDS / max(expected, 1e-6))))
     return _run(judge, graph, paths, kernels, binding, backends, {"runs": runs, "rounds": 0})
@@ -86,8 +86,8 @@ def measure_deployed(judge: Judge, graph: Graph, paths: Sequence[Path], kernels:
 
 def measure_whole(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str, Kernel], binding: Mapping[str, int],
                   backends: Sequence[str], rounds: int, seconds: float) -> list[Deployed]:
-    """Run paths of one graph like `measure_deployed`, without timing their steps: `rounds` iterations of each, with cold weights;
-    after `seconds` no round begins, except the second. Raises NotDeployed."""
+    """Time runs of paths of one graph like `measure_deployed`, but not their steps: `rounds` iterations of each path, with cold
+    weights. After `seconds` no iteration begins, except the second. Raises NotDeployed."""
     return _run(judge, graph, paths, kernels, binding, backends, {"rounds": rounds, "seconds": seconds})
 
 
@@ -116,7 +116,7 @@ def _run(judge: Judge, graph: Graph, paths: Sequence[Path], kernels: Mapping[str
 
 
 def _goes_with(reported: ReportedPath, path: Path) -> bool:
-    """Return whether times are reported of steps that this path has, of as many runs of each."""
+    """Return whether the reported times are of steps that this path has, with one time of each per run."""
     runs = len(reported.whole)
     return 0 < runs == len(reported.sums) and all(path.choices.get(key) == name and len(times) == runs
                                               for (key, name), times in (*reported.steps.items(), *reported.parts.items()))
@@ -124,7 +124,7 @@ def _goes_with(reported: ReportedPath, path: Path) -> bool:
 
 def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
            binding: Mapping[str, int], verifier: str) -> bool:
-    """Store that a kernel is wrong in its place, where only one of this path can be to blame; return whether it was."""
+    """Store that a kernel is wrong in place, if only one kernel of this path can be the cause; return whether it was stored."""
     suspects = [key for key, name in wrong.choices.items() if name in kernels and not kernels[name].ours]
     if len(suspects) != 1:
         return False
@@ -139,7 +139,7 @@ def refute(judge: Judge, wrong: Path, why: str, kernels: Mapping[str, Kernel], s
 
 @dataclass(frozen=True)
 class PartRow:
-    """Filing of the time of a part in one of its ways. target: the signature of what runs in its place."""
+    """Fields of the row for a part's time by its definition or a recipe. target: the signature of what runs instead."""
 
     signature: Signature
     target: Signature
@@ -149,8 +149,8 @@ class PartRow:
 
 def record_whole(judge: Judge, graph: Graph, measured: Sequence[Deployed], kernels: Mapping[str, Kernel],
                  binding: Mapping[str, int], backends: Sequence[str]) -> None:
-    """Store the times of whole runs, each as a trace of its path. backends: that ran them; a path that only copies is filed under
-    them all, as no kernel of its own tells where it ran."""
+    """Store the times of runs of entire paths, each as a trace of its path. backends: those that ran them; a path of copies only is
+    stored under all of them, as it has no kernel that tells where it ran."""
     judge.database.ensure_graph(whole_graph_record(graph))
     among = [deployed.path.id for deployed in measured]
     for deployed in measured:
@@ -175,7 +175,7 @@ def described(path: Path, kernels: Mapping[str, Kernel]) -> str:
 
 def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kernels: Mapping[str, Kernel],
                          binding: Mapping[str, int]) -> None:
-    """Store that the kernel of all steps on a path computes something else."""
+    """Store that the kernel that runs all steps of a path computes wrong results."""
     judge.database.ensure_graph(whole_graph_record(graph))
     backends = {kernels[name].backend for name in wrong.choices.values() if name in kernels}
     judge.database.add_trace(TraceRecord(
@@ -186,7 +186,7 @@ def record_wrong_at_once(judge: Judge, graph: Graph, wrong: Path, why: str, kern
 
 def record_parts(judge: Judge, measured: Sequence[Deployed], rows: Mapping[tuple[str, str, str], PartRow],
                  binding: Mapping[str, int]) -> None:
-    """Store the times of whole parts as traces of their recipes. rows: by path, key and way."""
+    """Store the times of parts as traces of their recipes. rows: by (path's id, part's key, definition or recipe)."""
     for deployed in measured:
         for (key, way), times in deployed.parts.items():
             if (row := rows.get((deployed.path.id, key, way))) is None:     # nothing is known to compute it in a run
@@ -202,7 +202,7 @@ def record_parts(judge: Judge, measured: Sequence[Deployed], rows: Mapping[tuple
 
 def record_deployed(judge: Judge, measured: Sequence[Deployed], kernels: Mapping[str, Kernel], signatures: Mapping[str, Signature],
                     binding: Mapping[str, int], verifier: str) -> int:
-    """Store the time of every step as a trace of its kernel; what several paths share is one trace. Return how many."""
+    """Store the time of every step as a trace of its kernel, in one trace if paths share it. Return the number of traces."""
     holding: dict[tuple[str, str], list[Deployed]] = {}
     for deployed in measured:
         for step in deployed.steps:
@@ -223,8 +223,8 @@ def record_deployed(judge: Judge, measured: Sequence[Deployed], kernels: Mapping
 
 
 def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, str, list[int]]]]:
-    """Return the graph after the path's expansions, and where in it the parts are that have recipes and no kernel, also those
-    inside of others: the part's key, the way that is chosen, and the numbers of its nodes. Each place of a part is one."""
+    """Return the graph after the path's expansions, and for each occurrence of a part with recipes and no kernel (also if nested)
+    the part's key, the chosen definition or recipe, and the indices of its nodes."""
     values = list(graph.roots)
     places: list[tuple[str, str, range, range]] = []                 # key, way, where in values its ends are, and its operands
     now = _expanded_parts(values, path)
@@ -246,8 +246,8 @@ def places_of_parts(graph: Graph, path: Path) -> tuple[Graph, list[tuple[str, st
 
 
 def running_signatures(graph: Graph, path: Path) -> tuple[set[str], set[tuple[str, str]]]:
-    """Return the keys of the signatures that a run along the path computes, and the keys and ways of the parts of which it computes
-    something. The rest is computed when the graph is bound, or read by nobody; it has no time in its place."""
+    """Return the keys of the signatures that a run along the path computes, and (key, definition or recipe) of the parts of which
+    it computes something. The rest is computed when the graph is bound, or never read; it has no time in a run."""
     whole, places = places_of_parts(graph, path)
     bound = known_when_bound(whole.nodes)
     steps = {i: signature_of(n).key for i, n in enumerate(whole.nodes) if is_step(n) and n not in bound}

@@ -1,8 +1,8 @@
-"""device_memory: judges a candidate's use of memory on other devices than the host: poisoned before it runs, checked afterwards.
+"""device_memory: checks a candidate's use of memory on devices other than the host: poisons it before a run, checks it afterwards.
 
-The zones around the caller's arrays are on the host. On a device a kernel has copies of its operands, which it may not change, an
-arena, in which only its buffers are its own, scratch, and the memory that a block's threads share. Around every buffer there lies a
-zone; before a run all of this holds one byte, another one each time: NaN, a large number or a large negative one."""
+The guard zones around the caller's arrays are on the host. On a device a kernel has copies of its operands, which it may not
+change, an arena, in which only its buffers are its own, scratch, and memory that a block's threads share. A zone surrounds every
+buffer. Before a run all of this holds one byte, another one each time: NaN, a large number or a large negative one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tensor_graphs.runtime.frame import Frame
 
 PIECE, ZONE_BYTES = 16 << 20, 64 << 10
-"""bytes of a copy that are brought back at once; zone around each buffer: as much as a whole tile that goes astray"""
+"""bytes of a copy that are transferred back in one piece; size of the zone around each buffer: as large as a misplaced tile"""
 
 
 class DeviceLab:
@@ -36,7 +36,7 @@ class DeviceLab:
         program = executor.program
         self.executor, self.devices, self.runs = executor, program.devices[1:], -1
         self._copies: list[tuple[Operand, Operand]] = []
-        """(what a kernel reads on its device, or the copy of which that is a view; the same on the host)"""
+        """(what a kernel reads on its device, or the copy of which that is a view; the equal value on the host)"""
         everything = (*program.bind_instructions, *program.instructions)
         kernels = [i for i in program.instructions if i.signature and i.device in self.devices]
         written = {program.home(o.buffer) for i in kernels for o in i.outs}       # in place a kernel may write over what it reads
@@ -61,7 +61,7 @@ class DeviceLab:
         return POISONS[self.runs % len(POISONS)]
 
     def poison(self, frame: Frame, shared: bool) -> None:
-        """Fill memory before a run: what is not written shows. shared: also what a block's threads share (a launch each)."""
+        """Fill memory before a run, so that missing writes show. shared: also what a block's threads share (a launch each)."""
         self.runs += 1
         for device in self.devices:
             device_named(device).fill(frame.arenas[device], self.byte)
@@ -78,7 +78,7 @@ class DeviceLab:
                 or any(segment.sizes_changed(frame) for segment in self.executor.segments if self.devices))
 
     def _differs(self, frame: Frame, copy: Operand, operand: Operand) -> bool:
-        """Return whether a copy of an operand differs from it. By pieces: weights may be half of the host's memory."""
+        """Return whether a copy of an operand differs from it. Compares by pieces: weights may be half of the host's memory."""
         ours, theirs = (self._place(frame, o) for o in (copy, operand))
         whole = np.ascontiguousarray(_brought(*theirs, operand.dtype)).reshape(-1).view(np.uint8)
         if ours[0].device is HOST:
@@ -105,7 +105,7 @@ class DeviceLab:
         return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
-        """Return, after a run, where memory between the buffers, or between pieces of scratch, was changed."""
+        """Return, after a run, descriptions of where memory between the buffers, or between pieces of scratch, was changed."""
         places_changed = []
         for device in self.devices:
             places = zip(self.executor.layout.intervals, frame.arena_offsets, strict=True)
@@ -126,7 +126,7 @@ class DeviceLab:
 
 
 def _differ(data: np.ndarray, wanted: np.ndarray | int) -> bool:
-    """Return whether bytes differ from these, or from this one each; words are compared eight times as fast as bytes."""
+    """Return whether bytes differ from these, or from this one byte; compares words, eight times as fast as bytes."""
     even = data.nbytes // 8 * 8
     words, rest = (wanted[:even].view(np.uint64), wanted[even:]) if isinstance(wanted, np.ndarray) else (
         np.uint64(wanted * 0x0101010101010101), np.uint8(wanted))
@@ -134,7 +134,7 @@ def _differ(data: np.ndarray, wanted: np.ndarray | int) -> bool:
 
 
 def _brought(memory: Memory, offset: int, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> np.ndarray:
-    """Return what memory holds; what is on a device, where it is contiguous, is copied to the host."""
+    """Return a memory region as a host array; contiguous device memory is copied to the host."""
     if memory.device is HOST or 0 in shape:
         return array_view(memory if memory.device is HOST else HOST.allocate(0), offset, shape, strides, dtype)
     here = HOST.allocate(int(np.prod(shape)) * dtype.itemsize)

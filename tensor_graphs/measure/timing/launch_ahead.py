@@ -1,7 +1,7 @@
 """launch_ahead: times work by a device's own clock, without its waits for the host.
 
-Between two marks on an idle device lies what the host needs to launch, which is more than a short kernel takes. So the device gets
-other work first, enough for the host to get ahead of it."""
+The time between two marks on an idle device includes the host's time to launch, which is longer than a short kernel. So the device
+first gets other work, enough for the host to get ahead of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tensor_graphs.devices.free_memory import OutOfMemory
 log = logging.getLogger(__name__)
 
 EMPTIED, LEAST = 256 << 20, 1 << 20
-"""bytes that are written before, more than the caches of a device hold; the least, where there is no room for all"""
+"""bytes written before timed work, more than the caches of a device hold; least bytes, if the device has no room for all"""
 
 MOST_FLUSHES, LONG = 32, 2e-3
-"""flushes in a row, at most; seconds of work from which the host's launch time does not matter"""
+"""most flushes in a row; seconds of work from which the host's launch time does not matter"""
 
 
 class HostAhead:
-    """Timer of work on a device, with empty caches and the host ahead. flushes: in a row, as many as the host last needed. Raises
-    OutOfMemory where the device has no room at all for what is written."""
+    """Timer of work on a device, with empty caches and launches queued ahead. flushes: number of flushes in a row that the host
+    last needed. Raises OutOfMemory where the device has no room for even the least flush."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.flushes = device, 1
@@ -34,9 +34,9 @@ class HostAhead:
         self.device.fill(self._memory, byte)
 
     def seconds(self, work: Callable[[], None], byte: int = 0) -> float:
-        """Return the time of work by the device's clock. Where the device had come to it before the host had begun all of it, it is
-        run again: once unchanged, as a host may be held up for a moment, then behind twice as much. Work that waits for the device
-        itself, or a host that is too slow, gets its last time."""
+        """Return the seconds of work by the device's clock. If the device reached the work before the host had launched all of it,
+        it is run again: once unchanged, as a host may be held up for a moment, then after twice as many flushes. For work that
+        waits for the device itself, or a host that is too slow, return the last time."""
         for tries in itertools.count():
             flushes = self.flushes << tries // 2
             for _ in range(flushes):

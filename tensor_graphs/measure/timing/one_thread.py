@@ -1,7 +1,7 @@
-"""one_thread: runs numpy's products on one thread of this process for a while, where the other processors have work of their own.
+"""one_thread: limits numpy's matrix products to one thread for a while, where other processes use the other processors.
 
 threadpoolctl does that for more libraries, and is no dependency: numpy's OpenBLAS needs two calls; with another BLAS the judge
-takes longer and decides the same. blas_sleep.py sets how long its threads spin, before numpy is loaded."""
+takes longer and decides the same. blas_sleep.py sets, before numpy is loaded, how long its threads spin."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import functools
 from collections.abc import Callable, Iterator
 
 PREFIXES, SUFFIXES = ("scipy_openblas", "openblas"), ("64_", "")
-"""affixes of the names of its functions: numpy's own copy has others than one of the system"""
+"""prefixes and suffixes of the names of OpenBLAS's functions: those of numpy's copy differ from those of a system library"""
 
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Context manager: numpy's products use no other thread of this process, as threads that wait for each other take many times
-    what they share. Nothing changes where numpy has another BLAS."""
+    """Context manager: numpy's matrix products use only one thread of this process, as threads that wait for each other take many
+    times as long as the work they share. Nothing changes where numpy has another BLAS."""
     functions = _functions()
     if functions is None:
         yield

@@ -1,8 +1,8 @@
-"""reference_stream: a fixed piece of work that is timed in between a kernel's runs, so that a noisy neighbour shows in both.
+"""reference_stream: a fixed piece of work that is timed between a kernel's runs, so that a noisy neighbour shows in both.
 
-It reads the next slice of a buffer that no cache holds, or computes with numbers in the first cache. A kernel's time over the
-reference's is comparable under different load, though not exactly (threads that wait for each other lose more), so runs count in
-which the reference took about its best time; where these are few, all."""
+It reads the next slice of a buffer that no cache holds, or computes with numbers in the first-level cache. A kernel's time over the
+reference's is comparable under different load, though not exactly (threads that wait for each other lose more). So only those runs
+count in which the reference took about its best time; if there are few, all runs count."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tensor_graphs.arguments import switch
 Kind = Literal["read", "arithmetic"]
 
 BUFFER_BYTES, SLICE_BYTES = 64 << 20, 1 << 20
-"""bytes of the buffer, the last-level cache of the machines we know, and of one reading: 0.05 ms, so that hundreds of runs do
-not wait long, and work that is hidden between two runs stands out"""
+"""bytes of the buffer, as large as the last-level cache of the machines known to us, and of one reading: 0.05 ms, so that hundreds
+of runs do not wait long, and work that is hidden between two runs stands out"""
 
 NUMBERS = 2048
 PASSES = 16
@@ -27,15 +27,15 @@ PASSES = 16
 
 QUIET = 1.25
 STILL = 1.15
-"""a run was quiet when the reference before it took at most its level by this factor, and still by this one: some neighbours
-slow down reading by a fifth, and what works in the shared cache by a third"""
+"""factors on the reference's level up to which a run is quiet, and nearly undisturbed: some neighbours slow down reading by a
+fifth, and those that work in the shared cache by a third"""
 
 FEW_QUIET = 8
-"""fewer quiet runs decide nothing"""
+"""least number of quiet runs for a decision"""
 
 SHARED = "TENSOR_GRAPHS_SHARED_MACHINE"
-"""1 where other programs never rest (a machine for tests, a server): nothing waits for a quiet moment there, and rows do not record
-whether they had one. An environment variable, as commands and workers inherit it"""
+"""set to 1 where other programs never rest (a machine for tests, a server): then nothing waits for a quiet moment, and rows do not
+record whether there was one. An environment variable, as commands and workers inherit it"""
 
 
 def waits_for_quiet() -> bool:
@@ -43,7 +43,7 @@ def waits_for_quiet() -> bool:
     return not switch(SHARED, unless_said=False)
 
 LEVEL = 0.1
-"""share of its times that lie below the reference's level"""
+"""share of the reference's times that are below its level"""
 
 
 def level_of(times: Sequence[float]) -> float:
@@ -52,8 +52,8 @@ def level_of(times: Sequence[float]) -> float:
 
 
 class ReferenceStream:
-    """Work of one kind. native: read through the native library and its threads, as native kernels do. level: the shortest seen in
-    a row of runs so far [s]."""
+    """Reference work of one kind. native: read through the native library and its threads, as native kernels do. level: lowest
+    level of a row of runs so far [s]."""
 
     def __init__(self, kind: Kind, native: bool) -> None:
         self.kind, self.native = kind, native
@@ -99,5 +99,5 @@ class ReferenceStream:
 
 @lru_cache(maxsize=3)
 def reference_stream(kind: Kind, native: bool) -> ReferenceStream:
-    """Return the process's own stream: making its buffer takes 30 ms."""
+    """Return the reference stream of this process, created once: filling its buffer takes 30 ms."""
     return ReferenceStream(kind, native)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 QUIET_SECONDS = 0.04
-"""time after which a library's threads have gone to sleep. OpenBLAS's spin for 2^26 clock ticks behind a product, 27 ms at 2.5 GHz,
-and take a core from whatever runs next: C kernels measured in between took twice their time"""
+"""seconds after which a library's threads have gone to sleep. OpenBLAS's threads spin for 2^26 clock ticks after a product, 27 ms
+at 2.5 GHz, and take a core from whatever runs next: C kernels measured in between took twice their time"""
 
 
 def settle() -> None:
@@ -17,11 +17,11 @@ def settle() -> None:
 
 
 AWAKE_SECONDS = 3e-4
-"""time after which every thread of the pool that was woken runs (60 to 100 µs on virtual processors: kernels/c/pool.c)"""
+"""seconds after which every woken thread of the pool runs (60 to 100 µs on virtual processors: kernels/c/pool.c)"""
 
 
 def warm_up(run: Callable[[], Any]) -> None:
-    """Run until its code is warm and its threads are awake: once, or for AWAKE_SECONDS."""
+    """Run until the code is warm and its threads are awake: once, and again for up to AWAKE_SECONDS."""
     end = time.perf_counter() + AWAKE_SECONDS
     run()
     while time.perf_counter() < end:

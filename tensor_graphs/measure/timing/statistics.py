@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 MOST = 64
-"""samples of one kind that are stored"""
+"""samples of one kind that are stored at most"""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics. spread = (p75 − p25) / median; low, high: with this confidence the median of all runs lies in between."""
+    """Statistics of samples. spread = (p75 − p25) / median; low, high: bounds of all runs' median with this confidence."""
 
     median: float
     spread: float
@@ -54,11 +54,11 @@ def summarise(samples: Sequence[float], wanted: float = 0.99) -> Summary:
 
 
 WINDOWS = 16
-"""pieces of many samples, in the order in which they were taken"""
+"""number of consecutive pieces into which many samples are divided"""
 
 
 def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Summary:
-    """Summarise at least one sample, in the order in which they were taken. median: the middle of all. Disturbed runs are not
+    """Summarise at least one sample, given in the order of measurement. median: middle(samples). Disturbed runs are not
     independent, so interval and spread are those of the middles of WINDOWS pieces (of single samples, where there are few)."""
     size = 1 if len(samples) < 2 * WINDOWS else math.ceil(len(samples) / WINDOWS)
     pieces = summarise([middle(samples[at:at + size]) for at in range(0, len(samples), size)])
@@ -67,7 +67,7 @@ def drifting(samples: Sequence[T], middle: Callable[[Sequence[T]], float]) -> Su
 
 
 def thinned(samples: Sequence[T], most: int = MOST) -> list[T]:
-    """Return at most `most` of them, evenly chosen, in order."""
+    """Return at most `most` of the samples, evenly chosen, in order."""
     if len(samples) <= most:
         return list(samples)
     return [samples[math.floor(i * len(samples) / most)] for i in range(most)]

@@ -1,24 +1,24 @@
-"""timed_batch: runs that are timed in a row, as a worker claims them, and whether the claims can be true.
+"""timed_batch: holds blocks of timed runs, as a worker claims them, and checks whether the claims can be true.
 
 A worker reports when a block begins and ends, and its claims about the runs in between. The judge times both messages, and the
 worker waits for an answer to each, so that the judge can see its waits for a processor. Seven things must hold, or the times are
 IMPLAUSIBLE:
 
-- The worker's clock counted no less than SHARE of what the judge saw pass (less SLACK): a slow clock, or work that was put off,
-shows. A judge that waited saw too much pass, so one block must do, and what is in doubt is measured again in longer blocks.
+- The worker's clock counted at least SHARE of the time that the judge measured (less SLACK). This exposes a slow clock or delayed
+work. A judge that waited measured too much, so one block suffices, and doubtful ones are measured again in longer blocks.
 - The calls of a run took not far less than the run, except for the walk over the plan's instructions, whose cost is known from runs
-in which nothing is called: a watch that was tampered with shows.
+without calls. This exposes a timer that was tampered with.
 - The runs account for a block's time on the judge's clock, less waits and what as many empty runs took: they claim nine tenths of
-it (less 50 µs and 15 % of what surrounds a run, which varies). Work between the runs, changed claims and a slow clock show.
+it (less 50 µs and 15 % of what surrounds a run, which varies). This exposes work between runs, changed claims and a slow clock.
 - The runs that count as undisturbed are not much faster than all are on the judge's clock, nor than what the worker's first thread
-has worked in them, by the system's count.
-- Runs on operands that stay the same are not much faster than on operands that change: remembered answers show.
-- Runs on operands that are new altogether take not much longer than on operands of which a few values change.
-- The processor's work in the runs of most blocks is on average not much more than the median: a kernel that finds out later
-operands, and computes in a few runs the answers to the others, shows. Threads that spin for one that made way for another program
-work too, so where others worked this decides nothing.
+has worked in them, as the system counts it.
+- Runs on unchanged operands are not much faster than on operands that change. This exposes remembered answers.
+- Runs on operands that are entirely new take not much longer than on operands of which a few values change.
+- The processor time of runs in most blocks is on average not much more than the median. This exposes a kernel that finds out later
+operands, and computes in a few runs the answers to the others. Where other programs worked it decides nothing: a kernel's threads
+then spin while they wait for one that was preempted.
 
-The socket between the two takes some 0.1 ms, so a block lasts 10 ms at least."""
+The socket between the two takes some 0.1 ms, so a block lasts at least 10 ms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tensor_graphs.measure.isolation.replies import End, Name, ProtocolError
 from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, level_of
 
 WARM_UP = 2
-"""runs of a block that do not count"""
+"""first runs of a block, which do not count"""
 
 SHARE = 0.6
 SLACK = 5e-3
@@ -39,24 +39,24 @@ LEAST_SECONDS = 0.01
 OUTSIDE = 0.9, 5e-5, 0.15
 SLACK_UNDER_LOAD = 4.0
 UNTOLD = 0.5, 1e-4, 0.25
-"""share, slack [s] and share of the surroundings: a run has to claim nine tenths of what the judge saw, less 50 µs and 15 % of
-what surrounds it, which varies; and four times these two where other programs worked: with eight programs on two processors 88 %
-of honest blocks came within 20 µs a run, and the worst missed 290 µs; and half, less 100 µs and a quarter, where the waits of a
-thread are unknown"""
+"""OUTSIDE: (share, slack [s], share of the surroundings): the runs must claim nine tenths of what the judge measured, less 50 µs
+and 15 % of what surrounds a run, which varies. SLACK_UNDER_LOAD: factor of the two subtracted values where other programs worked:
+with eight programs on two processors 88 % of honest blocks came within 20 µs a run, and the worst missed 290 µs. UNTOLD: half, less
+100 µs and a quarter, where the waits of a thread are unknown"""
 
 PICKED, PICKED_UNDER_LOAD, PICKED_SLACK = 3.0, 12.0, 1e-4
-"""the runs that count may be three times as fast as all are on the judge's clock, or by 100 µs: a few take longer than most; twelve
-times, or by 400 µs, where other programs worked, for which threads of a kernel's own wait too; three times as fast as the first
-thread has worked in all, under any load"""
+"""factors and seconds by which the runs that count may be faster than all runs on the judge's clock, as a few take longer than
+most: three times or 100 µs; where other programs worked, for which a kernel's threads wait too, twelve times or 400 µs. They may be
+three times as fast as the first thread's processor time per run, under any load"""
 
 REMEMBERS, REMEMBERS_SLACK = 3.0, 2e-5
-"""a run may be three times as fast, or by 20 µs, when its operands are those of the run before: caches and branches are warm"""
+"""a run may be three times as fast, or by 20 µs, when its operands equal those of the previous run: caches and branches are warm"""
 
 ANEW_SLACK = 1e-4
-"""seconds, likewise, when all of its values are new: making them empties the first caches"""
+"""seconds by which a run may also be slower when all of its values are new: generating them empties the first-level caches"""
 
 UNEVEN, UNEVEN_SLACK = 3.0, 2e-4
-"""the mean work of a block's runs may be three times their median, or 200 µs more …"""
+"""the mean processor time of a block's runs may be three times their median, or 200 µs more …"""
 
 OTHERS, OTHERS_SLACK = 0.1, 0.02
 """… or anything, where other programs worked for a tenth of the block and for 20 ms (torch next to a neighbour: five medians)"""
@@ -65,17 +65,17 @@ WALK_SHARE, WALK_SLACK, WALKS = 0.25, 5e-5, 4.0
 """a run may take a quarter, 50 µs and four (cold) walks longer than its calls; the rest counts as time of the calls"""
 
 WALK_AT_MOST = 3.0
-"""a median run that takes three times as long as its calls, 50 µs and four walks more, is no run of these calls"""
+"""factor: a median run that takes three times as long as its calls, 50 µs and four walks more, cannot consist of these calls"""
 
 
 @dataclass
 class Block:
-    """One block. first: the number of its first run. wall: seconds on the judge's clock; counted: on the worker's; waited: of the
-    wall, those in which the worker's first thread or the judge waited for a processor (None: unknown); walk: of a run that calls
-    nothing; others: for which the processors worked for somebody else; worked: for which the worker's first thread had a processor
-    (0: unknown); helpers: for which its other threads waited. Of each run: whole; calls: of its calls; busy: of all threads' work;
-    switches: times that one made way for another program, or saw one running; waits: of the first thread; reference: of the
-    reference stream before it."""
+    """Block of timed runs. first: index of its first run. wall: seconds on the judge's clock; counted: on the worker's; waited:
+    those of the wall seconds in which the worker's first thread or the judge waited for a processor (None: unknown); walk: seconds
+    of a run without calls; others: processor seconds of other programs; worked: processor seconds of the worker's first thread (0:
+    unknown); helpers: seconds for which its other threads waited. Per run: whole: seconds of the run; calls: of its calls; busy:
+    processor seconds of all threads; switches: times that a thread was preempted, or saw another program running; waits: of the
+    first thread; reference: seconds of the reference stream before it."""
 
     name: Name
     first: int
@@ -101,34 +101,34 @@ class Block:
         return Block(**vars(mark), wall=wall, others=others, waited=waited, worked=worked, helpers=helpers)
 
     def seconds(self) -> list[float]:
-        """Return the time of each run: its calls, and what it took longer than they and a walk explain."""
+        """Return the seconds of each run: of its calls, or more if it took longer than they and a walk explain."""
         return [max(calls, (whole - WALKS * self.walk - WALK_SLACK) / (1 + WALK_SHARE))
                 for calls, whole in zip(self.calls, self.whole, strict=True)]
 
     def quiet(self, level: float, bound: float) -> list[bool]:
-        """Return for each run whether nothing disturbed it: the reference stream before and behind it took at most bound · level,
+        """Return for each run whether nothing disturbed it: the reference stream before and after it took at most bound · level,
         and no other program ran."""
         calm = [reference <= bound * level for reference in self.reference]
         return [a and b and not switches for a, b, switches in zip(calm, [*calm[1:], True], self.switches, strict=True)]
 
     def present(self) -> float:
-        """Return the seconds on the judge's clock in which nobody waited for a processor. No less than the worker's first thread
-        has worked: the judge may have waited at the same time."""
+        """Return the seconds on the judge's clock without waits for a processor, but at least the processor seconds of the worker's
+        first thread: the judge may have waited at the same time."""
         return max(self.wall - (self.waited or 0.0), self.worked)
 
     def under_load(self) -> bool:
-        """Return whether other programs worked meanwhile."""
+        """Return whether other programs worked during the block."""
         return self.others > max(OTHERS * self.wall, OTHERS_SLACK)
 
     def late(self) -> str:
-        """Return words for how much more time passed outside than inside; "" when it did not."""
+        """Return a message if much more time passed on the judge's clock than on the worker's; "" if not."""
         if self.counted >= SHARE * self.wall - SLACK:
             return ""
         return (f"a block of {len(self.whole)} {self.name} runs took {self.wall * 1e3:.3g} ms on the judge's clock, "
                 f"and {self.counted * 1e3:.3g} ms as the worker counts")
 
     def contradicts_itself(self) -> str:
-        """Return why the claims contradict each other; "" when they do not."""
+        """Return a message if the claims contradict each other; "" if they do not."""
         whole, calls = statistics.median(self.whole), statistics.median(self.calls)
         if not whole <= calls * WALK_AT_MOST + WALKS * self.walk + WALK_SLACK:
             return (f"{self.name} runs took {whole * 1e6:.3g} µs, the calls in them {calls * 1e6:.3g} µs as claimed, and the walk "
@@ -139,20 +139,20 @@ class Block:
 
 
 def surrounds(nothing: Block) -> float:
-    """Return the seconds of a run that it does not claim: from runs in which nothing is called, whose median has no waits."""
+    """Return the seconds around a run that it does not claim, from runs of nothing, whose median has no waits."""
     return max(0.0, nothing.present() / len(nothing.whole) - statistics.median(nothing.whole))
 
 
 def around_worked(nothing: Block) -> float:
-    """Return the seconds that the worker's first thread works around a run."""
+    """Return the processor seconds of the worker's first thread around a run."""
     return max(0.0, nothing.worked / len(nothing.whole) - statistics.median(nothing.whole))
 
 
 def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
-    """Return words for how much faster the runs that count are than all of them, as the judge saw it; "" when they are not. copied:
-    a run copies to another device and back, also one in which nothing is called. That surrounds its calls, and varies by more than
-    a short one takes. A worker claims which runs nothing disturbed; one whose fast runs are few, or whose slow ones are the first
-    of their block, has a sum that agrees."""
+    """Return a message if the runs that count are much faster than all runs on the judge's clock; "" if not. copied: a run copies
+    data to another device and back, even a run of nothing; this time surrounds its calls, and varies by more than a short call
+    takes. The check is needed as a worker claims which runs were undisturbed: if only few runs are fast, or the slow ones come
+    first, the sum still agrees."""
     runs = sum(len(b.whole) for b in cold)
     around = surrounds(nothing) + (statistics.median(nothing.whole) if copied else 0.0)
     outside = sum(b.present() for b in cold) / runs - around
@@ -173,8 +173,8 @@ def picked(cold: Sequence[Block], nothing: Block, copied: bool = False) -> str:
 
 
 def between(block: Block, nothing: Block) -> str:
-    """Return a complaint where a block took longer on the judge's clock than its runs claim, else "". nothing: a block of no
-    calls, whose time is subtracted."""
+    """Return a message where a block took longer on the judge's clock than its runs claim, else "". nothing: a block of runs
+    without calls, whose time is subtracted."""
     around = surrounds(nothing)
     outside = block.present() / len(block.whole) - around
     has_waits = block.waited is not None
@@ -188,7 +188,7 @@ def between(block: Block, nothing: Block) -> str:
 
 
 def uneven(block: Block) -> str:
-    """Return words for how much more this process worked in a few runs than in most; "" when it did not."""
+    """Return a message if the process worked much more in a few runs than in most; "" if it did not."""
     mean, middle = statistics.fmean(block.busy), statistics.median(block.busy)
     if block.under_load():
         return ""
@@ -199,8 +199,8 @@ def uneven(block: Block) -> str:
 
 
 def remembered(hot: Block, same: Block) -> str:
-    """Return words for how much faster runs became when nothing changed between them; "" when they did not. Of the changing ones
-    the fast ones count: hardly any could be remembered, and a busy machine slows down some or most."""
+    """Return a message if runs became much faster when nothing changed between them; "" if not. Of the runs with changes the fast
+    ones count: hardly any answer could be remembered in them, and a busy machine slows down some or most."""
     changing, still = level_of(hot.seconds()), statistics.median(same.seconds())
     if still * REMEMBERS >= changing or changing - still <= REMEMBERS_SLACK:
         return ""
@@ -209,7 +209,7 @@ def remembered(hot: Block, same: Block) -> str:
 
 
 def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
-    """Return words for how much faster runs with a few changed values are than with all changed; "" if not."""
+    """Return a message if runs with a few changed values are much faster than runs with all values changed; "" if not."""
     changing = statistics.median(s for b in cold for s in b.seconds()[WARM_UP:])
     runs = list(zip(new.seconds(), new.switches, strict=True))[WARM_UP:]
     alone = [seconds for seconds, switches in runs if not switches]
@@ -222,7 +222,7 @@ def remembered_in_part(cold: Sequence[Block], new: Block) -> str:
 
 
 def implausible(blocks: Sequence[Block], *, anew: bool, copied: bool = False) -> str:
-    """Return why these blocks cannot be true; "" when they can. anew: the last has new operands. copied: on a device."""
+    """Return why these blocks cannot be true; "" if they can. anew: the last block has new operands. copied: run on a device."""
     names = [b.name for b in blocks]
     if [n for n in names if n != "plain"] != ["nothing", "cold", "cold", "hot", "same", *(["new"] if anew else [])]:
         return f"the blocks of runs were {', '.join(names) or 'none'}"

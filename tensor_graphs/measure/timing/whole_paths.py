@@ -39,36 +39,36 @@ from tensor_graphs.runtime.segments.segment import Segment
 from tensor_graphs.runtime.segments.transfers import Transfers
 
 BLOCK = (1 << 20) + 7
-"""random numbers that weights repeat; odd, so that rows of a matrix differ"""
+"""number of random numbers that weights repeat; odd, so that rows of a matrix differ"""
 
 OTHER = 0.1
-"""share of an output's size (its Euclidean norm) by which another rounding cannot differ from the plain path's"""
+"""share of an output's size (its Euclidean norm) by which another rounding cannot make it differ from the plain path's"""
 
 PLAIN_BYTES = 1 << 30
-"""bytes of intermediate results, beyond which the plain path is not run for its outputs"""
+"""bytes of intermediate results above which the plain path is not run for its outputs"""
 
 TURN, EACH_TURN = 5, 3
-"""runs of a path in a row (the first does not count), and where only whole runs are timed"""
+"""TURN: runs of a path in a row, the first of which does not count. EACH_TURN: the number where only entire runs are timed"""
 
 LEAST_KEPT = 3
-"""fastest iterations of a path that count, at least; and half of them"""
+"""least number of fastest iterations of a path that count (otherwise half of them)"""
 
 FLUSHED, TWICE = 2 * LLC_BYTES, 4 * LLC_BYTES
-"""bytes read before a whole run, so that no weights are left in the caches; bytes of weights up to which a path is bound to two
-sets of them: more do not stay in the caches from run to run"""
+"""FLUSHED: bytes read before a run, so that no weights are left in the caches. TWICE: bytes of weights up to which a path is bound
+to two copies of them; more do not stay in the caches from run to run"""
 
 WRONG_AT_ONCE = 1e-2
-"""error beyond which a kernel of all steps is wrong, at any tolerance: of some hundred steps, each of which may be off by 1e-4"""
+"""error above which a kernel of all steps is wrong at any tolerance: it has some hundred steps, each of which may be off by 1e-4"""
 
 TURNS_THERE, SETTLING = 12, 4
-"""iterations of each path on another device, and those at first that do not count: there what runs again becomes a replay"""
+"""iterations of each path on another device; the first of them, which do not count: later ones replay what was captured"""
 
 FEW_QUIET = 4
-"""undisturbed runs of a path: where there are fewer, it is run up to twice as often, and then all its runs count"""
+"""least number of undisturbed runs of a path: with fewer it is run up to twice as often, and then all its runs count"""
 
 
 def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Build every path's plan, run them interleaved, return the times of their steps; with rounds, of whole runs."""
+    """Build every path's plan, run the plans interleaved, return the times of their steps; with `rounds`, of entire runs."""
     graph = graph_from_json(job["graph"])
     for name, identity in job["identities"].items():
         if kernel_named(name).identity != identity:
@@ -99,7 +99,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
     taken: list[list[np.ndarray]] = [[] for _ in plans]
     whole: list[list[float]] = [[] for _ in plans]
     around: list[list[tuple[float, bool]]] = [[] for _ in plans]
-    reference = reference_stream("arithmetic", False)               # it leaves the caches as a path's last step left them
+    reference = reference_stream("arithmetic", False)               # it leaves the caches unchanged
     while len(taken[-1]) < job["runs"] or (waits_for_quiet() and len(taken[-1]) < 2 * job["runs"] and any(
             len(q) < FEW_QUIET for q in quiet(around))):
         for i, (c, session, samples, spent) in enumerate(zip(compiled, sessions, taken, whole, strict=True)):
@@ -114,7 +114,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
                 outputs = c._run(inputs, dims, session, None, seconds=seconds)
                 ended = now()
                 alone = not (others or switches() - switched or others_running())
-                again = bool(graph.states) and bool(run or samples)      # a step further on, which the plain path has not gone
+                again = bool(graph.states) and bool(run or samples)      # its state is a step further than the plain path's
                 if not again and (wrong := other_than(expected, outputs)):
                     return {"status": "INCORRECT_NUMERICAL", "log": wrong, "path": i}
                 if run:
@@ -133,7 +133,7 @@ def run_deployed(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Return inputs where the graph takes them: those on another device are copied there now, and not in each run."""
+    """Return the inputs on the devices where the graph reads them, so that they are not copied in each run."""
     there = arriving(graph.nodes, graph.roots)
     nodes = {name: there.get(node) for name, node in graph.inputs.items()}
     return {name: a if (device := nodes[name]) is None else device_array(a, device) for name, a in inputs.items()}
@@ -141,9 +141,9 @@ def given_there(graph: Graph, inputs: Mapping[str, np.ndarray]) -> dict[str, Any
 
 def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
               dims: Mapping[str, int], expected: Mapping[str, np.ndarray], rounds: int, seconds: float) -> dict[str, Any]:
-    """Run the plans interleaved and time whole runs: code and activations warm, weights cold. rounds: iterations of each plan;
-    after `seconds` no round begins, except the second. Of each iteration the fastest run counts, and of the iterations the faster
-    half. Plans of few weights are bound again for each, elsewhere: where arrays lie makes a run a tenth slower or faster."""
+    """Time entire runs of the plans, interleaved: code and activations warm, weights cold. rounds: iterations of each plan; after
+    `seconds` no iteration begins, except the second. Of each iteration the fastest run counts, and of the iterations the faster
+    half. Plans with few weights are bound again in each, to new memory: the addresses of arrays change times by up to a tenth."""
     nbytes = sum(a.nbytes for a in weights.values())
     sets = [weights]
     if 0 < nbytes <= TWICE:                                         # one warms code up, the other's run counts
@@ -193,12 +193,12 @@ def run_whole(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndar
 
 def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
                     dims: Mapping[str, int], expected: Mapping[str, np.ndarray], seconds: float) -> dict[str, Any]:
-    """Run `run_whole` for plans of which some compute on another device: each bound once, interleaved, with empty caches there,
-    when what runs again has become a replay. After `seconds` no iteration begins, except a few that count.
+    """Do the same as `run_whole` for plans of which some compute on another device. Each is bound once; they run interleaved, with
+    empty caches there, and count once repeated work is replayed. After `seconds` no iteration begins, except a few that count.
 
-    Plans that compute on that device alone have their steps' time by its own clock, plus the least of what the host does around
-    that in any of them (`around`), which is the same for all and varies by more than a step takes. Others have the host's time,
-    from the call to the end of all that was begun."""
+    Plans that compute only on that device get their steps' time by its clock plus `around`: the least time that the host spends
+    around that in any of them, as it is equal for all and varies by more than a step takes. Other plans get the host's time, from
+    the call to the end of all that was begun."""
     compiled = [bind(plan, weights) for plan in plans]
     runs: list[tuple[CompiledGraph, Prepared]] = []
     for i, bound in enumerate(compiled):
@@ -241,7 +241,7 @@ def run_whole_there(graph: Graph, plans: Sequence[Plan], weights: Mapping[str, n
 
 
 def _segments_of(compiled: CompiledGraph) -> tuple[Device, list[Segment]] | None:
-    """Return the device and what launches there, of a graph that computes on one that is not the host; else None."""
+    """Return the device and its segments for a graph that computes on a single device other than the host; else None."""
     segments = [s for s in compiled.executors[0].segments if not isinstance(s, Transfers)]
     devices = {i.device for i in compiled.executors[0].program.instructions if i.call.engine != "transfer"}
     on_one = len(devices) == 1 and HOST.name not in devices and all(isinstance(s, Launches | OnDevice) for s in segments)
@@ -255,8 +255,8 @@ def _on_its_clock(device: Device, segments: Sequence[Segment], ready: Prepared, 
 
 
 def as_called(compiled: CompiledGraph, inputs: Mapping[str, Any], dims: Mapping[str, int]) -> Callable[[], dict[str, Any]]:
-    """Return a run as a program calls it, which gives nothing that follows from the inputs: a path of one native call then costs
-    some microseconds in addition to its kernels, any other one ten times as much."""
+    """Return a function that runs the graph as a program calls it, without sizes that follow from the inputs: this adds some
+    microseconds to the kernels of a path of one native call, and ten times as much to any other path."""
     return partial(compiled.run, dict(inputs), dims=_no_input_says(compiled.graph, dims),
                    session=compiled.session() if compiled.graph.states else None)
 
@@ -268,15 +268,15 @@ def _no_input_says(graph: Graph, dims: Mapping[str, int]) -> dict[str, int] | No
 
 
 def quiet(around: Sequence[Sequence[tuple[float, bool]]]) -> list[list[int]]:
-    """Return for each path the runs that nothing disturbed: no other program ran, and the reference stream before took its best
-    time. around: for each run, the reference's seconds and whether no other program ran."""
+    """Return for each path the indices of undisturbed runs: no other program ran, and the reference stream before took about its
+    best time. around: for each run, the reference's seconds and whether no other program ran."""
     level = level_of([seconds for runs in around for seconds, _ in runs])
     return [[k for k, (seconds, alone) in enumerate(runs) if alone and seconds <= QUIET * level] for runs in around]
 
 
 def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mapping[str, Any],
                   dims: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Return the outputs of one run along the plain path, of numpy's own kernels; none where that would take much memory."""
+    """Return the outputs of one run along the plain path, with numpy's kernels; {} where that would take much memory."""
     plan = plain_plan(graph)
     if plan is None or plan.memory(**dims).arena > PLAIN_BYTES:
         return {}
@@ -285,8 +285,8 @@ def plain_outputs(graph: Graph, weights: Mapping[str, np.ndarray], inputs: Mappi
 
 
 def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -> str:
-    """Return which output is unrelated to the expected one, and by how much; "" where none. Finite floats only: paths round
-    differently, which is judged in the comparison of each kernel alone."""
+    """Return a message for the first output that is unrelated to the expected one, with their distance; "" if there is none. Only
+    finite floats count: paths round differently, which each kernel's verdict allows for."""
     for name, right in expected.items():
         if right.dtype.kind in "biu":
             continue
@@ -300,13 +300,13 @@ def other_than(expected: Mapping[str, np.ndarray], outputs: Mapping[str, Any]) -
 
 
 def path_plan(graph: Graph, expanded: Graph, path: Path, backends: Sequence[str]) -> Plan:
-    """Return the plan of a path, as the compiler lowers it. expanded: the graph with what the path runs in place of composites."""
+    """Return the plan of a path, as the compiler lowers it. expanded: the graph with the definitions and recipes that it runs."""
     return plan_along(graph, list(expanded.roots), lambda node: kernel_named(path.choices[signature_of(node).key]),
                       copy_kernels(backends), tuple(backends), kernel_of_all_steps(path).name if path.all_steps else "")
 
 
 def filled(t: TensorType, seed: int) -> np.ndarray:
-    """Return small random numbers (integers 0 to 3) of a type, one block of them repeated."""
+    """Return an array of a type with small random numbers (integers 0 to 3): one block of them repeated."""
     rng = np.random.default_rng(seed)
     block = rng.standard_normal(BLOCK).astype(np.float32) * np.float32(0.05) if t.dtype.is_float else rng.integers(0, 4, BLOCK)
     return np.resize(block.astype(t.dtype.numpy), tuple(int(s) for s in t.shape))
@@ -314,8 +314,8 @@ def filled(t: TensorType, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PlacedInstructions:
-    """Instructions of each place of a part. keys: by place, the part's key and its way. homes: instruction -> places, several for
-    nested parts. copied: those that copy a place's results, which belong to no step."""
+    """Instructions that belong to each occurrence of a part. keys: by occurrence, the part's key and its definition or recipe.
+    homes: instruction -> occurrences, several for nested parts. copied: instructions that copy an occurrence's results."""
 
     keys: Sequence[tuple[str, str]]
     homes: Mapping[int, Sequence[int]]
@@ -323,7 +323,7 @@ class PlacedInstructions:
 
 
 def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequence[int]]]) -> PlacedInstructions:
-    """Return the instructions of parts, which `places_of_parts` has found."""
+    """Return the instructions of parts that `places_of_parts` has found."""
     program = plan.variants[0].program
     nodes = expanded.nodes
     makers: dict[int, list[int]] = {}
@@ -347,7 +347,7 @@ def parts_of(plan: Plan, expanded: Graph, parts: Sequence[tuple[str, str, Sequen
 
 
 def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
-    """Return (part's key, way, mean seconds of a place in each run); samples[run, instruction]."""
+    """Return (part's key, definition or recipe, mean seconds of an occurrence in each run). samples[run, instruction]: seconds."""
     sums: dict[int, np.ndarray] = {}
     for i, places in placed.homes.items():
         for place in places:
@@ -359,8 +359,8 @@ def times_of_parts(samples: np.ndarray, placed: PlacedInstructions) -> list[tupl
 
 
 def steps_of(plan: Plan, samples: np.ndarray, placed: PlacedInstructions) -> list[tuple[str, str, list[float]]]:
-    """Return (signature key, kernel, mean seconds of a call in each run); samples[run, instruction]. Copies and preparations in
-    every run count as the kernel's; a copy of the result of a part with recipes as the part's alone."""
+    """Return (signature key, kernel, mean seconds of a call in each run). samples[run, instruction]: seconds. Copies and
+    preparations in every run count for the next kernel; a copy of the result of a part with recipes counts only for the part."""
     times: dict[tuple[str, str], list[np.ndarray]] = {}
     waiting = np.zeros(len(samples))
     for i, ins in enumerate(plan.variants[0].program.instructions):

@@ -1,2 +1,1 @@
-"""migrations: the history of the schema, one file per step in versions/, run by `database.open_database`, never by
-hand."""
+"""migrations: the history of the schema, a file for each step in versions/; `database.open_database` runs them, nobody else."""

@@ -1,5 +1,4 @@
-"""env: what Alembic runs; the connection, already inside a transaction that holds the write lock, comes from
-`database.py`."""
+"""env: the script that Alembic runs. `migrating.py` passes the connection, in a transaction that holds the write lock."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""passes: rewrites of a whole graph that all return one shape, a `PassResult` (result.py)."""
+"""passes: rewrites of an entire graph that return a `PassResult` (result.py)."""

@@ -1,10 +1,10 @@
 """fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
 
 Element-wise steps, reductions, norms and everything that codegen can write as loops are joined along their values, as long as that
-saves a pass (a nest of loops) and computes hardly anything twice. Then products of weights, which loops compute well for few rows
-(codegen/skinny_product.py), are joined with what comes before and after them; the earlier parts are steps there. At last rows that
-are written into states are joined with what computes them, and steps that one step reads with each other. A part's definition is
-the original piece, so what computes it, one kernel or several, is chosen by cost.
+saves a pass (a nest of loops) and hardly anything is computed twice. Then matrix products with weights, which loops compute well
+for few rows (codegen/skinny_product.py), are joined with the steps before and after them; the earlier parts are steps there. At
+last, rows that are written into states are joined with the steps that compute them, and steps that one step reads are joined with
+each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tensor_graphs.rewrites.subgraphs import fed
 log = logging.getLogger(__name__)
 
 TWICE = 2.0
-"""times the work of two clusters that joining them may take"""
+"""Factor by which joining two clusters may increase their work."""
 
 MOST_OPERANDS, MOST_STEPS = 12, 40
 
 DIVISIONS = frozenset({"idiv"})
-"""of integers: some twenty times as long as what vectors do; a row of them may be read by thousands of others"""
+"""Integer divisions: they take some twenty times as long as vector ops, and thousands of rows may read one of them."""
 
 
 def fuse(graph: Graph) -> PassResult:
-    """The graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs there is chosen later."""
+    """Return the graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs is chosen later."""
     result = PassResult(graph)
     for clusters in (_Clusters, _AroundProducts, _Siblings):
         offers = clusters(result.graph).offers()
@@ -53,7 +53,7 @@ def fuse(graph: Graph) -> PassResult:
 
 @dataclass(eq=False)
 class _Cluster:
-    """Steps that are one part. work: element steps; passes: nests of loops."""
+    """Steps that become one part. work: element steps. passes: nests of loops."""
 
     steps: set[Node]
     work: int
@@ -62,7 +62,7 @@ class _Cluster:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A piece that could be one part. key: of the part."""
+    """A piece that could become a part. key: the part's key."""
 
     key: str
     few_rows: bool
@@ -71,7 +71,7 @@ class _Cut:
 
 @lru_cache(maxsize=4096)
 def _loops(cut: _Cut) -> StageProgram | None:
-    """Return its loops, or None; cached, as layers repeat and a graph is searched several times."""
+    """Return the loops of a piece, or None; cached, as layers repeat and a graph is searched several times."""
     program = loops_of(cut.written, False, cut.few_rows)
     return program if isinstance(program, StageProgram) else None
 
@@ -92,7 +92,7 @@ class _Clusters:
         self.roots = set(graph.roots)
         self.of: dict[Node, _Cluster] = {}
         self.last = -1
-        """the last place of a step that is in a cluster: what comes later leads into none"""
+        """Position of the last step in a cluster: later nodes lead into no cluster."""
 
     def offers(self) -> list[Offer]:
         for node in self.graph.nodes:
@@ -116,18 +116,19 @@ class _Clusters:
                 and not node.op.facts.product and not isinstance(node.op, PartOp))
 
     def step(self, node: Node) -> set[Node]:
-        """Return the nodes that join as one."""
+        """Return the nodes that join a cluster together with a step."""
         return {node}
 
     def pays(self, cluster: _Cluster) -> bool:
-        """Also one step, if it reads what follows from sizes alone: that need not be stored."""
+        """Return whether a cluster becomes a part: several steps, or one that reads values of sizes alone, which need no memory
+        then."""
         return len(cluster.steps) > 1 or any(is_step(n) for n in self.inside(cluster.steps) - cluster.steps)
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
         return len(both.nests) < a.passes + b.passes
 
     def join(self, node: Node) -> None:
-        """Join a step with the clusters that it reads, one after another, where that pays."""
+        """Join a step with each of the clusters that it reads, one after another, if that pays."""
         for source in self.sources(node) if node in self.of else ():
             self.join_two(self.of[source], self.of[node])
 
@@ -142,7 +143,7 @@ class _Clusters:
                 self.of[n] = both
 
     def sources(self, node: Node) -> list[Node]:
-        """Steps in clusters whose values a node reads, through views; the nearest last step first."""
+        """Return the steps in clusters whose values a node reads, through views; the latest step first."""
         sources: dict[Node, None] = {}
         todo, seen = list(node.inputs), set[Node]()
         while todo:
@@ -157,8 +158,8 @@ class _Clusters:
         return sorted(sources, key=lambda n: -self.place[n])
 
     def leads_around(self, a: _Cluster, b: _Cluster) -> bool:
-        """Return whether a path leads from the two out and back into them; a path through a cluster may leave it by any of its
-        values. A view of theirs between them is repeated inside."""
+        """Return whether a path leads from two clusters out and back into them. A path through another cluster may leave it by any
+        of its values. A view between the two is repeated inside, and is no path."""
         both = a.steps | b.steps
         todo: list[Node] = []
         inner = list(both)
@@ -180,7 +181,7 @@ class _Clusters:
         return False
 
     def inside(self, steps: set[Node]) -> set[Node]:
-        """Return the steps, and what is repeated rather than read: views, and numbers that follow from sizes alone."""
+        """Return the steps, and the nodes that are repeated rather than read: views, and numbers that follow from sizes alone."""
         inner = set(steps)
         todo = [i for s in steps for i in s.inputs]
         while todo:
@@ -201,14 +202,14 @@ class _Clusters:
                 and all(i.op.kind == "leaf" or self.is_said_again(i) for i in node.inputs))
 
     def border(self, steps: set[Node]) -> tuple[list[Node], list[Node]]:
-        """Return what a cluster reads, and what others read of it, in the graph's order."""
+        """Return (the operands of a cluster, its values that are read outside), in the graph's order."""
         inner = self.inside(steps)
         operands = {i for n in inner for i in n.inputs if i not in inner and i.op is not leaves.CONSTANT}
         outputs = {n for n in steps if n in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[n])}
         return sorted(operands, key=self.place.__getitem__), sorted(outputs, key=self.place.__getitem__)
 
     def leaves_by(self, reader: Node, inner: set[Node], steps: set[Node]) -> bool:
-        """Return whether a reader of a step is outside, or a view that is read outside."""
+        """Return whether a reader of a step is outside the cluster, or a view that is read outside."""
         if reader in steps:
             return False
         if reader not in inner:
@@ -216,7 +217,7 @@ class _Clusters:
         return reader in self.roots or any(self.leaves_by(r, inner, steps) for r in self.readers[reader])
 
     def program(self, steps: set[Node]) -> StageProgram | None:
-        """The loops of a cluster; None where there are none."""
+        """Return the loops of a cluster; None if it has none."""
         operands, outputs = self.border(steps)
         if not operands or len(operands) > MOST_OPERANDS:
             return None
@@ -232,8 +233,7 @@ class _Clusters:
 
     def in_place(self, program: StageProgram, updates: Mapping[int, str], operands: Sequence[Node],
                  outputs: Sequence[Node]) -> bool:
-        """Return whether each state that a part updates from its old value is written over it, and rows as nothing but these
-        rows."""
+        """Return whether each state updated from its old value is written in place, and updated rows as these rows only."""
         for output, name in updates.items():
             rows = _writes_rows(outputs[output])
             old = [(output, i) for i, o in enumerate(operands) if o.op is leaves.STATE and o.attrs["name"] == name]
@@ -243,7 +243,7 @@ class _Clusters:
 
 
 class _AroundProducts(_Clusters):
-    """Products of weights with the steps before and after them, in a graph that has its other parts."""
+    """Clusters of matrix products of weights with the steps before and after them, in a graph that already has its other parts."""
 
     few_rows = True
 
@@ -261,19 +261,20 @@ class _AroundProducts(_Clusters):
         return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}
 
     def pays(self, cluster: _Cluster) -> bool:
-        """Also one product, of a weight that is made of narrower numbers: these are what is read."""
+        """Return whether a cluster has a matrix product and another step, such as one that widens a weight stored in a narrow
+        dtype."""
         return any(map(_multiplies, cluster.steps)) and sum(map(is_step, self.inside(cluster.steps))) > 1
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
-        """Only streams; also with what is made for a product, which waits for that in any case."""
+        """Return whether joining pays: the products stream, and either `a` only prepares a product's input or a pass is saved."""
         products = [any(map(_multiplies, cluster.steps)) for cluster in (a, b)]
         streams = any(s.product for nest in both.nests for s in nest.stages)
         return streams and (products == [False, True] or super().saves(a, b, both))
 
 
 class _Siblings(_AroundProducts):
-    """Rows of a state with what computes them, and steps that one step reads and that read nothing of each other, in a graph that
-    has its other parts: one call rather than several that a row or two do not fill. Products stay apart."""
+    """Clusters of a state's rows with the steps that compute them, and of independent steps that one step reads, in a graph that
+    has its other parts: one call replaces several that one or two rows do not fill. Matrix products are left out."""
 
     few_rows = False
 
@@ -318,8 +319,7 @@ def _is_wider(node: Node) -> bool:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Return whether computing it takes less than reading it, for each element that reads it: one turn, nothing expensive, no
-    division."""
+    """Return whether computing a value takes less than reading it, per reading element: no loop, no division, nothing expensive."""
     op = node.op
     if op.kind == "atomic":
         return op.name not in DEAR and op.name not in REDUCTIONS and op.name not in DIVISIONS
@@ -333,7 +333,7 @@ def _is_cheap(node: Node) -> bool:
 
 
 _cheap: dict[str, bool] = {}
-"""by a composite's identity"""
+"""Cache of `_is_cheap`, by a composite's identity."""
 
 
 def _multiplies(node: Node) -> bool:
@@ -341,7 +341,7 @@ def _multiplies(node: Node) -> bool:
 
 
 def _writes_rows(node: Node) -> bool:
-    """Return whether a value is another one with some rows written."""
+    """Return whether a value is another value with some rows overwritten."""
     while node.op is leaves.ITEM or isinstance(node.op, PartOp):
         call = node.inputs[0] if node.op is leaves.ITEM else node
         if not isinstance(call.op, PartOp):
@@ -352,5 +352,5 @@ def _writes_rows(node: Node) -> bool:
 
 @lru_cache(maxsize=1024)
 def _work(program: StageProgram) -> int:
-    """Element steps at the largest sizes."""
+    """Return the element steps at the largest sizes."""
     return d.bounds(steps_of(program))[1]

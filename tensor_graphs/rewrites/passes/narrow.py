@@ -1,6 +1,6 @@
-"""narrow: the same graph with products by parameters of bf16 made of such values: faster where the processor multiplies them so.
+"""narrow: matrix products with bf16 parameters computed in bf16, which is faster on processors that multiply bf16 directly.
 
-Numeric class: reassociating, as widen's: in real mode a cast between floats is the identity.
+Numeric class: reassociating, as in widen.py: in real mode a cast between floats is the identity.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from tensor_graphs.rewrites.rule import REASSOCIATING
 
 
 def narrow(graph: Graph) -> PassResult:
-    """The same graph; where a `linear` multiplies a wider value by a matrix of parameters of bf16, the value and the product are
-    rounded to bf16.
+    """Return the graph in which a `linear` of a wider value with a bf16 parameter matrix rounds its input and its result to bf16.
 
-    Before: well typed.  After: well typed; the same names, types and dims of inputs, parameters, states and outputs. A graph
-    without such products comes back as it is. A product from which only views lead to outputs stays as it is: among rounded
-    likelihoods several would be the largest.
+    Before: well typed. After: well typed; the same names, types and dims of inputs, parameters, states and outputs. A graph without
+    such products is returned unchanged. A product that only views lead from to outputs is unchanged, too: rounding could make
+    several likelihoods equal to the largest.
 
     >>> from tensor_graphs.language.composites import softmax
     >>> from tensor_graphs.language.graph import graph as make_graph
@@ -41,7 +40,7 @@ def narrow(graph: Graph) -> PassResult:
 
 
 def narrowed_values(graph: Graph, nodes: Sequence[Node]) -> list[Node | None]:
-    """Return what computes each node's value in `narrow(graph)`; None for a node that is not in the graph."""
+    """Return the node that computes each node's value in `narrow(graph)`; None for a node that is not in the graph."""
     values = _values(written_out(graph))
     return [values.get(node) for node in expanded_by_library(nodes)]
 
@@ -61,7 +60,7 @@ def _values(graph: Graph) -> dict[Node, Node]:
 
 
 def _is_narrow(weight: Node) -> bool:
-    """Return whether it is a parameter of bf16, or a view of one."""
+    """Return whether a weight is a bf16 parameter, or a view of one."""
     while weight.op.facts.view:
         weight = weight.inputs[0]
     return weight.op is leaves.PARAMETER and weight.dtype == bf16

@@ -1,10 +1,10 @@
-"""recognise: a graph written in atomic ops, in composites, since those are what kernels compute.
+"""recognise: a graph of atomic ops rewritten in composites, since kernels compute composites.
 
-Bitwise: a composite is its definition, as written. No e-graph: the graph is written out in atomic ops, equal nodes and those whose
-operands commute are one class, and the definition of every library composite, written out as well, is looked for at every class.
-The search skips views and casts (sizes, axes and elided views differ from case to case); a match suggests operands and attributes,
-and counts only if the definition *at the actual types* is in the graph, node by node. Then the outputs are covered from above, by
-the composite that spares the most steps each time.
+Bitwise: a composite is its definition, as written. There is no e-graph. The graph is expanded to atomic ops; equal nodes, also up
+to the order of commuting operands, are one class. The definition of every library composite, expanded as well, is searched at every
+class. The search skips views and casts (sizes, axes and elided views differ from case to case). A match suggests operands and
+attributes, and counts only if the definition *at the actual types* is in the graph, node by node. Then the outputs are covered from
+the top, each time by the composite that saves the most steps.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ log = logging.getLogger(__name__)
 
 
 def _is_skipped(op: Op) -> bool:
-    """Return whether it stands between other ops, and is not compared in the search for a definition."""
+    """Return whether an op is skipped between other ops in the search for a definition: a view or a cast."""
     return op is CAST or (op.facts.view and op is not leaves.ITEM)
 
 
 CAST = ATOMIC["cast"]
 
 MOST_TRIES = 24
-"""Operands and attributes that are tried at one place for one definition."""
+"""Largest number of combinations of operands and attributes that are tried at one position for one definition."""
 
 MOST_ROUNDS = 16
-"""How often a cover is made again without the composites that compute a second time what others need anyway."""
+"""Largest number of covers that are computed, each without the composites that compute needed values a second time."""
 
 
 def write_out(graph: Graph) -> Graph:
-    """The same function in atomic ops alone: every composite by its definition, recursively (opaque ones stay)."""
+    """Return the same function in atomic ops alone: every composite by its definition, recursively; opaque ones are unchanged."""
     return graph.with_roots(expand_all(graph.roots))
 
 
@@ -61,17 +61,16 @@ MARKED: dict[str, tuple[float | int, float | int]] = {
     "start": (1009, 1019), "window": (1013, 1021), "softcap": (0.6180339887, 0.4142135623), "theta": (1234.5, 2345.25),
     "scaling": (1.7320508, 2.2360679),
 }
-"""Two unusual values of each attribute that is a number: where the first becomes the second, the attribute can be read off."""
+"""Two unusual values of each numeric attribute. Constants that change with the value are those from which the attribute is read."""
 
 GUESSED = ("axis", "axes", "keepdims", "dtype", "head_dim", "size", "k")
-"""Attributes that show in shapes and axes alone: they are guessed from those that stand where the definition was found."""
+"""Attributes that show only in shapes and axes. They are guessed from those of the nodes where a definition matches."""
 
 
 @dataclass(frozen=True, eq=False)
 class FormPart:
-    """One op of a definition that costs time (views do not). operands: for each, the views over it, outermost first, and their
-    source: another part, the
-    number of an argument, or a constant (a Node)."""
+    """An op of a definition that takes time, so no view. operands: for each, the views above its source, outermost first, and the
+    source: another part, the number of an argument, or a constant (a Node)."""
 
     op: Op
     operands: tuple[tuple[tuple[str, ...], FormPart | int | Node], ...]
@@ -79,8 +78,8 @@ class FormPart:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """One output of a composite, written out. fixed: constants that are the same whatever the types and numbers. read: attribute ->
-    constants that hold it; solved: attribute -> constants that follow from it."""
+    """An output of a composite, expanded. fixed: constants that are equal for all types and numbers. read: attribute -> constants
+    that are its value. solved: attribute -> constants computed from it."""
 
     op: CompositeOp
     attrs: Mapping[str, Any]
@@ -94,7 +93,7 @@ class Form:
 
     @cached_property
     def kinds(self) -> tuple[int, ...]:
-        """The kinds of ops at 1, 2, … DEPTH steps from the top or nearer, as bits: where one is missing, nothing is to be found."""
+        """Return the ops within 1, 2, … DEPTH steps of the top, as bits. If a graph lacks one of them, there is no match."""
         kinds, level = [], [self.top]
         seen = _bit(self.top.op)
         for _ in range(DEPTH):
@@ -106,18 +105,18 @@ class Form:
 
 
 DEPTH = 6
-"""steps from the top of a definition, views and casts left out, of which the kinds are compared before it is looked for"""
+"""Number of steps from the top of a definition, without views and casts, up to which sets of ops are compared before a search."""
 
 _bits: dict[Op, int] = {}
 
 
 def _bit(op: Op) -> int:
-    """A bit of its own for each op."""
+    """Return a bit that is unique for an op."""
     return _bits.setdefault(op, 1 << len(_bits))
 
 
 def _below(node: Node) -> tuple[list[Node], Node]:
-    """A node with the views and casts below it, and the first that is neither."""
+    """Return (a node with the views and casts below it, the first node that is neither)."""
     chain = [node]
     while _is_skipped(node.op):
         node = node.inputs[0]
@@ -147,7 +146,7 @@ def _types(count: int) -> Iterator[list[TensorType]]:
 
 
 def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Values for all attributes, and the names of those that are marked."""
+    """Yield (values for all attributes, names of the attributes with marked values)."""
     options: list[list[tuple[Any, bool]]] = []
     for name in op.attributes:
         default = op.signature.parameters[name].default
@@ -168,8 +167,8 @@ def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
 
 
 def forms(atoms: Collection[str]) -> Mapping[str, tuple[Form, ...]]:
-    """Return the forms to look for in a graph of these atomic ops, by the op at the top: every possible library composite, for each
-    choice of what changes its definition."""
+    """Return the forms to search in a graph of these atomic ops, by the op at the top: of every library composite that they can
+    express, for each choice of attributes that changes its definition."""
     return _forms(frozenset(name for name, op in LIBRARY.items() if not op.opaque and set(op.facts.contains) <= set(atoms)))
 
 
@@ -184,7 +183,7 @@ def _forms(composites: frozenset[str]) -> Mapping[str, tuple[Form, ...]]:
 
 @cache
 def forms_of(op: CompositeOp) -> Mapping[str, tuple[Form, ...]]:
-    """Return the forms of one composite; attention takes half the time of all."""
+    """Return the forms of one composite, by the op at the top. Attention takes half the time of all."""
     result: dict[str, list[Form]] = {}
     if not op.opaque:
         seen: set[str] = set()
@@ -268,7 +267,7 @@ def _forms_of(op: CompositeOp, types: list[TensorType], attrs: Mapping[str, Any]
 
 
 def _consistent(types: Sequence[TensorType], others: Sequence[TensorType]) -> list[TensorType]:
-    """The other types, with sizes that were equal still equal."""
+    """Return the other types, with sizes equal wherever they were equal in `types`."""
     sizes: dict[Any, Any] = {}
     for a, b in zip(types, others, strict=True):
         for s, o in zip(a.shape, b.shape, strict=True):
@@ -284,9 +283,9 @@ _Key = tuple[Op, tuple[int, ...], Any]
 
 
 class Classes:
-    """Nodes without composites, known by number. node: one of each class; inputs: the classes of its operands, in its order.
+    """Classes of atomic nodes, by number. node: one node of each class. inputs: the classes of its operands, in order.
 
-    bound: known once parameters are. fed: depends on a leaf with a name; else it is made of sizes and numbers alone.
+    bound: known once parameters are. fed: depends on a named leaf, not on sizes and numbers alone.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -316,12 +315,12 @@ class Classes:
         self.of[n] = number
 
     def may_hold(self, number: int, form: Form) -> bool:
-        """False where a kind of op that a definition has near its top is missing as near below a class."""
+        """Return False if an op that a definition has near its top does not occur as near below a class."""
         wanted, there = form.kinds, self._kinds[number]
         return not (wanted[1] & ~there[2] or wanted[-1] & ~there[-1])
 
     def image(self, order: Sequence[Node], operands: Sequence[int]) -> dict[Node, int] | None:
-        """The classes of a definition's nodes on these operands; None when one of them is not in the graph."""
+        """Return the classes of a definition's nodes on these operands; None if a node is not in the graph."""
         numbers: dict[Node, int] = {}
         for n in order:
             if n.op is leaves.ARGUMENT:
@@ -334,7 +333,7 @@ class Classes:
         return numbers
 
     def below(self, number: int) -> list[int]:
-        """A class with the views and casts below it; the last is neither."""
+        """Return a class and the views and casts below it; the last class is neither."""
         chain = self._chains.get(number)
         if chain is None:
             chain = [number]
@@ -349,7 +348,7 @@ def _key(n: Node, inputs: tuple[int, ...]) -> _Key:
 
 
 def _is_bound(n: Node, inputs: Sequence[bool]) -> bool:
-    """Return whether a value is known once parameters are (egraph.EClass.bound)."""
+    """Return whether a value is known once parameters are bound (egraph.EClass.bound)."""
     if n.op.kind == "leaf":
         return n.op.name in ("parameter", "constant") and not isinstance(n.attrs.get("value"), Expr)
     return all(inputs) and all(is_static(s) for t in n.types for s in t.shape) and not has_dims(n.attrs)
@@ -360,7 +359,7 @@ def _is_step(n: Node) -> bool:
 
 
 def steps(graph: Graph) -> int:
-    """Steps at run time: no leaves, no views, nothing that depends on parameters and constants alone (as extract.paid_nodes)."""
+    """Return the number of steps at run time: no leaves, no views, nothing that depends on parameters and constants alone."""
     bound: dict[Node, bool] = {}
     for n in graph.nodes:
         bound[n] = _is_bound(n, [bound[i] for i in n.inputs])
@@ -372,7 +371,7 @@ def steps(graph: Graph) -> int:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """A composite that computes a class. inside: the classes that it computes on its way, its own included."""
+    """A composite that computes a class. inside: the classes computed on the way, the result included."""
 
     op: CompositeOp
     attrs: tuple[tuple[str, Any], ...]
@@ -383,7 +382,7 @@ class Occurrence:
 
 
 _Bound = dict[Any, Any]
-"""part of a form -> class, constant -> class, number of an argument -> [(views of the definition, chain in the graph), …]"""
+"""A partial match: part of a form -> class, constant -> class, argument number -> [(views of the definition, graph's chain), …]"""
 
 
 def _match(c: Classes, part: FormPart, number: int, bound: _Bound) -> Iterator[_Bound]:
@@ -438,7 +437,7 @@ def _same_number(a: Any, b: Any) -> bool:
 
 
 def _operands(c: Classes, occurrences: Sequence[tuple[tuple[str, ...], list[int]]]) -> list[int]:
-    """The classes that an argument may be, the likeliest first: below the views that the definition has, where those stand."""
+    """Return the classes that an argument may be, the likeliest first: those below the views that the definition has."""
     views, chain = occurrences[0]
     at = 0
     for name in views:
@@ -456,7 +455,7 @@ def _operands(c: Classes, occurrences: Sequence[tuple[tuple[str, ...], list[int]
 
 
 def _guesses(c: Classes, form: Form, name: str, top: int) -> list[Any]:
-    """Values for an attribute that shows in shapes, axes and dtypes alone."""
+    """Return candidate values of an attribute that shows only in shapes, axes and dtypes."""
     node = c.node[top]
     inner = node if not node.inputs else node.inputs[0]
     if name == "keepdims":
@@ -474,7 +473,7 @@ def _guesses(c: Classes, form: Form, name: str, top: int) -> list[Any]:
 
 
 def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]]:
-    """The classes that this output of a composite computes, where its definition is found with its top here."""
+    """Yield (class, occurrence) for the classes that an output of a composite computes, its definition's top at `top`."""
     values: Sequence[Any]
     for bound in itertools.islice(_match(c, form.top, top, {"fixed": form.fixed}), 4):
         read: dict[str, Any] = {}
@@ -516,7 +515,7 @@ def _places(c: Classes, form: Form, top: int) -> Iterator[tuple[int, Occurrence]
 
 
 def _by_depth(candidates: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
-    """All choices, those of likely ones first."""
+    """Yield all choices, those of likely operands first."""
     ranked = itertools.product(*(list(enumerate(row[:4])) for row in candidates))
     for choice in sorted(ranked, key=lambda row: sum(i for i, _ in row)):
         yield tuple(x for _, x in choice)
@@ -544,7 +543,7 @@ def _order(output: Node) -> list[Node]:
 
 def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
            wanted: Mapping[str, list[Any]]) -> dict[str, Any] | None:
-    """The attributes from whose values constants follow, so that the constants are those that were found."""
+    """Return values of the attributes in `solved` at which the definition's constants are those of the graph; else None."""
     out: dict[str, Any] = {}
     for name, values in wanted.items():
         targets = [v for v in values if isinstance(v, float)]
@@ -568,7 +567,7 @@ def _solve(form: Form, types: Sequence[TensorType], attrs: Mapping[str, Any],
 
 
 def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> float | None:
-    """A number v > 0, as short as it can be written, at which constant number `place` is what is wanted."""
+    """Return the shortest decimal number v > 0 at which constant number `place` equals `wanted`; None if none is found."""
     def at(v: float) -> float:
         value = numbers(v)
         return math.nan if value is None or len(value) <= place else float(value[place])
@@ -595,7 +594,7 @@ def _root(numbers: Any, place: int, wanted: float, low: float, high: float) -> f
 
 
 class _Cover:
-    """The choice of what computes each class that is needed."""
+    """A choice of an occurrence, or the original op, for each class that is needed."""
 
     def __init__(self, c: Classes, places: Mapping[int, Sequence[Occurrence]], roots: Sequence[int],
                  banned: frozenset[tuple[int, Occurrence]]) -> None:
@@ -612,7 +611,7 @@ class _Cover:
         self.steps = len(calls) + sum(1 for n, p in self.chosen.items() if p is None and not c.bound[n] and _is_step(c.node[n]))
 
     def sums_twice(self, c: Classes) -> Iterator[tuple[int, Occurrence]]:
-        """Places that compute on their way what is needed by itself too, and takes a sum: no product of matrices twice."""
+        """Yield chosen occurrences that contain a sum needed elsewhere, too, so that no matrix product is computed twice."""
         needed = {n for n, p in self.chosen.items() if not c.bound[n] and c.fed[n]
                   and any(c.node[i].op.name == "sum" for i in ((n,) if p is None else p.inside))}
         for number, place in self.chosen.items():
@@ -625,13 +624,13 @@ class _Cover:
 
 
 def may_hold_more(graph: Graph) -> bool:
-    """Return False where plainly no composite can be made of two steps or more: of adjacent steps one is atomic, or both are part
-    of some definition; and no composite consists of additions alone. What no input feeds (positions, masks) does not count."""
+    """Return False if clearly no composite can cover two steps or more: of two adjacent steps one must be atomic, or both must
+    occur in definitions, and not both are additions. Steps that no input feeds (positions, masks) do not count."""
     return next(open_steps(graph), None) is not None
 
 
 def open_steps(graph: Graph) -> Iterator[Node]:
-    """The steps at which a composite may end of which a step below is a part as well (`may_hold_more`)."""
+    """Yield the steps at which a composite may end that also covers a step below (see `may_hold_more`)."""
     fed: dict[Node, bool] = {}
     source: dict[Node, Node] = {}
     for n in graph.nodes:
@@ -649,7 +648,7 @@ def open_steps(graph: Graph) -> Iterator[Node]:
 
 
 def _is_open(n: Node, other: Node) -> bool:
-    """Return whether a step may be a part of a larger composite together with another step next to it."""
+    """Return whether a step may be part of a larger composite together with an adjacent step."""
     if n.op.kind == "atomic" or n.op.facts.mentioned:
         return True
     smaller = n.attrs.get("absent") or any(
@@ -661,8 +660,8 @@ def _is_open(n: Node, other: Node) -> bool:
 def recognise(graph: Graph) -> PassResult:
     """Return the graph with composites in place of their definitions. Numeric class: bitwise, as written.
 
-    Before: well typed.  After: well typed; the same names, types and leaves; never more steps than before, and the very same graph
-    when there are no fewer. The note counts the new composites: "36 rms_norm, 18 attention".
+    Before: well typed. After: well typed; the same names, types and leaves; never more steps, and the very same graph if there are
+    not fewer. The note counts the new composites: "36 rms_norm, 18 attention".
     """
     before = steps(graph)
     if not may_hold_more(graph):
@@ -730,7 +729,7 @@ def _between(c: Classes, number: int, operands: Sequence[int]) -> frozenset[int]
 
 
 def _built(c: Classes, cover: _Cover, roots: Sequence[int], written: Mapping[int, Location | None]) -> dict[int, Node]:
-    """The node of each class that the roots need. written: where the graph says a class."""
+    """Return the node of each class that the roots need. written: the location of a class in the graph."""
     nodes: dict[int, Node] = {}
     stack = list(reversed(roots))
     while stack:

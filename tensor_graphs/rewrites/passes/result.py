@@ -1,4 +1,4 @@
-"""result: what every pass over a whole graph returns."""
+"""result: the type that every pass over an entire graph returns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tensor_graphs.rewrites.rule import BITWISE, LEVELS, NumericClass
 
 @dataclass(frozen=True)
 class PassResult:
-    """The new graph, or the very graph that the pass received where it changes nothing.
+    """Result of a pass. graph: the new graph, or the very same graph if the pass changes nothing.
 
-    images: node of the old graph -> node that computes its value now. A node that is absent computes it itself, or its value is no
-    longer computed. note: what was done, for people; "" for nothing to report.
+    images: node of the old graph -> node that computes its value now. A node that is absent is unchanged, or its value is no longer
+    computed. note: what was done, for people; "" for nothing to report.
     """
 
     graph: Graph
@@ -25,13 +25,13 @@ class PassResult:
     note: str = ""
 
     def then(self, after: PassResult) -> PassResult:
-        """Return this pass and another one, run on this one's graph, as one; images of the nodes of both old graphs."""
+        """Return the result of this pass and then `after`, which ran on its graph, with images of nodes of both old graphs."""
         images = {**after.images, **{n: after.images.get(image, image) for n, image in self.images.items()}}
         notes = "; ".join(note for note in (self.note, after.note) if note)
         return PassResult(after.graph, images, max(self.numeric, after.numeric, key=LEVELS.index), notes)
 
 
 def count_parts(parts: Mapping[PartOp, int]) -> str:
-    """Return the parts with their counts and recipes, for people; "" where there are none."""
+    """Return the parts with their counts and recipes, for people; "" if there are none."""
     return "; ".join(f"{count} {op.name}" + (f": {', '.join(r.name for r in op.recipes)}" if op.recipes else "")
                      for op, count in parts.items())

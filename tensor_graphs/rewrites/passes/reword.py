@@ -1,11 +1,10 @@
-"""reword: the graph with a part wherever rules say a piece otherwise; the part has those other graphs as recipes.
+"""reword: a graph with a part wherever rules give an equivalent of a piece; the equivalents are the part's recipes.
 
     result = reword(graph)
-    result.graph                # as it was, but for a part where something else says the same and may be cheaper
+    result.graph                # unchanged, but for a part wherever an equivalent may be cheaper
     result.note                 # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
 
-The definition of a part is the piece of the graph, so expanding it gives the graph back; equal places are one question. What runs
-there is chosen later, by cost.
+A part's definition is the original piece, so expanding it gives the graph back; equal pieces are equal parts. Cost chooses later.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ log = logging.getLogger(__name__)
 
 def reword(graph: Graph, images: Mapping[Node, Node] | None = None, *, rules: Sequence[Rewrite] | None = None,
            budget: Budget = BRIEF, rows: RecipeRows | None = None) -> PassResult:
-    """`stating` what `offers` finds."""
+    """Return the graph with a part for each offer that `offers` finds (see `stating`)."""
     return stating(graph, offers(graph, rules, budget, None if rules else rows), images)
 
 
 def stating(graph: Graph, pieces: Sequence[Offer], images: Mapping[Node, Node] | None = None) -> PassResult:
-    """Return the graph with a part for each offer. Numeric class: bitwise; what runs there is chosen later. images: node -> node
-    with other parts (rewrites/parts.py): these are kept, as definitions and around."""
+    """Return the graph with a part for each offer. Numeric class: bitwise; what runs is chosen later. images: node -> node with
+    other parts (rewrites/parts.py), which are kept inside of and around the new parts."""
     there = images or {}
     roots = [there.get(r, r) for r in graph.roots]
     while pieces:
@@ -56,7 +55,7 @@ class _Circle(Exception):
 
 
 def formed(graph: Graph, pieces: Sequence[Offer], images: Mapping[Node, Node], roots: Sequence[Node]) -> PassResult:
-    """The graph with the offers as parts. Raises _Circle for one that cannot stand beside the others."""
+    """Return the graph with the offers as parts. Raises _Circle for an offer that would form a cycle with another one."""
     home = {images.get(o, o): offer for offer in pieces for o in offer.outputs}
     order = walk(roots)
     bound, live = known_when_bound(order), fed(order)
@@ -65,7 +64,7 @@ def formed(graph: Graph, pieces: Sequence[Offer], images: Mapping[Node, Node], r
     counts: Counter[PartOp] = Counter()
     ops: dict[str, PartOp] = {}
     pending: dict[Offer, tuple[PartOp | None, list[Node]]] = {}
-    """the part (None: the offer's nodes stand in its place) and its operands, of offers whose operands are being put"""
+    """For offers whose operands are not built yet: the part (None: the equivalent replaces the piece) and its operands"""
 
     def put(node: Node) -> Node:
         stack = [node]

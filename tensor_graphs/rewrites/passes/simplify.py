@@ -1,4 +1,4 @@
-"""simplify: a graph as small as the bitwise rules can make it."""
+"""simplify: reduction of a graph to the fewest steps that bitwise rules find."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tensor_graphs.rewrites.saturate import USUAL, Budget, saturate
 
 
 def simplify(graph: Graph, budget: Budget = USUAL, rules: Sequence[Rewrite] | None = None) -> PassResult:
-    """The same function, bit by bit, with as few steps at run time as were found. Numeric class: bitwise.
+    """Return a graph of the same function, bit by bit, with the fewest run-time steps that were found. Numeric class: bitwise.
 
-    Before: well typed.  After: well typed; the same names, types, inputs or fewer; never more paid nodes (extract.paid_nodes) than
-    before, and the very same graph when there are no fewer nodes of any kind. Common sub-expressions and dead code need no rule:
-    equal nodes are one, and what no output needs is not extracted. rules: by default rules.SIMPLIFYING.
+    Before: well typed. After: well typed; the same names and types, no new inputs; never more paid nodes (extract.paid_nodes), and
+    the very same graph if it gets no smaller. Common sub-expressions and dead code need no rule: equal nodes are one node, and
+    nodes that no output needs are not extracted. rules: by default rules.SIMPLIFYING.
 
     >>> import tensor_graphs as tg
     >>> x = tg.input("x", (2, 3))

@@ -1,15 +1,14 @@
-"""unroll: a loop whose number of turns is known and small may also run as these turns, one after another.
+"""unroll: a loop with a known, small number of iterations that may also run as separate iterations, one after another.
 
 This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py) whose definition is
-the loop itself, so predicted errors and wider intermediates are those of the loop. Its turns are a recipe; which of the two runs is
-chosen by cost. Each turn takes its slices and the step; the turns' results are stacked at the end.
+the loop itself, so predicted errors and wider intermediates are those of the loop. The unrolled iterations are a recipe of the
+part; cost decides which of the two runs. Each iteration takes its slices and applies the step; the results are stacked at the end.
 
-The step is prepared once, as a graph of its own, so all turns hold the same parts, and n turns ask the same questions as one;
-nothing is fused across two turns. The sum over the turns is not judged as a whole: each kernel is compared by itself, as in a graph
-that writes its turns out by hand.
+The step is prepared once, as a separate graph, so all iterations hold the same parts and are measured once; nothing is fused across
+two iterations. The sum over the iterations is not judged together: each kernel is compared alone, as in a hand-unrolled graph.
 
-Loops that carry the same values over the same operands are first joined: the gradient of a scan repeats the scan, to know what each
-turn began with.
+Loops that carry the same values over the same operands are first joined: the gradient of a scan repeats the scan, to recompute the
+values at the start of each iteration.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from tensor_graphs.rewrites.passes.result import PassResult, count_parts
 from tensor_graphs.rewrites.rule import BITWISE
 
 MOST_NODES, MOST_IN_ALL = 1 << 13, 1 << 15
-"""Nodes of all turns of a loop (slices and stacked rows count), and of all loops of a graph, that are written out: 1000 turns of a
-plain recurrence, 400 of a cell with four gates, 100 of its gradient. Choosing kernels takes as long as for one turn; laying out
-memory does not: 6 s for 3000 calls. A graph of 2^16 nodes is never written out (language/composite.py)."""
+"""Largest numbers of nodes of an unrolled loop (slices and stacked rows count), and of all unrolled loops of a graph: 1000
+iterations of a plain recurrence, 400 of a cell with four gates, 100 of its gradient. Choosing kernels takes as long as for one
+iteration; laying out memory does not: 6 s for 3000 calls. A graph of 2^16 nodes is never written out (language/composite.py)."""
 
 IN_ALL = f"its turns are not written out, as those of all loops of the graph come to more than {MOST_IN_ALL} nodes"
 
@@ -42,10 +41,10 @@ RULE = "scan/turns"
 
 def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Graph], Graph] = lambda step: step) -> PassResult:
     """Return the graph with a part in place of each wanted loop that `why_whole` does not refuse, in order, up to MOST_IN_ALL
-    nodes. Numeric class: bitwise (each turn has the step's own ops, in the loop's order); what runs is chosen later.
+    nodes. Numeric class: bitwise (each iteration has the step's ops, in the loop's order); what runs is chosen later.
 
-    Before: well typed.  After: well typed, same outputs; the very graph where no loop is wanted. prepared: prepare a step, which
-    comes as a graph: its parameters are the operands that are the same in each turn and known when the whole graph is bound.
+    Before: well typed. After: well typed, same outputs; the very same graph if no loop is wanted. prepared: prepares the step,
+    given as a graph; its parameters are operands that are equal in all iterations and known when the entire graph is bound.
     """
     loops, total = list[Node](), 0
     for n in (n for n in graph.nodes if n.op is SCAN):
@@ -83,7 +82,7 @@ def unroll(graph: Graph, wanted: Callable[[Node], bool], prepared: Callable[[Gra
 
 
 def why_whole(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> str | None:
-    """Why the turns of a loop are not written out, for people; None where they are."""
+    """Return why a loop is not unrolled, for people; None if it is."""
     count, nodes = length(types, attrs), _nodes(attrs)
     if not isinstance(count, int):
         return f"its turns are not written out, as their number is {d.format_dim(count)}"
@@ -93,14 +92,14 @@ def why_whole(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> str | No
 
 
 def _nodes(attrs: Mapping[str, Any]) -> int:
-    """Return the number of nodes of one turn."""
+    """Return the number of nodes of one iteration."""
     step = attrs["step"]
     return len(between(step.outputs, step.arguments)) + 2 * attrs["slices"] + len(step.outputs) - attrs["carries"]
 
 
 def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, dict[int, int]]]:
-    """Yield for each loop the step of the one loop that replaces all loops with the same carries over the same operands, and which
-    of that step's outputs its own outputs are. Outputs that nothing reads are left out."""
+    """Yield for each loop: the loop, the step of a joined loop that replaces all loops with the same carries over the same
+    operands, and for each of its outputs the index of that step's output. Outputs that nothing reads are left out."""
     read = {(n.inputs[0], n.attrs["index"]) for n in graph.nodes if n.op is leaves.ITEM}
     read |= {(n, 0) for n in loops if len(n.types) == 1}
     groups: dict[Any, list[Node]] = {}
@@ -118,7 +117,7 @@ def _joined(graph: Graph, loops: Sequence[Node]) -> Iterator[tuple[Node, Body, d
 
 def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collection[int],
           prepared: Callable[[Graph], Graph]) -> PartOp:
-    """The loop as a part, with its turns as recipe."""
+    """Return the loop as a part, with the unrolled iterations as its recipe."""
     arguments = [leaves.argument(i, t) for i, t in enumerate(types)]
     loop = apply(SCAN, arguments, attrs)
     outputs = [leaves.item(loop, i) for i in range(len(loop.types))]
@@ -131,8 +130,8 @@ def _part(types: Sequence[TensorType], attrs: Mapping[str, Any], bound: Collecti
 
 
 def _step(body: Body, bound: Collection[int], changing: int, prepared: Callable[[Graph], Graph]) -> Definition:
-    """Return the step, prepared, over its own arguments. bound: operands that are known when the whole graph is bound. changing:
-    the number of carries and slices, which come first."""
+    """Return the prepared step over its original arguments. bound: operands known when the graph is bound. changing: the number of
+    carries and slices, which come first."""
     operands = [(leaves.parameter if i >= changing and i in bound else leaves.input)(f"x{i}", t.shape, t.dtype)
              for i, t in enumerate(body.types)]
     graph = prepared(make_graph(over(body.outputs, body.arguments, operands)))

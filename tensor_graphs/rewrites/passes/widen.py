@@ -1,7 +1,7 @@
-"""widen: the same graph with wider intermediates, so that rounding them costs less than a tolerance allows.
+"""widen: a graph with wider intermediates, so that the error of rounding them stays within a tolerance.
 
-Numeric class: reassociating (the same real number, rounded differently). In real mode a cast between floats is the identity, so
-the oracle gives for both graphs the very same values; tests/rewrites holds it to that.
+Numeric class: reassociating (the same real number, rounded differently). In real mode a cast between floats is the identity, so the
+oracle gives the very same values for both graphs; tests/rewrites checks that.
 """
 
 from __future__ import annotations
@@ -26,35 +26,34 @@ from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.rule import REASSOCIATING
 
 WIDER = (f32, f64)
-"""dtypes that graphs are widened to, the narrower one first"""
+"""Dtypes to which graphs are widened, the narrower one first."""
 
 SHIFTED = (atomic.ATOMIC["cast"], atomic.ATOMIC["pad"], atomic.ATOMIC["iota"])
-"""ops on floats that the definition of a last step may have besides sums, products, and what only chooses (see `_contracts`)"""
+"""Ops on floats that a last step's definition may have besides sums, products and ops that only choose (see `_contracts`)."""
 
 
 def _moves(op: Op) -> bool:
-    """Return whether an op reads a value in its own dtype and loses nothing: a weight is not widened before it."""
+    """Return whether an op reads a value in the value's dtype and loses nothing, so that a weight is not widened before it."""
     return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None)
 
 
 def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResult:
-    """The same graph, every value that is a narrower float than `to` computed in `to`. Numeric class: reassociating.
+    """Return the graph with every value that is a narrower float than `to` computed in `to`. Numeric class: reassociating.
 
-    Before: well typed.  After: well typed; the same names, shapes, dims, inputs, parameters and dtypes of outputs; float states are
-    states of dtype `to`. A graph without a narrower float comes back as it is.
+    Before: well typed. After: well typed; the same names, shapes, dims, inputs, parameters and dtypes of outputs; float states are
+    states of dtype `to`. A graph without a narrower float is returned unchanged.
 
-    Inputs are cast up once, outputs cast back. Parameters stay as they are: an op that takes a narrower weight beside a wider
-    operand (linear, rms_norm, embedding, …) gets it so, for any other it is cast. A cast between floats disappears, whatever it
-    would have rounded. Constants keep the value that is written; an array's elements keep theirs, which were rounded when it
-    was made.
+    Inputs are cast up once, outputs cast back. Parameters are unchanged: an op that takes a narrower weight with a wider operand
+    (linear, rms_norm, embedding, …) gets the narrow one, for any other op it is cast. Casts between floats disappear, whatever they
+    would have rounded. Constants keep the value that is written; elements of an array keep theirs, rounded when it was created.
 
-    Not widened is what depends on its dtype: a `bitcast`, `uniform` and an opaque op outside of the library get operands of the
-    dtypes that were written, and give those. Other composites outside of the library are replaced by their definitions, which may
-    ask for a dtype too (no kernel computes them anyway).
+    Ops whose result depends on their dtype are not widened: a `bitcast`, `uniform` and an opaque op outside of the library take and
+    return the written dtypes. Other composites outside of the library are replaced by their definitions, which may require a dtype
+    too (no kernel computes these composites anyway).
 
     last_step: a product with a matrix of parameters (linear, dot, linear_argmax, …: all that `_contracts`) from which only views
-    lead to outputs stays in the outputs' dtype, on operands rounded to it. Nothing follows that would amplify these two
-    roundings, and logits take half the memory and the kernel that reads the head's weights as they are.
+    lead to outputs keeps the outputs' dtype, on operands rounded to it. Nothing follows that would amplify these two roundings;
+    logits take half the memory, and the kernel reads the head's weights unchanged.
 
     >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
     >>> from tensor_graphs.language.composites import linear, softmax
@@ -68,26 +67,25 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResu
 
 
 def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last_step: bool = False) -> list[Node | None]:
-    """Return what computes each node's value in `widen(graph, to, last_step=…)`; None for a node of another graph, or with several
-    outputs."""
+    """Return the node that computes each node's value in `widen(graph, to, last_step=…)`; None for others, and for several outputs.
+    """
     widening = _Widening(graph, to, last_step)
     widening.graph()
     return widening.values_of(nodes)
 
 
 def widened_around(graph: Graph, as_written: Collection[Signature], to: DType = f64) -> PassResult:
-    """Return `widen(graph, to, last_step=True)` in which some composites that are not the library's are still one node each, of the
-    dtypes that were written. Numeric class: reassociating.
+    """Return `widen(graph, to, last_step=True)`, except that the composites in `as_written`, which are not the library's, stay one
+    node each with the written dtypes. Numeric class: reassociating.
 
-    Such a node rounds its operands where they are computed from wider values, and its result once: its definition is in wider
-    values.
+    Such a node rounds its operands where they come from wider values, and its result once: its definition is in wider values.
     """
     return _Widening(graph, to, True, as_written).result()
 
 
 def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
-    """Return the op of a composite that is not the library's with a definition in wider values, for the same operands, noted to be
-    the same function (`known_same`), so what computes the one computes the other. bound: what parameters alone decide."""
+    """Return a composite outside of the library as an op on the same operands whose definition is in wider values. It is noted as
+    the same function (`known_same`), so kernels of the one compute the other. bound: nodes that depend on parameters alone."""
     assert isinstance(node.op, CompositeOp)
     types = [i.type for i in node.inputs]
     old = node.op.define(types, node.attrs)
@@ -103,7 +101,7 @@ def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
 
 
 def _wide_step(step: Body, to: DType) -> Body:
-    """A turn of a loop on wider carries and slices, of which it makes wider ones."""
+    """Return the step of a loop on wider carries and slices, with wider results."""
     wide = [leaves.input(f"x{n}", a.shape, to if _narrower(a.dtype, to) else a.dtype) for n, a in enumerate(step.arguments)]
     narrow = [_to(x, a.dtype) for x, a in zip(wide, step.arguments, strict=True)]
     outputs = [_to(y, to) if _narrower(y.dtype, to) else y for y in over(step.outputs, step.arguments, narrow)]
@@ -117,7 +115,7 @@ def _narrower(dtype: DType, than: DType) -> bool:
 
 
 def _to(x: Node, dtype: DType) -> Node:
-    """x in a dtype; a cast that only made it wider before is undone. What is copied to a device is narrowed before."""
+    """Return x in a dtype. A cast that only widened it before is undone. A value copied to a device is narrowed before the copy."""
     if x.op is leaves.COPY_TO and _narrower(dtype, x.dtype):
         return apply(leaves.COPY_TO, (_to(x.inputs[0], dtype),), x.attrs)
     if x.dtype != dtype and x.op.name == "cast" and x.inputs[0].dtype == dtype and _narrower(dtype, x.dtype):
@@ -126,7 +124,7 @@ def _to(x: Node, dtype: DType) -> Node:
 
 
 MOST_MOVES = 64
-"""steps in a row of which `_Widening.exactly` looks for what they move"""
+"""Largest number of consecutive steps that `_Widening.exactly` traces back."""
 
 
 def _is_library(op: Any) -> bool:
@@ -134,8 +132,8 @@ def _is_library(op: Any) -> bool:
 
 
 class _Widening:
-    """One graph being widened. `values`: for each node, its outputs in the new graph. A float's new value is of the dtype `wide`,
-    or of a narrower one in which it is exact: a parameter, what was only moved since, and what depends on its dtype."""
+    """The widening of one graph. `values`: for each old node, its outputs in the new graph. A new float has the dtype `wide`, or a
+    narrower one in which it is exact: a parameter, a value only moved since, or the result of an op that depends on its dtype."""
 
     def __init__(self, graph: Graph, to: DType, last_step: bool, whole: Collection[Signature] = ()) -> None:
         self.old, self.to, self.kept = graph, to, whole
@@ -164,7 +162,7 @@ class _Widening:
         return PassResult(graph, images, REASSOCIATING)
 
     def values_of(self, nodes: Sequence[Node]) -> list[Node | None]:
-        """Return the values of nodes of the old graph; None for a node of another graph, or with several outputs."""
+        """Return the new values of nodes of the old graph; None for a node of another graph, or with several outputs."""
         outputs = [self.values.get(n, ()) for n in expanded_by_library(nodes, self.kept)]
         return [values[0] if len(values) == 1 else None for values in outputs]
 
@@ -204,7 +202,7 @@ class _Widening:
         return self.applied(node, inputs, attrs) or self.applied(node, wide, attrs) or self.as_written(node, inputs, op)
 
     def exactly(self, x: Node, dtype: DType, deep: int = 0) -> Node | None:
-        """A value in a narrower dtype, if it is chosen and moved from values of that dtype alone; None if not."""
+        """Return a value in a narrower dtype if it is chosen and moved from values of that dtype alone, else None."""
         if not _narrower(dtype, x.dtype):
             return x if x.dtype == dtype else None
         if (x, dtype) not in self.exact:
@@ -230,7 +228,7 @@ class _Widening:
         return moved if unit_roundoff(moved) == 0 and (isinstance(x.op, CompositeOp) or is_exact(moved)) else None
 
     def copied(self, node: Node, x: Node) -> Node:
-        """The value on another device: the narrower one is copied, and made wide there."""
+        """Return a value on another device: the narrow value is copied, and widened there."""
         if x.op.name == "cast" and _narrower(x.inputs[0].dtype, x.dtype):
             return atomic.cast(apply(node.op, x.inputs, node.attrs), x.dtype)
         return apply(node.op, (x,), node.attrs)
@@ -243,7 +241,7 @@ class _Widening:
         return apply(node.op, (), {**node.attrs, **_constant(node, self.to)})
 
     def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any]) -> tuple[Node, ...] | None:
-        """The op on these operands, when it takes them and gives what is wanted: the old types, wide."""
+        """Return the outputs of the op on these operands; None if it does not take them or does not return the wide types."""
         try:
             call = apply(node.op, inputs, attrs)
         except LanguageError:
@@ -252,12 +250,12 @@ class _Widening:
         return _items(call) if call.types == wanted else None
 
     def as_written(self, node: Node, inputs: Sequence[Node], op: Op) -> tuple[Node, ...]:
-        """The op in the dtypes that were written."""
+        """Return the outputs of the op in the written dtypes."""
         return _items(apply(op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
 
 
 def _constant(node: Node, dtype: DType) -> dict[str, Any]:
-    """The attributes in which a constant differs from the same of another dtype."""
+    """Return the attributes of a constant that change with its dtype."""
     value = node.attrs.get("value")
     attrs = {"value": ArrayValue.of(value.array().astype(dtype.numpy), dtype)} if isinstance(value, ArrayValue) else {}
     return {"dtype": dtype, **attrs}
@@ -268,25 +266,25 @@ def _items(node: Node) -> tuple[Node, ...]:
 
 
 def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
-    """The graph with the definitions of all composites that are not the library's, but for some."""
+    """Return the graph with all composites outside of the library, except `unchanged`, replaced by their definitions."""
     return graph.with_roots(expanded_by_library(graph.roots, unchanged))
 
 
 def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
-    """Return the nodes with all composites that are not the library's written out, except `unchanged`: a part with a recipe that
-    holds such becomes that recipe."""
+    """Return the nodes with all composites outside of the library, except `unchanged`, replaced by definitions: a part with a
+    recipe that contains such composites becomes that recipe."""
     return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
                       written_for_kernels if unchanged else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:
-    """Return what replaces a composite where pieces with registered kernels are looked for."""
+    """Return the definition that replaces a composite when pieces with registered kernels are searched."""
     recipe = node.op.of_kernels if isinstance(node.op, PartOp) else None
     return defined(node) if recipe is None else recipe.op.define([i.type for i in node.inputs], node.attrs)
 
 
 def last_steps(graph: Graph) -> frozenset[Node]:
-    """The products with a parameter matrix that are the last arithmetic before outputs, and nothing else."""
+    """Return the matrix products with a parameter matrix that are the last arithmetic before outputs."""
     roots, outputs, updates = graph.roots, set(graph.outputs.values()), set(graph.updates.values())
     readers = consumers(roots)
     ends: set[Node] = set()                                           # what only views lead from, to outputs
@@ -309,8 +307,8 @@ def _is_matrix_of_parameters(node: Node) -> bool:
 
 
 def _contracts(node: Node) -> bool:
-    """Return whether an op sums products of its operands, and apart from that only adds, chooses and moves. A rounded operand then
-    moves the result by no more than its share in it: no division, no exponential growth."""
+    """Return whether an op sums products of its operands, and otherwise only adds, chooses and moves. A rounded operand then
+    changes the result by no more than its share: there is no division and no exponential growth."""
     assert isinstance(node.op, CompositeOp)
     if node.op.loop:                                                # what it sums is multiplied again in the next turn
         return False

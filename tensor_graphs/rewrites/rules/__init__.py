@@ -1,6 +1,6 @@
 """rules: equations as data; one file per topic, each with a RuleTable (and REFUSED, tempting rules that are wrong).
 
-tests/rewrites/test_admission.py holds each rule to its class.
+tests/rewrites/test_admission.py checks each rule's numeric class.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ TABLES = (identities.TABLE, moves.TABLE, elementwise.TABLE, algebra.TABLE, produ
           attention.TABLE, statistics.TABLE)
 
 RULES: tuple[Rule, ...] = tuple(row for table in TABLES for row in table)
-"""The rules that patterns say, all of them."""
+"""All rules that are given by patterns."""
 
 REFUSED: tuple[Refused, ...] = (*identities.REFUSED, *algebra.REFUSED, *moves.REFUSED, *softmax.REFUSED)
 
 KNOWN: tuple[Rewrite, ...] = (Folding(), Collecting(), CountingIndices())
-"""What no pattern says: constants that are evaluated, constants that meet, indices that are known."""
+"""Rewrites that no pattern expresses: folding of constants, combining of constants in chains, gathers by consecutive indices."""
 
 SHRINKING: tuple[Rewrite, ...] = (
     *(r for table in (identities.TABLE, moves.TABLE, elementwise.TABLE, algebra.TABLE) for r in table
       if not r.expanding and not r.assuming and not r.option and r not in algebra.ASSOCIATING), *KNOWN)
-"""What makes a graph smaller, or lets views and constants meet, and recognises nothing. Association is left out: it spares no step
-but with constants, which Collecting finds in one walk."""
+"""Rewrites that make a graph smaller, or bring views and constants together; recognition is not among them. Association is left
+out: it saves no step except with constants, which Collecting finds in one walk."""
 
 SIMPLIFYING: tuple[Rewrite, ...] = (*SHRINKING, Recognition())
-"""What a simplification runs."""
+"""Rewrites that a simplification runs."""
 
 ALL: tuple[Rewrite, ...] = (*(r for r in RULES if not r.assuming and not r.option), *KNOWN, *ATTENDING, Expansion(),
                             Recognition())
@@ -41,6 +41,6 @@ OPTIONS: tuple[str, ...] = tuple(dict.fromkeys(r.option for r in RULES if r.opti
 
 
 def allowed(assuming: tuple[str, ...] = (), options: tuple[str, ...] = ()) -> tuple[Rewrite, ...]:
-    """All rules whose assumptions are among those given, with those of the groups that are asked for; users' rules last."""
+    """Return the rules whose assumptions are all in `assuming`, with only the groups in `options`; user-registered rules last."""
     every = (*ALL, *(r for r in RULES if r.assuming or r.option), *user_rules())
     return tuple(r for r in every if set(r.assuming) <= set(assuming) and getattr(r, "option", "") in ("", *options))

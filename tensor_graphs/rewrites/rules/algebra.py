@@ -1,4 +1,4 @@
-"""algebra: factoring, distribution and association, on integers bitwise (they are a ring that wraps), on floats reassociating."""
+"""algebra: factoring, distribution and association; bitwise on integers (a ring that wraps), reassociating on floats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLOATS, INTEGERS, NUMBERS = ("float",), ("int", "uint"), ("float", "int", "uint"
 
 
 def _ring(name: str, pattern: str, replacement: Callable[..., Any], **options: Any) -> None:
-    """Add a rule that holds in every commutative ring, in both classes: the dtype decides which of the two may run."""
+    """Add a rule that holds in every commutative ring, for both numeric classes: bitwise on integers, reassociating on floats."""
     TABLE.row(f"{name}-integer", pattern, BITWISE, replacement, dtypes=INTEGERS, roots=INTEGERS, **options)
     TABLE.row(name, pattern, REASSOCIATING, replacement, dtypes=FLOATS, roots=FLOATS, **options)
 
@@ -48,7 +48,7 @@ def _without(x: Node, axes: tuple[int, ...]) -> list[Any]:
 
 @TABLE.rule("sum(mul(x, expand(c, shape=s)), axes=a)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
 def factor_out_of_sum(x: Node, c: Node, a: tuple[int, ...]) -> Node | None:
-    """A factor that is the same along the axes summed over."""
+    """Move a factor that is constant along the summed axes out of the sum."""
     if any(c.shape[i] != 1 for i in a):
         return None
     total = atomic.sum(x, a)
@@ -74,7 +74,7 @@ TABLE.row("tanh-by-sigmoid", "sub(mul(sigmoid(mul(x, 2)), 2), 1)", REASSOCIATING
 
 
 def _gelus() -> None:
-    """Add the rules of x · Φ(x) as textbooks write it: erfc keeps the tail that 1 + erf cancels."""
+    """Add the rules of gelu, x · Φ(x), as textbooks write it: erfc keeps the tail that 1 + erf cancels."""
     argument = "mul(add(x, {cube}), 0.7978845608028654)"
     words = {"erf": ("erf(mul(x, 0.7071067811865476))", "none"), "erf-over": ("erf(div(x, 1.4142135623730951))", "none"),
              "tanh": (f"tanh({argument.format(cube='mul(mul(mul(x, 0.044715), x), x)')})", "tanh"),
@@ -88,7 +88,7 @@ def _gelus() -> None:
 _gelus()
 
 ASSOCIATING = tuple(r for r in TABLE if r.name.startswith("algebra/associate"))
-"""The rules that put brackets elsewhere, and do no more."""
+"""Rules that only move brackets."""
 
 REFUSED = (
     Refused("algebra/factor-bitwise", BITWISE, "add(mul(x, z), mul(y, z))", lambda x, y, z: (x + y) * z, "each rounds otherwise"),

@@ -1,9 +1,9 @@
-"""attention: scores, their softmax and its product with values are one op, whose kernels keep no row of scores; and keys in halves.
+"""attention: scores, their softmax and its product with values become one op whose kernels store no scores; and keys in halves.
 
-softmax(q·kᵀ · c, hidden where nothing is to be seen) · v becomes `attention`: its kernels go over the keys once, with a maximum, a
-sum and weighted values so far for each query, rescaled where a larger score comes (Milakov and Gimelshein, Online normalizer
-calculation for softmax, 2018). `split_keys` joins two such states: keys in two halves, each attended to alone, merged by their
-log-sum-exps (flash decoding). Operands that attributes can express are in rewrites/attention_masks.py.
+softmax(q·kᵀ · c, masked with −∞) · v becomes `attention`. Its kernels pass over the keys once, with a running maximum, sum and
+weighted values for each query, which are rescaled when a larger score comes (Milakov and Gimelshein, Online normalizer calculation
+for softmax, 2018). `split_keys` joins two such states: each half of the keys is attended to separately, and the results are merged
+by their log-sum-exps (flash decoding). Operands that attributes can express are in rewrites/attention_masks.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _groups(lead: tuple[Dim, ...], own: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
-    """The leading axes of keys or values that are there; those that follow are repeated for the queries. None: it is not so."""
+    """Return the leading axes of keys or values, which repeat along the queries' further axes; None if the axes do not fit."""
     own = (1,) * (len(lead) - len(own)) + own
     count = len(own)
     while count and own[count - 1] == 1:
@@ -39,7 +39,7 @@ def _groups(lead: tuple[Dim, ...], own: tuple[Dim, ...]) -> tuple[Dim, ...] | No
 
 
 def _by_position(x: Node, lead: tuple[Dim, ...]) -> Node:
-    """[…, t, d] -> [t, heads, d]"""
+    """Return x[…, t, d] as [t, heads, d], all leading axes joined as heads."""
     rows, heads = x.shape[-2:], d.product(lead)
     if heads == 1:
         return atomic.reshape(x, (rows[0], 1, rows[1]))
@@ -47,7 +47,7 @@ def _by_position(x: Node, lead: tuple[Dim, ...]) -> Node:
 
 
 def seen_by_all(mask: Node, n: Dim, s: Dim) -> Node | None:
-    """A mask of scores as attention takes it, [n, s]: of queries and keys, the same for all heads. None where it is not."""
+    """Return a mask of scores as attention takes it: [n, s], by query and key. None if it differs between heads."""
     while mask.op.name == "expand" and any(size != 1 for size in mask.shape[:-2]):
         mask = mask.inputs[0]
     if mask.rank < 2 or any(size != 1 for size in mask.shape[:-2]):
@@ -56,7 +56,7 @@ def seen_by_all(mask: Node, n: Dim, s: Dim) -> Node | None:
 
 
 def attended(q: Node, k: Node, v: Node, axis: int, seen: Node | None = None) -> Node | None:
-    """softmax(q[…, n, d] · k[…, d, s], −∞ but where seen[n, s]) · v[…, s, e] as attention, of any leading axes."""
+    """Return softmax(q[…, n, d] · k[…, d, s], −∞ except where seen[n, s]) · v[…, s, e] as attention; None if shapes do not fit."""
     if min(q.rank, k.rank, v.rank) < 2 or axis % q.rank != q.rank - 1:
         return None
     lead = q.shape[:-2]
@@ -77,14 +77,14 @@ TABLE.row("online", "dot(softmax(dot(q, k), axis=a), v)", REASSOCIATING,
 
 @TABLE.rule("mul(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
 def scale_into_dot(x: Node, y: Node, c: Node) -> Node | None:
-    """Rows are scaled before the product: scores by scaled queries, sums by scaled weights."""
+    """Scale rows before the matrix product: queries instead of scores, weights instead of sums."""
     by = _of_rows(x, y, c)
     return None if by is None else dot(atomic.mul(x, by), y)
 
 
 @TABLE.rule("div(dot(x, y), expand(c, shape=s))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] y[k, m] c[n, 1]")
 def divisor_into_dot(x: Node, y: Node, c: Node) -> Node | None:
-    """Divide the weights by their sum before they meet the values."""
+    """Divide rows before the matrix product: the softmax weights by their sum before they meet the values."""
     by = _of_rows(x, y, c)
     return None if by is None else dot(x / by, y)
 
@@ -95,7 +95,7 @@ TABLE.row("divided-by-repeated", "mul(x, expand(reciprocal(c), shape=s))", REASS
 
 
 def _of_rows(x: Node, y: Node, c: Node) -> Node | None:
-    """Return a value per row of a product, repeated along x; None where it does not fit."""
+    """Return c, one value per row of a matrix product, repeated along x; None if it does not fit."""
     fits = 2 <= y.rank <= x.rank == c.rank and c.shape[-1] == 1
     return atomic.expand(c, x.shape) if fits else None
 
@@ -106,7 +106,7 @@ def _of_rows(x: Node, y: Node, c: Node) -> Node | None:
 @TABLE.rule("attention(q, k, v, scale=c)", REASSOCIATING, dtypes=("float",), expanding=True, option="split",
             shapes="q[n, h, d] k[s, h, d] v[s, h, e]")
 def split_keys(q: Node, k: Node, v: Node, c: float) -> Node | None:
-    """softmax over s keys = two softmaxes over halves, weighted by e^(lse of the half − lse of both). Equal heads only."""
+    """Attend to halves of the keys separately; weight the results by e^(lse of the half − lse of both). Equal heads only."""
     size = k.shape[0]
     if not isinstance(size, int) or size < 2 or q.shape[1] != k.shape[1] or not isinstance(c, float):
         return None

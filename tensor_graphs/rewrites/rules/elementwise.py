@@ -1,7 +1,6 @@
-"""elementwise: views exchanged with ops that work element by element. Bitwise: the same numbers in other places.
+"""elementwise: views exchanged with ops that work element by element. Bitwise: the same numbers at other positions.
 
-Reshapes and expands are pulled behind an op (which then works on fewer elements, and equal work meets); slices are pushed
-before it.
+Reshapes and expands move behind an op (which then works on fewer elements, and equal work meets); slices move before the op.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TABLE.row("permute-out-of-two", "_f(permute(x, axes=a), permute(y, axes=a))", BI
 
 
 def _common(x: Node, y: Node) -> list[Dim] | None:
-    """The shape that both stretch to; None when axes other than those of size 1 differ."""
+    """Return the shape to which x and y expand; None if axes other than those of size 1 differ."""
     shape: list[Dim] = []
     for a, b in zip(x.shape, y.shape, strict=True):
         if a != b and a != 1 and b != 1:
@@ -39,7 +38,7 @@ def _common(x: Node, y: Node) -> list[Dim] | None:
 
 @TABLE.rule("_f(expand(x, shape=s), expand(y, shape=s))", BITWISE)
 def expand_out_of_two(f: F, x: Node, y: Node, s: Any) -> Node | None:
-    """Computed before it is repeated."""
+    """Apply the op before both operands are repeated."""
     common = _common(x, y)
     if common is None or tuple(common) == tuple(s):
         return None
@@ -47,7 +46,7 @@ def expand_out_of_two(f: F, x: Node, y: Node, s: Any) -> Node | None:
 
 
 def _stretched(c: Node, x: Node) -> Node | None:
-    """One number, repeated to x's shape."""
+    """Return a single number repeated to x's shape; None if c has more elements."""
     return None if any(s != 1 for s in c.shape) else atomic.expand(atomic.reshape(c, (1,) * x.rank), x.shape)
 
 

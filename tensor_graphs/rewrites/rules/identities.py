@@ -1,4 +1,4 @@
-"""identities: what leaves a value as it is. Bitwise ones hold for −0, NaN and ∞ too; where only reals agree, the class says so."""
+"""identities: rules that remove ops without effect. Bitwise ones hold for −0, NaN and ∞, too; others for real numbers alone."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TABLE.row("min-of-infinity", "min(x, 1e999)", BITWISE, lambda x: x, dtypes=UNBOU
 
 
 def _neutral_numbers(t: DType) -> None:
-    """Add the rules of an integer dtype's neutral numbers: all bits, the lowest, the highest."""
+    """Add the rules of an integer dtype's neutral elements: all bits set, the lowest and the highest number."""
     for name, pattern in (("and-all-bits", f"bit_and(x, {t.max if t.kind == 'uint' else -1})"),
                           ("max-of-lowest", f"max(x, {t.min})"), ("min-of-highest", f"min(x, {t.max})")):
         TABLE.row(f"{name}-{t.name}", pattern, BITWISE, lambda x: x, dtypes=(t.name,))
@@ -93,7 +93,7 @@ TABLE.row("cast-twice", "cast(cast(x, dtype=a), dtype=b)", BITWISE,
 
 
 def _passes(t: DType, a: DType, b: DType) -> bool:
-    """Return whether casting a value of t to `a` and then to b gives what casting it to b gives."""
+    """Return whether casting a value of t to `a` and then to b gives the same as casting it to b directly."""
     if a == t:
         return True
     if t.kind == "float":                                           # a wider float; what is no float rounds or saturates otherwise

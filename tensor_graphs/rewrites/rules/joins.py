@@ -1,5 +1,5 @@
-"""joins: products that share their input, computed as one with concatenated weights (QKV, gate and up); the concatenation is
-known when the graph is bound."""
+"""joins: matrix products that share their input, computed as one product with concatenated weights (QKV, gate and up). The weights
+are concatenated once, when the graph is bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLE = RuleTable("join")
 
 
 def _parts(joined: Node, *widths: Dim) -> tuple[Node, ...]:
-    """Neighbouring slices of the last axis."""
+    """Return consecutive slices of the last axis."""
     out: list[Node] = []
     at: Dim = 0
     for width in widths:
@@ -31,7 +31,7 @@ TABLE.row("two", ("linear(x, a)", "linear(x, b)"), REASSOCIATING,
 @TABLE.rule(("linear(x, a)", "linear(x, b)", "linear(x, c)"), REASSOCIATING, parameters=("a", "b", "c"), dtypes=("float",),
             shapes="x[n, k] a[m, k] b[p, k] c[q, k]")
 def three(x: Node, a: Node, b: Node, c: Node) -> tuple[Node, ...] | None:
-    """Queries, keys and values by one product."""
+    """Compute three products (as of queries, keys and values) by one matrix product."""
     if not a.dtype == b.dtype == c.dtype:
         return None
     return _parts(linear(x, concat(a, b, c, axis=0)), a.shape[0], b.shape[0], c.shape[0])

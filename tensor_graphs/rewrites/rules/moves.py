@@ -1,4 +1,4 @@
-"""moves: reshape, permute, expand, pad, slice and cast, one after the other. All bitwise: elements are moved, never changed."""
+"""moves: sequences of reshape, permute, expand, pad, slice, concat, cast and reductions. Bitwise, except for sums of floats."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TABLE.row("reshape-twice", "reshape(reshape(x, shape=a), shape=b)", BITWISE, lam
 
 @TABLE.rule("permute(x, axes=a)", BITWISE)
 def permute_to_itself(x: Node, a: Axes) -> Node | None:
-    """A permutation that keeps the order of all axes which are longer than 1 is a reshape."""
+    """Replace a permutation that keeps the order of all axes longer than 1 by a reshape."""
     long = [i for i in a if x.shape[i] != 1]
     return atomic.reshape(x, [x.shape[i] for i in a]) if long == sorted(long) else None
 
@@ -38,7 +38,7 @@ def slice_to_itself(x: Node, b: Any) -> Node | None:
 
 @TABLE.rule("slice(slice(x, bounds=a), bounds=b)", BITWISE)
 def slice_twice(x: Node, a: Any, b: Any) -> Node | None:
-    """Element i of the outer one is element lo2 + i·step2 of the inner one; flipping twice is among them."""
+    """Combine two slices: element i of the outer one is element lo2 + i·step2 of the inner one. Flips may cancel."""
     bounds = []
     for (lo, _, step), (lo2, hi2, step2) in zip(a, b, strict=True):
         first, count, both = lo + step * lo2, atomic.slice_size(lo2, hi2, step2), step * step2
@@ -58,7 +58,7 @@ TABLE.row("slice-of-permute", "slice(permute(x, axes=a), bounds=b)", BITWISE,
 
 @TABLE.rule("slice(expand(x, shape=s), bounds=b)", BITWISE)
 def slice_of_expand(x: Node, s: Any, b: Any) -> Node:
-    """Along a repeated axis a slice only says how often it is repeated."""
+    """Slice before repeating: along a repeated axis a slice only changes the number of repetitions."""
     repeated = [x.shape[i] == 1 and s[i] != 1 for i in range(x.rank)]
     once = atomic.slice(x, [(0, 1, 1) if r else b[i] for i, r in enumerate(repeated)])
     return atomic.expand(once, [atomic.slice_size(*b[i]) for i in range(x.rank)])
@@ -70,7 +70,7 @@ TABLE.row("permute-of-expand", "permute(expand(x, shape=s), axes=a)", BITWISE,
 
 @TABLE.rule("reshape(expand(x, shape=s), shape=t)", BITWISE, shapes="x[1, n, m]")
 def reshape_of_expand(x: Node, s: Any, t: Any) -> Node | None:
-    """Axes of size 1 in front come or go, and the expand stays the same one."""
+    """Move a reshape that only adds or removes leading axes of size 1 before the expand."""
     core, target = list(s), list(t)
     lead = 0
     while lead < len(core) and core[lead] == 1:
@@ -85,7 +85,7 @@ def reshape_of_expand(x: Node, s: Any, t: Any) -> Node | None:
 
 @TABLE.rule("slice(pad(x, padding=p, value=v), bounds=b)", BITWISE)
 def slice_of_pad(x: Node, p: Any, b: Any) -> Node | None:
-    """A slice that takes nothing of the padding."""
+    """Slice the operand of a pad if the slice takes no padding."""
     bounds = []
     for (lo, hi, step), (before, _), size in zip(b, p, x.shape, strict=True):
         lo, hi = lo - before, hi - before
@@ -97,7 +97,7 @@ def slice_of_pad(x: Node, p: Any, b: Any) -> Node | None:
 
 @TABLE.rule("slice(concat(x, y, axis=k), bounds=b)", BITWISE, shapes="x[n, m] y[n, m]")
 def slice_of_concat(x: Node, y: Node, k: int, b: Any) -> Node | None:
-    """A slice of one part of a concatenation."""
+    """Slice one operand of a concatenation if the slice is inside that operand."""
     k = k % x.rank
     lo, hi, step = b[k]
     if step != 1:
@@ -112,7 +112,7 @@ def slice_of_concat(x: Node, y: Node, k: int, b: Any) -> Node | None:
 
 @TABLE.rule("concat(slice(x, bounds=a), slice(x, bounds=b), axis=k)", BITWISE, shapes="x[n, m]")
 def concat_of_slices(x: Node, a: Any, b: Any, k: int) -> Node | None:
-    """Two neighbouring slices put together again."""
+    """Replace a concatenation of two adjacent slices by one slice."""
     k = k % x.rank
     fits = all(a[i] == b[i] for i in range(x.rank) if i != k) and atomic.same_dim(a[k][1], b[k][0])
     if not fits or a[k][2] != 1 or b[k][2] != 1:
@@ -131,7 +131,7 @@ TABLE.row("expand-of-cast", "cast(expand(x, shape=s), dtype=t)", BITWISE, lambda
 
 @TABLE.rule("reduce_max(x, axes=a)", BITWISE)
 def max_over_nothing(x: Node, a: Axes) -> Node | None:
-    """Over axes of size 1."""
+    """Replace a maximum over axes of size 1 by a reshape."""
     if not a or any(x.shape[i] != 1 for i in a):
         return None
     return atomic.reshape(x, [s for i, s in enumerate(x.shape) if i not in a])
@@ -146,7 +146,7 @@ def sum_over_nothing_integer(x: Node, a: Axes) -> Node | None:
 
 @TABLE.rule("sum(x, axes=a)", REASSOCIATING, dtypes=("float",))
 def sum_over_nothing(x: Node, a: Axes) -> Node | None:
-    """Over axes of size 1; a sum may turn −0 into +0."""
+    """Replace a sum over axes of size 1 by a reshape; a sum may turn −0 into +0."""
     if not a or any(x.shape[i] != 1 for i in a):
         return None
     return atomic.reshape(x, [s for i, s in enumerate(x.shape) if i not in a])
@@ -176,7 +176,7 @@ def _reduced_permute(reduce: Any, x: Node, p: Axes, a: Axes) -> Node:
 
 @TABLE.rule("reduce_max(expand(x, shape=s), axes=a)", BITWISE)
 def max_of_expand(x: Node, s: Any, a: Axes) -> Node | None:
-    """The largest of equal ones."""
+    """Take the maximum before the repetition along reduced axes."""
     gone = [i for i in a if x.shape[i] == 1 and s[i] != 1]
     if not gone or any(dim_ge(s[i], 1) is not True for i in gone):
         return None

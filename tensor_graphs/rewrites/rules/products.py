@@ -1,4 +1,4 @@
-"""products: dot and linear — transposes and scales moved through them, norm scales folded into weights, association."""
+"""products: rules of the matrix products dot and linear: moved transposes and scales, scales folded into weights, association."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE.row("linear-as-dot", "linear(x, w)", REASSOCIATING,
 
 @TABLE.rule("add(linear(x, w), expand(reshape(b, shape=s), shape=t))", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] w[m, k] b[m]")
 def bias_into_linear(x: Node, w: Node, b: Node, s: Any) -> Node | None:
-    """One number per column, and not per row."""
+    """Make an added vector, one number per column, the bias of a linear."""
     if b.rank != 1 or not atomic.same_dim(b.shape[0], w.shape[0]) or not atomic.same_dim(s[-1], b.shape[0]):
         return None
     return linear(x, w, b)
@@ -73,7 +73,7 @@ TABLE.row("scale-out-of-linear", "linear(mul(x, expand(c, shape=s)), w)", REASSO
 
 @TABLE.rule("linear(mul(x, expand(c, shape=s)), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] c[1, k] w[m, k]")
 def scale_into_weight(x: Node, c: Node, w: Node) -> Node | None:
-    """A scale of each channel, moved into the weight, which may be known when the graph is bound."""
+    """Move a scale per input channel into the weight, which may be known when the graph is bound."""
     if any(s != 1 for s in c.shape[:-1]) or c.rank == 0:
         return None
     factor = broadcast_to(atomic.reshape(c, c.shape[-1:]), w.shape)
@@ -82,7 +82,7 @@ def scale_into_weight(x: Node, c: Node, w: Node) -> Node | None:
 
 @TABLE.rule("linear(rms_norm(x, g, eps=e, offset=o), w)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, k] g[k] w[m, k]")
 def norm_scale_into_weight(x: Node, g: Node, w: Node, e: float, o: float) -> Node:
-    """The scale of a norm, folded into the weight that follows; the product is of x's dtype, so that nothing narrower rounds it."""
+    """Fold the scale of a norm into the weight that follows. The scaled weight has x's dtype, so nothing narrower rounds it."""
     scaled = atomic.mul(atomic.cast(w, x.dtype), broadcast_to(atomic.cast(g, x.dtype) + o, w.shape))
     return linear(rms_norm(x, eps=e), scaled)
 
@@ -99,7 +99,7 @@ TABLE.row("factor-dot", "add(dot(x, z), dot(y, z))", REASSOCIATING,
 
 @TABLE.rule("rope(x, c, s)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, h, 4] c[n, 2] s[n, 2]", expanding=True)
 def rope_by_rotated_half(x: Node, c: Node, s: Node) -> Node | None:
-    """x · (cos, cos) + (−x₂, x₁) · (sin, sin): the form with one product of each."""
+    """Write a rotary embedding as x · (cos, cos) + (−x₂, x₁) · (sin, sin), with one element-wise product of each."""
     if x.dtype != c.dtype or x.shape[2] != 2 * c.shape[1]:
         return None
     n, _, width = x.shape

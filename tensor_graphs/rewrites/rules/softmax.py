@@ -1,7 +1,7 @@
 """softmax: naive, safe and online (split) softmax, and the forms with log-sum-exp.
 
-The split rules run where they are asked for (option "split"): they halve the axis that is reduced. What was a shift of the whole
-row is then one of each half, rescaled when the halves meet: online softmax (Milakov and Gimelshein 2018).
+The split rules run on request (option "split"): they halve the reduced axis. The shift of an entire row then becomes a shift of
+each half, rescaled when the halves are joined: online softmax (Milakov and Gimelshein 2018).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FLOATS = ("float",)
 
 
 def _kept(s: Any, axis: int) -> bool:
-    """Return whether a shape is that of a reduction along `axis` that keeps it with size 1."""
+    """Return whether a shape keeps the reduced axis with size 1."""
     return 0 <= axis < len(s) and bool(s[axis] == 1)
 
 
 @TABLE.rule("div(exp(x), expand(reshape(sum(exp(x), axes=a), shape=s), shape=t))", REASSOCIATING, dtypes=FLOATS,
             assuming=("no overflow",), shapes="x[n, m]", name="softmax/naive-to-safe")
 def naive(x: Node, a: tuple[int, ...], s: Any) -> Node | None:
-    """e^x / Σ e^x, which overflows, as softmax, which does not."""
+    """Replace e^x / Σ e^x, which overflows, by softmax, which does not."""
     if len(a) != 1 or tuple(s) != tuple(1 if i in a else n for i, n in enumerate(x.shape)):
         return None
     return softmax(x, axis=a[0])
@@ -54,7 +54,7 @@ TABLE.row("naive-logsumexp", "log(sum(exp(x), axes=a))", REASSOCIATING,
 
 
 def _halves(x: Node, a: tuple[int, ...], reduce: Callable[..., Node], join: Callable[[Node, Node], Node]) -> Node | None:
-    """A reduction of the first and of the second half of the last axis it runs along, joined."""
+    """Return the joined reductions of the two halves of the last reduced axis; None if it may have fewer than two elements."""
     if not a:
         return None
     axis, size = a[-1], x.shape[a[-1]]

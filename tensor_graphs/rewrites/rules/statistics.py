@@ -1,4 +1,4 @@
-"""statistics: mean and variance — scaled sums, one pass and two passes, halves merged as Welford and Chan do (Chan et al. 1979)."""
+"""statistics: mean and variance — scaled sums, one and two passes, halves merged as by Welford and Chan (Chan et al. 1979)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _axes(x: Node, axes: Any) -> tuple[int, ...]:
 
 @TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, assuming=("no cancellation",), expanding=True)
 def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
-    """mean(x²) − mean(x)²: the same real number, which loses digits where the mean is large."""
+    """Compute a variance as mean(x²) − mean(x)²: the same real number, which loses digits if the mean is large."""
     if x.dtype.itemsize < 4:
         return None
     m = mean(x, a, keepdims=k)
@@ -29,7 +29,7 @@ def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
 
 @TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split", shapes="x[n, m]")
 def var_by_halves(x: Node, a: Any, k: bool) -> Node | None:
-    """(n₁·v₁ + n₂·v₂ + δ²·n₁·n₂/n) / n, δ the difference of the halves' means: Welford's step for two blocks."""
+    """Merge halves: (n₁·v₁ + n₂·v₂ + δ²·n₁·n₂/n) / n, δ the difference of the halves' means, Welford's step for two blocks."""
     axes = _axes(x, a)
     if len(axes) != 1 or x.dtype.itemsize < 4 or not isinstance(x.shape[axes[0]], int):
         return None

@@ -1,7 +1,7 @@
-"""segments: runs of instructions that one engine executes in one go; the call of an instruction names its engine.
+"""segments: groups of consecutive instructions that one engine executes; the call of an instruction names its engine.
 
-Read first: segment.py (the interface), then native.py, host_calls.py, launches.py, transfers.py. decoder_kernel.py puts one kernel
-in place of launches, on_device.py joins launches and host calls, replays.py holds captured work of both."""
+Read first: segment.py (the interface), then native.py, host_calls.py, launches.py, transfers.py. decoder_kernel.py replaces
+launches by one kernel, on_device.py joins launches and host calls, replays.py holds captured work of both."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tensor_graphs.runtime.segments.segment import Segment
 from tensor_graphs.runtime.segments.transfers import Transfers
 
 ENGINES: Mapping[str, type[Segment]] = {"native": NativeList, "host": HostCalls, "launch": Launches, "transfer": Transfers}
-"""what a call says runs it -> the segment that does"""
+"""engine of a call -> class of the segment that runs it"""
 
 
 ON_DEVICE = "on device"
 
 
 def _engine(ins: Instruction) -> tuple[str, str]:
-    """Key of the instructions that run together: launches, with calls of libraries that can be captured with them on one device."""
+    """Return the key that groups instructions: (ON_DEVICE, device) for launches and capturable library calls, else (engine, "")."""
     if ins.call.engine == "launch" or (isinstance(ins.call, HostCall) and ins.call.on_stream):
         return ON_DEVICE, ins.device
     return ins.call.engine, ""
 
 
 def segments_of(instructions: Sequence[Instruction], lookup: DimTables, all_steps: str = "") -> list[Segment]:
-    """Consecutive instructions of one engine are one segment; so are launches and what is captured with them. all_steps: the name
-    of a kernel that runs all launches at once, at the sizes that it takes."""
+    """Return the segments of a program: consecutive instructions of one engine, or launches and library calls captured together.
+    all_steps: name of a kernel that replaces all launches at the sizes that it takes, "" for none."""
     segments: list[Segment] = []
     for (engine, _), run in groupby(range(len(instructions)), key=lambda i: _engine(instructions[i])):
         indices = list(run)

@@ -1,7 +1,7 @@
-"""decoder_kernel: launches of a decoder's run, replaced by one kernel (kernels/decoder/one_kernel.py) in a run of one token.
+"""decoder_kernel: replaces all launches of a decoder by one kernel (kernels/decoder/one_kernel.py) in runs of one token.
 
-The kernel uses states, the token and outputs where the launches have them, so that both may alternate. Its form of the weights is
-made when they are bound: rows in another order, norms' weights in f32, a table of rotations."""
+The kernel uses the same memory of states, token and outputs as the launches, so that runs may alternate between both. At its first
+run after a binding it computes its form of the weights: rows in another order, norms' weights in f32, a table of rotations."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tensor_graphs.runtime.segments.launches import Launches
 log = logging.getLogger(__name__)
 
 UNSET, ALIGNED = 0xFF, 16
-"""what each byte of the exchange is before the first launch; bytes of which what is copied in bulk begins at a multiple"""
+"""initial value of each byte of the exchange; alignment in bytes of memory that is copied in bulk"""
 
 PACKING_BLOCKS, PACKING_THREADS = 1024, 256
 
 
 @dataclass
 class _Packed:
-    """The weights as the kernel reads them. bound: number of their binding; held: memory by its name in `MODEL`."""
+    """The weights in the kernel's order. bound: `Frame.bound` of their binding. held: name in `MODEL` -> memory."""
 
     bound: int
     held: dict[str, Memory]
@@ -42,8 +42,8 @@ class _Packed:
 
 @dataclass
 class _Exchange:
-    """The arguments of one frame's launches. words: the struct Model; parameters: the address of it; number: of the set that is
-    used next; packed, key: whose addresses are in the words; fits: whether all that is copied in bulk is aligned."""
+    """The arguments of one frame's launches. words: the struct Model. parameters: its address. number: the word set that is used
+    next. packed, key: weights and addresses that are in `words`. fits: whether all memory that is copied in bulk is aligned."""
 
     memory: Memory
     words: np.ndarray
@@ -55,8 +55,7 @@ class _Exchange:
 
 
 def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, kernel: Kernel) -> Launches | None:
-    """Return a segment that can run `kernel` in place of these launches; None, with the reason logged, where it does not fit the
-    program."""
+    """Return a segment that can run `kernel` instead of these launches; None where it does not fit the program (logged)."""
     assert kernel.whole is not None
     try:
         decoder: Decoder = kernel.whole(lookup.program.graph)
@@ -69,7 +68,7 @@ def in_place_of(indices: Sequence[int], instructions: Sequence[Instruction], loo
 
 
 def _why_not(program: Program, decoder: Decoder) -> str:
-    """Why a program's launches are not replaced by one kernel; "" where they can be."""
+    """Return the reason why one kernel cannot replace a program's launches; "" where it can."""
     launched = [ins for ins in program.instructions if ins.call.engine == "launch"]
     devices = {ins.device for ins in launched}
     if len(devices) != 1 or any(ins.call.engine not in ("launch", "transfer") for ins in program.instructions):
@@ -82,7 +81,7 @@ def _why_not(program: Program, decoder: Decoder) -> str:
 
 
 def _arrived(program: Program, name: str) -> Operand | None:
-    """An input where the launches read it."""
+    """Return the operand from which launches read an input: its copy on the device, or the input itself."""
     buffer = next((i for i, b in enumerate(program.buffers) if b.kind == "input" and b.name == name), None)
     moved = next((ins.outs[0] for ins in program.instructions
                   if ins.call.engine == "transfer" and buffer in (ins.ins[0].buffer, program.home(ins.ins[0].buffer))), None)
@@ -91,14 +90,14 @@ def _arrived(program: Program, name: str) -> Operand | None:
 
 
 def _left(program: Program, name: str) -> Operand | None:
-    """An output where the launches write it."""
+    """Return the operand to which launches write an output: before its copy to another device, or the output itself."""
     out = program.outputs[name]
     return next((ins.ins[0] for ins in program.instructions if ins.call.engine == "transfer"
                  and program.home(ins.outs[0].buffer) == program.home(out.buffer)), out)
 
 
 class AllSteps(Launches):
-    """The launches of a program, and a kernel for the sizes at which it does the same."""
+    """A segment of a program's launches, and of one kernel that replaces them in runs of one token."""
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables, decoder: Decoder) -> None:
         super().__init__(indices, instructions, lookup)
@@ -170,7 +169,7 @@ class AllSteps(Launches):
         return [int(parameters[name].shape[0]) for name in self.decoder.matrices(step)]
 
     def _weight(self, frame: Frame, name: str) -> Memory:
-        """A parameter on the device."""
+        """Return a parameter's memory on the device, copied there if necessary."""
         memories = [memory for base in self.weights[name] if (memory := frame.memory[base]) is not None]
         there = next((memory for memory in memories if memory.device is self.device), None)
         if there is None:
@@ -206,7 +205,7 @@ class AllSteps(Launches):
         exchange.number = 1 - exchange.number
 
     def _exchange(self, frame: Frame) -> _Exchange:
-        """Return the arguments of this frame's launches, except for the position."""
+        """Return the arguments of this frame's launches, up to date except for the position."""
         exchange: _Exchange | None = frame.kept.get(id(self.made))
         if exchange is None:
             memory = self.device.allocate(8 * self.made.words)

@@ -1,4 +1,4 @@
-"""host_calls: Python functions, called one after the other on views that their backends make of the memory of their devices."""
+"""host_calls: the segment of Python functions, called in order on views of device memory that their backends create."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 Order = Callable[[str], AbstractContextManager[Any]]
-"""what a call of a backend's library is made in, so that what it begins on a device (its name) is in order with what others begin
-there"""
+"""device name -> context for calls of a backend's library, in which its work on the device is ordered with that of others"""
 
 
 @dataclass
 class HostStep:
-    """One call, and the windows of which its backend makes views. order: None where it is in order anyway."""
+    """One call. outs, ins: windows of its operands. dynamic_attrs: attrs contain dims. order: None where no context is needed."""
 
     index: int
     call: HostCall
@@ -41,7 +40,7 @@ class HostStep:
 
 
 class HostCalls(Segment):
-    """Host calls, in order."""
+    """A segment of host calls, in order."""
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
@@ -59,7 +58,7 @@ class HostCalls(Segment):
         self._named = any(step.dynamic_attrs for step in self.steps)
 
     def key(self, frame: Frame) -> bytes:
-        """Return what these calls depend on in a ready frame: places and strides of operands, and sizes that calls name."""
+        """Return, as bytes, addresses, shapes and strides of operands, and sizes in attributes: captured calls depend on them."""
         sizes = str(sorted(frame.sizes.items())).encode() if self._named else b""
         return frame.bases[self._bases].tobytes() + frame.values[self._numbers].tobytes() + sizes
 
@@ -106,7 +105,7 @@ class HostCalls(Segment):
 
 
 def views(frame: Frame, windows: Sequence[Window], make: View) -> list[Any]:
-    """Operands as a backend reads them, at the sizes of this frame; as they were made, where their memory is the same."""
+    """Return a backend's views of operands at the sizes of this frame; earlier views are reused while their memory is unchanged."""
     arrays = []
     for w in windows:
         held = frame.views[w.base]

@@ -1,8 +1,7 @@
-"""launches: kernels of images, launched one after the other on their device; unchanged launches are one replay.
+"""launches: the segment of GPU kernel launches, in order on their device; repeated launches are captured and replayed.
 
-A frame keeps the arguments: a table of addresses, and the sizes in the device's memory. Launches that repeat with the same
-addresses and grids are captured, where the device can, and then run by one call whatever the sizes are: a step over a growing state
-is the same replay."""
+A frame keeps the arguments: a table of addresses, and the sizes in device memory. Launches that repeat with the same addresses and
+grids are captured, where the device can, and replayed by one call. Sizes may change between replays, as when a state grows."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 @dataclass
 class _LaunchForm:
-    """pieces, grids: numbers of the expressions of scratch and of grids. at: the word of the first piece's address."""
+    """A launch call with indices into the tables. pieces, grids: expressions of scratch sizes and grids. at: index of the argument
+    word with the first piece's address. entries: the compiled kernels."""
 
     call: LaunchCall
     pieces: list[int]
@@ -39,9 +39,8 @@ class _LaunchForm:
 
 @dataclass
 class _LaunchStep:
-    """One call. words: its first word. addresses: number of outputs and operands. sizes: the first of its sizes, None where it
-    has none. written: operands that a step of the program writes. forms: the call, and where it has one what is launched
-    otherwise."""
+    """One call. words: index of its first argument word. addresses: number of outputs and operands. sizes: index of its first size,
+    or None. written: numbers of operands that the program computes. forms: the call and, if any, its `otherwise`."""
 
     index: int
     device: Device
@@ -55,9 +54,9 @@ class _LaunchStep:
 
 @dataclass
 class _LaunchTable:
-    """The arguments of one frame's launches. words: passed to kernels; parameters: the address of each word; sizes: on the host;
-    there: on the device; given: the bytes that it last received; pieces: (offset, bytes) of each piece of scratch; key: addresses
-    and grids; launches: of each step; replays: of all launches under a key."""
+    """The arguments of one frame's launches. words: argument words for kernels. parameters: address of each word. sizes, there:
+    sizes on the host and on the device. given: bytes last copied to the device. pieces: (offset, bytes) of each piece of scratch.
+    key: addresses and grids. launches: a list per step. replays: captured launches by key."""
 
     words: np.ndarray
     parameters: np.ndarray
@@ -72,7 +71,7 @@ class _LaunchTable:
 
 
 class Launches(Segment):
-    """Launches of one device or of several, in order."""
+    """A segment of launches on one device or several, in order."""
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
@@ -80,7 +79,7 @@ class Launches(Segment):
         self.silent = False
         n = 0
         base, pointer, address_at, value = (list[int]() for _ in range(4))
-        # also what a call of a library among these launches writes; what is transferred is there before any of them
+        # includes results of library calls among these launches; transferred values are complete before any launch
         written = {lookup.program.home(o.buffer) for ins in lookup.program.instructions if ins.call.engine != "transfer"
                    for o in ins.outs}
         for index, ins in zip(indices, instructions, strict=True):
@@ -115,7 +114,7 @@ class Launches(Segment):
     # ---- words ----
 
     def ready(self, frame: Frame) -> _LaunchTable:
-        """Return this frame's table, filled for the sizes and addresses of now."""
+        """Return this frame's table, filled for its current sizes and addresses."""
         table: _LaunchTable | None = frame.kept.get(id(self))
         if table is None:
             words = np.zeros(max(1, self.size), np.uint64)
@@ -126,7 +125,7 @@ class Launches(Segment):
         values = frame.values
         key = frame.bases[self._bases].tobytes() + values[self._places].tobytes()
         if key != table.key:
-            table.key = b""                                          # what ends in between (no memory, Ctrl-C) is made again
+            table.key = b""                                          # filled again after an interruption (no memory, Ctrl-C)
             self._fill(frame, table, frame.bases[self._base] + values[self._pointer].view(np.uint64))
             table.key = key
         sizes = values[self._value]
@@ -176,8 +175,8 @@ class Launches(Segment):
             table.replays.note(table.key, partial(self.launch_all, frame))
 
     def key(self, frame: Frame) -> bytes:
-        """Return what launches on a ready frame depend on, except for the sizes that they read on the device. The place of scratch
-        is part of it: a replay captured by another segment holds it, and it moves when it grows."""
+        """Return, as bytes, all that launches on a frame depend on, except for sizes that they read on the device. The address of
+        scratch is included: another segment's replay contains it, and it changes when scratch grows."""
         table = self.ready(frame)
         return table.key + (b"" if table.scratch is None else table.scratch.address.to_bytes(8, "little"))
 
@@ -208,7 +207,7 @@ class Launches(Segment):
         marks = []
         for k, step in enumerate(self.steps):
             start = step.device.mark()
-            if not self.silent:                                         # what surrounds a launch is there without it
+            if not self.silent:                                         # silent: measure the overhead around launches
                 self._launch(table, k)
             marks.append((step, start, step.device.mark()))
         for step, start, end in marks:
@@ -241,7 +240,7 @@ class Launches(Segment):
 
 
 def _load(device: Device, form: _LaunchForm) -> list[Any]:
-    """The kernels of a call, compiled at the first use."""
+    """Return the compiled kernels of a call; they are compiled at the first use."""
     if not form.entries:
         form.entries = [device.entry(form.call.text, launch.entry, launch.shared) for launch in form.call.launches]
     return form.entries

@@ -1,4 +1,4 @@
-"""native: a list of steps that the native runner executes in one call, without Python in between."""
+"""native: the segment of native steps, which the native runner executes in one call without Python in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 STEP = np.dtype([("fn", "<u8"), ("n_ptr", "<i4"), ("n_int", "<i4"), ("n_float", "<i4"), ("_pad", "<i4"),
                  ("ptr_base", "<i4", 16), ("ptr_offset", "<i4", 16), ("ints", "<i4", 32), ("floats", "<f8", 8)])
-"""mirrors struct tg_step in kernels/c/tg.h"""
+"""numpy dtype that mirrors struct tg_step in kernels/c/tg.h"""
 
 _RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 _RUN_AT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -27,7 +27,7 @@ _RUN_PROFILED = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, 
 
 
 class NativeRunner:
-    """The native library's runner; the interpreter lock is released while it works."""
+    """The runner of the native library; the interpreter lock is released while it works."""
 
     def __init__(self) -> None:
         self.library = native_library()
@@ -39,11 +39,11 @@ class NativeRunner:
         return int(self.library.address(symbol, image))
 
     def call(self, steps: np.ndarray, bases: np.ndarray, values: np.ndarray) -> Callable[[], int]:
-        """Return `run` bound to these tables, whose contents may change and whose memory may not; its result is for `check`."""
+        """Return `run` bound to these tables, whose contents may change, but not their memory. Its result is for `check`."""
         return partial(self._run_at, (ctypes.c_int64 * 4)(address(steps), len(steps), address(bases), address(values)))
 
     def run(self, steps: np.ndarray, bases: np.ndarray, values: np.ndarray, seconds: np.ndarray | None = None) -> None:
-        """Run steps (structured array, see STEP); `seconds` (float64 per step) receives their times added on."""
+        """Run steps (array of STEP). seconds: float64 per step, to which the step's time is added."""
         if seconds is None:
             status = self._run(address(steps), len(steps), address(bases), address(values))
         else:
@@ -61,7 +61,7 @@ def check(status: int) -> None:
 
 
 class NativeList(Segment):
-    """Native calls, as an array of STEP."""
+    """A segment of native calls, kept as an array of STEP."""
 
     native = True
 

@@ -1,7 +1,7 @@
-"""on_device: launches and calls of a library on one device, interleaved, as one replay where only contents have changed.
+"""on_device: the segment of interleaved launches and library calls on one device, replayed as one where only contents changed.
 
-A call of a library costs the host some ten microseconds, as long as a small kernel takes; captured with the launches around it, it
-costs nothing. What cannot be captured is called each time."""
+A library call costs the host some ten microseconds, as long as a small kernel runs; in a replay with the launches around it, it
+costs nothing. Calls that cannot be captured are made at every run."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 
 class OnDevice(Segment):
-    """A segment that runs launches and library calls of one device in order, captured as one replay where possible. parts: these,
-    in their order."""
+    """A segment of launches and library calls of one device, captured as one replay where possible. parts: Launches, HostCalls."""
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables,
                  engines: Mapping[str, type[Segment]]) -> None:
@@ -64,7 +63,7 @@ class OnDevice(Segment):
         replays.note(key, partial(self.launch_all, frame))
 
     def launch_all(self, frame: Frame, stream: Any = 0) -> None:
-        """Begin every step; calls of the library go to its current stream, which is this one."""
+        """Start every step. Library calls use the library's current stream, which must be `stream`."""
         for part in self.parts:
             if isinstance(part, HostCalls):
                 part.run(frame)
@@ -106,7 +105,7 @@ class OnDevice(Segment):
         return undo.close
 
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
-        """`time` measures all: its marks see what a call begins, and not what the host does for it."""
+        """Return all instructions: `time` measures them by marks on the device, without the host's time for a call."""
         return self.indices
 
     def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:

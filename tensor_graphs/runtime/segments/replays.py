@@ -1,8 +1,8 @@
-"""replays: launches that repeat with the same addresses and sizes, captured and run as one.
+"""replays: captures work on a device that repeats with the same addresses and sizes, and runs it as one.
 
-A key holds all that launches depend on. Work that runs again under one of the last few keys is captured (results in new arrays
-alternate between two or three places). Timed work is captured with a mark before each step: the host's time between two launches
-would count as the steps' (25 to 35 µs for a kernel of 3 on an H200)."""
+A key has the bytes of all addresses and numbers that the work depends on. Work that runs again under one of the last few keys is
+captured (new output arrays alternate between two or three addresses). Timed work is captured with a mark before each step; without
+a capture the host's time between launches would be counted too (25 to 35 µs for a kernel of 3 µs on an H200)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tensor_graphs.devices.free_memory import OutOfMemory
 log = logging.getLogger(__name__)
 
 MOST = 4
-"""keys of which replays are kept, and that are remembered"""
+"""most keys with kept replays, and most keys that are remembered as seen"""
 
 MISSES = 3
-"""replays with marks that were made and never ran, after which no more are made"""
+"""number of unused captures with marks after which no more are captured"""
 
 Work = Callable[[Any], None]
-"""launches on the stream that it is given"""
+"""function that launches work on a given stream"""
 
 
 @dataclass
 class Replays:
-    """capture: makes of what launches on a stream something that has `run`; None where that is not possible."""
+    """The captured work of one frame, by key. capture(work): return an object whose `run()` replays the work, or None."""
 
     capture: Callable[[Work], Any | None]
     kept: dict[bytes, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Replays:
     misses: int = 0
 
     def note(self, key: bytes, work: Work) -> None:
-        """Note that this work has just run; capture it the second time. The arguments of kernels are copied into a replay."""
+        """Record that this work has just run; capture it at the second time. A replay contains copies of kernel arguments."""
         if key in self.seen and key not in self.kept:
             if len(self.kept) >= MOST:
                 self.kept.pop(next(iter(self.kept)))
@@ -46,7 +46,7 @@ class Replays:
         self.seen = [*(k for k in self.seen if k != key), key][-MOST:]
 
     def run(self, key: bytes) -> bool:
-        """Run what is kept under a key; False where that is nothing, or where the device has no memory to run it as one."""
+        """Run the replay kept under a key and return True; False where there is none, or the device lacks memory for it."""
         replay = self.kept.get(key)
         if replay is not None and not _begun(replay):
             replay = self.kept[key] = None
@@ -60,7 +60,7 @@ class Replays:
     # ---- with a mark before each step ----
 
     def mark(self, key: bytes, device: Device, steps: Sequence[Work]) -> None:
-        """Capture these steps, which have just run and were timed one by one, with a mark before each."""
+        """Capture these steps with a mark before each, after they have run and were timed one by one."""
         if self.misses >= MISSES or key in self.marked:             # which could not be captured
             return
         marks: list[Any] = []
@@ -79,7 +79,7 @@ class Replays:
         self.marked[key] = None if replay is None else (replay, marks)
 
     def timed(self, key: bytes, device: Device) -> list[float] | None:
-        """Seconds of each step, run again; None where they are not kept with marks."""
+        """Replay the steps captured with marks under a key and return the seconds of each; None where there is no such capture."""
         marked = self.marked.get(key)
         if marked is None:
             return None
@@ -92,7 +92,7 @@ class Replays:
 
 
 def _begun(replay: Any) -> bool:
-    """Run a replay; return False where the device lacks the memory for it, and nothing was begun."""
+    """Run a replay and return True; False where the device lacks memory for it and nothing was started."""
     try:
         replay.run()
     except OutOfMemory as e:

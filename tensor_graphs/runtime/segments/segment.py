@@ -1,4 +1,4 @@
-"""segment: what the executor asks of whatever runs instructions."""
+"""segment: the interface between the executor and the engines that run instructions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Clock = Callable[[], float]
 
 
 class Segment(ABC):
-    """A run of instructions. Made when the program is: `lookup` still collects what they look up. `prepare` comes when that is
-    closed, before any run. A frame has the tables of a run: addresses by base, values by number. native: it is one native call."""
+    """A group of consecutive instructions. It is created while `lookup` still collects expressions; `prepare` is called once
+    `lookup` is closed, before any run. A frame has the tables of a run. native: the segment is one native call."""
 
     native = False
 
@@ -24,7 +24,7 @@ class Segment(ABC):
         self.indices, self.lookup = list(indices), lookup
 
     def prepare(self) -> None:  # noqa: B027 - a segment whose steps are made with it has nothing left to do
-        """Make the steps that need closed tables."""
+        """Finish the steps that need closed tables."""
 
     @abstractmethod
     def run(self, frame: Frame) -> None:
@@ -32,7 +32,7 @@ class Segment(ABC):
 
     @abstractmethod
     def time(self, frame: Frame, seconds: Any) -> None:
-        """Run all steps; the seconds that each took are added to `seconds` at the instruction's number."""
+        """Run all steps, and add the seconds of each to `seconds` at its instruction's index."""
 
     @abstractmethod
     def one(self, frame: Frame, k: int) -> None:
@@ -40,20 +40,20 @@ class Segment(ABC):
 
     @abstractmethod
     def silence(self) -> Callable[[], None]:
-        """Make every step do nothing; returns what undoes it."""
+        """Make every step do nothing; return a function that undoes this."""
 
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
-        """Put a watch around each call that adds its seconds to `taken`. Returns the instructions that `time` times without one."""
+        """Wrap each call so that its seconds by `clock` are appended to `taken`; return the instructions left to `time` instead."""
         return ()
 
     def scratch(self, frame: Frame) -> list[tuple[Memory, list[tuple[int, int]]]]:
-        """Scratch memory of calls on other devices, and the parts that they may write: (offset, bytes)."""
+        """Return the scratch memory of calls on other devices, with the pieces that they may write as (offset, bytes)."""
         return []
 
     def sizes_changed(self, frame: Frame) -> bool:
-        """Return whether sizes that lie on other devices are others than they were given."""
+        """Return whether sizes in device memory differ from those that were last copied there."""
         return False
 
     def native_call(self, frame: Frame) -> Callable[[], int] | None:
-        """Return the one native call that runs it on a ready frame (its result 0: no error); None where there is none."""
+        """Return a function that runs the segment on a ready frame by one native call (result 0: no error), or None."""
         return None

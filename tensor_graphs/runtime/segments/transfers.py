@@ -1,4 +1,4 @@
-"""transfers: copies between devices, through the door of whichever device can do it (device.transfer). Both ends are contiguous."""
+"""transfers: the segment of copies between devices, by whichever device can do it (device.transfer). Both ends are contiguous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Copy:
 
 
 class Transfers(Segment):
-    """Copies of whole values from one device to another, in order."""
+    """A segment of copies of complete values from one device to another, in order."""
 
     def __init__(self, indices: Sequence[int], instructions: Sequence[Instruction], lookup: DimTables) -> None:
         super().__init__(indices, instructions, lookup)
@@ -48,7 +48,7 @@ class Transfers(Segment):
             transfer(source, into, HOST)
 
     def silence(self) -> Callable[[], None]:
-        """Change nothing: transfers are no kernels, they are part of the walk from one to the next."""
+        """Change nothing: transfers are no kernels, but part of the measured overhead."""
         return lambda: None
 
     @staticmethod

@@ -1,1 +1,1 @@
-"""versions: vNNNN_what_changes.py, in order; a file that has been released is never edited."""
+"""versions: migrations vNNNN_what_changes.py, in order; a released file is never edited."""

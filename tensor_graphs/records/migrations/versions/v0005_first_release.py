@@ -1,4 +1,4 @@
-"""0005: the tables of the first release, from the models. A database of 0004 gets what it lacks (docs/decisions/0023)."""
+"""0005: the tables of the first release, from the models. A database of 0004 gets the missing ones (docs/decisions/0023)."""
 
 from __future__ import annotations
 

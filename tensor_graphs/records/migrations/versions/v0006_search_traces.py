@@ -1,4 +1,4 @@
-"""0006: traces of the kind `search`: times of schedules that a search has looked at. The leaderboard leaves them out."""
+"""0006: traces of kind `search`: times of schedules that a search compared. The leaderboard leaves them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""0007: the leaderboard says what a path runs, and which backends compute it."""
+"""0007: the leaderboard gets columns for what a path runs, and for the backends that compute it."""
 
 from __future__ import annotations
 
