@@ -468,8 +468,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   timeout: float | None = None, on_step: OnStep | None = None,
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
-                  on_verdict: OnVerdict | None = None, tune: float = 0.0,
-                  strategy: str | Strategy | None = None,
+                  on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | Strategy | None = None,
                   intermediates: Wanted = "auto", on_start: OnStart | None = None,
                   assuming: str | Sequence[str] = ()) -> ProfileReport:
     """Measure what the compiler needs to know about a graph, until the budget [s] is spent or nothing is left.
@@ -536,7 +535,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return profile_paths(request, paths, budget=budget, timeout=timeout, again=again, on_step=on_step)
     strategy = require_strategy(strategy)
     pace = Pace()
-    store, here, tolerance = request.store, request.here, request.allowed
+    store, here = request.store, request.here
     graph = prepare(request.graph, recipes=store, backends=request.here).graph      # what is measured is what compile_graph runs
     report = ProfileReport()
     spent = Stopwatch()

@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def accuracy(self) -> str:
-        """What was asked for, for people."""
+        """The requested accuracy as a phrase."""
         return "as written" if self.tolerance is None else f"tolerance {self.tolerance:.1e}"
 
     def __str__(self) -> str:
