@@ -1,8 +1,8 @@
 """cost_table: which kernels may be used, and what they cost by rows of the database, or else by an estimate that is marked as one.
 
 A kernel may be used for a signature once a verdict for this machine is in the database: it was compared with the oracle at several
-sizes, passed, and its error is within the tolerance, if any. A kernel without a verdict is a candidate: the compiler has it verified
-before it uses it.
+sizes, passed, and its error is within the tolerance, if any. A kernel without a verdict is a candidate: the compiler has it
+verified before it uses it.
 """
 
 from __future__ import annotations

@@ -10,13 +10,14 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.language import leaves
-from tests.fake import backend
 
 N = tg.dim("n", 1, 64)
 
 
 @pytest.fixture(autouse=True)
 def fake() -> Iterator[None]:
+    from tests.fake import backend  # here: its import makes the device known
+
     backend.make_known()
     yield
     backend.forget()
