@@ -113,19 +113,14 @@ def measure(out: Any, ref: Any, dtype: DType, axis: int = -1, rounding: Array | 
     step = max(1, BLOCK_ELEMENTS // width)
     with np.errstate(all="ignore"):
         for start in range(0, len(ref), step):
-            a, b = out[start:start + step].astype(np.float64), ref[start:start + step].astype(np.float64, copy=False)
-            count: Any = width
-            if _is_special(a, b, dtype):
-                finite = np.isfinite(a) & np.isfinite(b)
-                place = _misplaced(a, b, dtype)
-                if place is not None:
-                    row = start + place[0]
-                    where = [int(i) for i in np.unravel_index(row, shape[:-1])]
-                    where.insert(axis % len(shape), place[1])
-                    return _failed(f"{a[place]!s} instead of {b[place]!s} at {where}")
-                a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
-                count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
-            comparison = _compared(a, b, count, dtype, None if moves is None else moves[start:start + step], roundings)
+            original = out[start:start + step].astype(np.float64), ref[start:start + step].astype(np.float64, copy=False)
+            a, b, count, unlike = finite_rows(*original, dtype)
+            if unlike is not None:
+                place = np.unravel_index(int(np.argmax(unlike)), unlike.shape)
+                where = [int(i) for i in np.unravel_index(start + place[0], shape[:-1])]
+                where.insert(axis % len(shape), int(place[1]))
+                return _failed(f"{original[0][place]!s} instead of {original[1][place]!s} at {where}")
+            comparison = compare_rows(a, b, count, dtype, None if moves is None else moves[start:start + step], roundings)
             scale, relative, difference, norms = comparison.scale, comparison.relative, comparison.difference, comparison.norms
             if scale < norm_scale:
                 error_norm, ref_norm, norm_scale = error_norm * scale, ref_norm * scale, scale
@@ -167,29 +162,22 @@ def row_errors(out: Array, ref: Array, dtype: DType, rounding: Array | None = No
             if dtype.kind != "float":
                 errors[block] = np.where((out[some] != ref[some]).any(axis=-1), math.inf, 0.0)
                 continue
-            a, b = out[some].astype(np.float64), ref[some].astype(np.float64, copy=False)
+            a, b, count, unlike = finite_rows(out[some].astype(np.float64), ref[some].astype(np.float64, copy=False), dtype)
             moves = None if rounding is None else rounding[some]
-            count: Any = width
-            wrong = None
-            if _is_special(a, b, dtype):
-                finite = np.isfinite(a) & np.isfinite(b)
-                wrong = _unlike(a, b, dtype).any(axis=-1)
-                a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
-                count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
             huge = np.maximum(np.abs(a).max(axis=-1), np.abs(b).max(axis=-1)) > _HUGE
             worst = np.empty(len(b))
             for part in (huge, ~huge) if huge.any() else (slice(None),):        # the scale of a row depends on no other row
                 if len(b[part]):
                     many = count[part] if isinstance(count, np.ndarray) else count
-                    of_these = _compared(a[part], b[part], many, dtype, None if moves is None else moves[part],
-                                         roundings)
+                    of_these = compare_rows(a[part], b[part], many, dtype, None if moves is None else moves[part],
+                                            roundings)
                     worst[part] = of_these.relative.max(axis=-1)
-            errors[block] = worst if wrong is None else np.where(wrong, math.inf, worst)
+            errors[block] = worst if unlike is None else np.where(unlike.any(axis=-1), math.inf, worst)
     return errors
 
 
 @dataclass(frozen=True, slots=True)
-class _RowErrors:
+class RowErrors:
     """Rows of finite values, compared: `relative` errors, and `difference` and `norms` (of the reference's rows) times `scale`."""
 
     scale: float
@@ -198,7 +186,18 @@ class _RowErrors:
     norms: Array
 
 
-def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None, roundings: float) -> _RowErrors:
+def finite_rows(a: Array, b: Array, dtype: DType) -> tuple[Array, Array, Any, Array | None]:
+    """Return rows of float64, with 0 where either value is not finite; the number of finite values in each row (one number, where
+    all are finite); and the mask of `_unlike` values, None if there are none."""
+    if not _is_special(a, b, dtype):
+        return a, b, b.shape[-1], None
+    finite, unlike = np.isfinite(a) & np.isfinite(b), _unlike(a, b, dtype)
+    count = np.maximum(np.count_nonzero(finite, axis=-1, keepdims=True), 1)
+    return np.where(finite, a, 0.0), np.where(finite, b, 0.0), count, unlike if unlike.any() else None
+
+
+def compare_rows(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None = None,
+                 roundings: float = ROUNDINGS) -> RowErrors:
     """Compare rows of float64, all finite; `a` is overwritten. count: number of values in a row. moves: how far rounding may move
     each value; `roundings` times that explains a difference."""
     size = np.abs(b)
@@ -210,7 +209,7 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
     if most < _SQUARED and float(tops.min()) > 1 / _SQUARED:
         norms = np.sqrt(np.einsum("ij,ij->i", size, size)[:, None])
     else:
-        norms = _row_norms(size)
+        norms = row_norms(size)
     tiny = float(norms.min()) < _MUCH_LARGER * dtype.smallest_normal * scale        # elsewhere a flushed number is no difference
     flushed = flushed_alike(a, b, dtype, scale) if tiny else None
     difference = np.abs(np.subtract(a, b, out=a), out=a)
@@ -220,12 +219,12 @@ def _compared(a: Array, b: Array, count: Any, dtype: DType, moves: Array | None,
     if moves is not None:
         moved = moves * scale
         sizes = np.where(difference <= roundings * moved, moved / unit_roundoff(dtype), 0.0)
-        norms = np.hypot(norms, _row_norms(sizes))                  # what cancels to 0 has an error relative to its terms
+        norms = np.hypot(norms, row_norms(sizes))                   # what cancels to 0 has an error relative to its terms
         np.maximum(below, sizes, out=below)
     relative = np.divide(difference, below, out=below)
     if scale != 1.0:                                                # what was below may be 0 by now
         relative[difference == 0] = 0.0
-    return _RowErrors(scale, relative, difference, norms)
+    return RowErrors(scale, relative, difference, norms)
 
 
 def flushed_alike(a: Array, b: Array, dtype: DType, scale: float = 1.0) -> Array | None:
@@ -235,7 +234,7 @@ def flushed_alike(a: Array, b: Array, dtype: DType, scale: float = 1.0) -> Array
     return (np.abs(a) <= least * scale) & (np.abs(b) <= least * scale) if least == f32.smallest_normal else None
 
 
-def _row_norms(size: Array) -> Array:
+def row_norms(size: Array) -> Array:
     """Return the Euclidean norm of each row of values ≥ 0, without overflow."""
     tops = size.max(axis=-1, keepdims=True)
     unit = np.where(tops > 0, tops, 1.0)
@@ -308,15 +307,6 @@ def _unlike(out: Array, ref: Array, dtype: DType) -> Array:
     gone = np.isinf(out) & (np.signbit(out) == np.signbit(ref)) if dtype.has_infinity else np.isnan(out)
     beyond = (np.abs(ref) > dtype.max) & gone
     return np.asarray(~(same | beyond))
-
-
-def _misplaced(out: Array, ref: Array, dtype: DType) -> tuple[int, int] | None:
-    """Return the first (row, column) at which the two are `_unlike`; None if there is none."""
-    wrong = _unlike(out, ref, dtype)
-    if not wrong.any():
-        return None
-    row, column = np.unravel_index(int(np.argmax(wrong)), wrong.shape)
-    return int(row), int(column)
 
 
 def _norm(x: Array) -> float:
