@@ -64,8 +64,10 @@ for _name, _value in list(globals().items()):           # ops and leaves: the er
         del globals()[_name]                            # a file of the library, which came with its ops
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.checked_bind import bind as bind
     from tensor_graphs.choice.compile import compile_graph
     from tensor_graphs.choice.listing import list_paths as list_paths
+    from tensor_graphs.choice.measured_accuracy import AccuracyError as AccuracyError
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
@@ -73,11 +75,11 @@ if TYPE_CHECKING:
     from tensor_graphs.kernels.kernel_decorator import host_kernel
     from tensor_graphs.language.autodiff import grad as grad
     from tensor_graphs.language.autodiff import vjp as vjp
+    from tensor_graphs.meaning import accuracy as accuracy
     from tensor_graphs.meaning.interpreter import interpret as interpret
     from tensor_graphs.proof.equality import equal as equal
     from tensor_graphs.rewrites.admission import user_rule
     from tensor_graphs.runtime.arrays import device_array as device_array
-    from tensor_graphs.runtime.compiled_graph import bind as bind
     from tensor_graphs.runtime.device_array import DeviceArray as DeviceArray
     from tensor_graphs.serving.conversation import Conversation as Conversation
     from tensor_graphs.serving.generate import generate as generate
@@ -87,9 +89,11 @@ if TYPE_CHECKING:
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
 LAZY: dict[str, tuple[str, str]] = {
+    "AccuracyError": ("tensor_graphs.choice.measured_accuracy", "AccuracyError"),
     "Conversation": ("tensor_graphs.serving.conversation", "Conversation"),
     "DeviceArray": ("tensor_graphs.runtime.device_array", "DeviceArray"),
-    "bind": ("tensor_graphs.runtime.compiled_graph", "bind"),
+    "accuracy": ("tensor_graphs.meaning.accuracy", ""),
+    "bind": ("tensor_graphs.choice.checked_bind", "bind"),
     "c_kernel": ("tensor_graphs.kernels.c.c_kernel", "c_kernel"),
     "compile": ("tensor_graphs.choice.compile", "compile_graph"),
     "cuda_kernel": ("tensor_graphs.kernels.cuda.cuda_kernel", "cuda_kernel"),
@@ -107,7 +111,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "vjp": ("tensor_graphs.language.autodiff", "vjp"),
     "stream": ("tensor_graphs.serving.generate", "stream"),
 }
-"""Names that are loaded when they are first used: name -> (module, its name there)."""
+"""Names that are loaded when they are first used: name -> (module, its name there; "" for the module itself)."""
 
 __all__ = sorted(  # noqa: PLE0605 - what is imported above, and no second list of it
     {name for name, value in globals().items() if not name.startswith("_") and not isinstance(value, ModuleType)}
@@ -130,7 +134,8 @@ def __getattr__(name: str) -> Any:
 
         raise _no_attribute("module 'tensor_graphs'", name, __all__, function_meant(name), "tg.")
     module, there = LAZY[name]
-    value = getattr(importlib.import_module(module), there)
+    home = importlib.import_module(module)
+    value = getattr(home, there) if there else home
     globals()[name] = value
     return value
 

@@ -13,6 +13,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.accuracy import Accuracy
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.cells import Cell
@@ -76,7 +77,7 @@ def plan_of(g: Graph, backends: Sequence[str] = ("numpy",), *, path: Path | None
     sizes = {name: min(d.bounds(s)[1], 64) for name, s in g.dims.items()} | dict(largest or {})
     made = path or Path(g.structural_key, {}, 0.0, False, None)
     variant = Variant(Cell(), made, program, place(intervals_of(program), sizes), {}, (), sizes)
-    return Plan(g, 0.0, (variant,), sizes, tuple(backends), **more)
+    return Plan(g, Accuracy(), (variant,), sizes, tuple(backends), **more)
 
 
 def compiled_of(g: Graph, parameters: Mapping[str, Any] | None = None, backends: Sequence[str] = ("numpy",),

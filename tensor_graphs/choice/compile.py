@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.arguments import function
 from tensor_graphs.choice import plan_file
-from tensor_graphs.choice.request import Request, Wanted, as_given
+from tensor_graphs.choice.request import Request, Tolerance, Wanted, as_given
 from tensor_graphs.kernels.registry import begin, compile_ahead
 from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.graph import Graph, require_graph
@@ -35,18 +35,23 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 
 
-def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Sequence[str] | None = None,
+def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequence[str] | None = None,
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None,
                   path: GraphPath | Pin | str | Path | None = None, reuse_outputs: bool = False, threads: int | None = None,
                   progress: Progress | None = None, intermediates: Wanted = "auto", simplify: bool = True,
-                  assuming: str | Sequence[str] = ()) -> Plan:
+                  assuming: str | Sequence[str] = (), weights: Mapping[str, Any] | None = None,
+                  accuracy_seconds: float = 10.0) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
     tolerance: None runs the graph as written: no value is narrower than the graph says, and each kernel agrees with the float64
-    oracle on its own part of the graph. A number is the largest relative error against the oracle: it is measured for every kernel
-    and predicted for the whole graph; where the prediction is beyond it, values are kept in float32 or float64 between ops (float
-    states too; inputs and outputs stay as written). It has to leave room for the rounding of the outputs: 3.9e-3 for bf16.
+    oracle on its own part of the graph. A number is a bound on the error of every float output against the oracle, beyond the
+    output's own last rounding, measured on the entire plan: with 95 % confidence, 99 % of further draws of such inputs are within
+    it. Values between ops are kept in bf16, as written, in float32 or in float64, whatever is fastest within the bound (float
+    states too; inputs and outputs stay as written). {"logits": 1e-2} bounds one output, and tg.accuracy has other statistics (norm,
+    kl, top1, cosine, as_written), joined by &; "kl:logits:0.01" is text for the same.
+    weights: the parameters on which the error is measured (default: random ones, and `tg.bind` measures again on those that it is
+    given). accuracy_seconds: for the draws of a plan; 0 decides by the predicted error, and the plan says so.
     intermediates: "as_written", "float32" or "float64" to fix that dtype; "bfloat16": products by parameters of bf16 are made of
     bf16 values, whatever is predicted, which is faster for many rows.
     at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'
@@ -67,7 +72,7 @@ def compile_graph(graph: Graph, *, tolerance: float | None = None, backends: Seq
     graph = require_graph(graph, "compile")
     function("progress", progress, "a text that says what is done")
     return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, intermediates,
-                          simplify, as_given(path), assuming), progress)
+                          simplify, as_given(path), assuming, weights, accuracy_seconds), progress)
 
 
 def answer(request: Request, progress: Progress | None = None) -> Plan:

@@ -11,12 +11,12 @@ import itertools
 import logging
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.request import Request, roundoff
 from tensor_graphs.costs.filing import (
     VERIFIER,
     environment_of,
@@ -195,7 +195,7 @@ class CostTable:
         if reason is not None:
             return reason
         error = self.error(kernel, signature, binding)
-        if self.tolerance is not None and (error is None or not error <= self.tolerance):
+        if self.tolerance is not None and (error is None or not error <= self.tolerance + _rounded_once(signature.spec.outputs)):
             return f"its error {error:.2g} is beyond the tolerance {self.tolerance:.2g}"
         return None
 
@@ -326,8 +326,7 @@ class CostTable:
         measured = []
         for run in self.tried(graph, binding):
             error = run.row.worst_relative_error if run.path.all_steps else 0.0
-            allowed = same_math_limit(root.type for root in graph.roots) if self.tolerance is None else self.tolerance
-            if error is not None and error <= allowed and (costed := paths.still(run.path)) is not None:
+            if error is not None and error <= _allowed(graph, self.tolerance) and (costed := paths.still(run.path)) is not None:
                 measured.append((run.seconds + paths.charge(costed), costed))
         if not measured:
             return cheapest
@@ -402,6 +401,18 @@ class CostTable:
             off, trace = min(ratios, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
+
+
+def _rounded_once(types: Iterable[TensorType]) -> float:
+    """Return the largest relative error of rounding values to these types."""
+    return max((roundoff(t.dtype) for t in types), default=0.0)
+
+
+def _allowed(graph: Graph, tolerance: float | None) -> float:
+    """Return the error of outputs and states that a kernel of all steps may have."""
+    types = [root.type for root in graph.roots]
+    limit = same_math_limit(types)
+    return limit if tolerance is None else min(limit, tolerance + 2 * _rounded_once(types))
 
 
 def _around(conditions: Mapping[str, Any], took: float) -> float | None:

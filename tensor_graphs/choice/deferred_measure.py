@@ -30,13 +30,6 @@ def open_judge(database: Database, threads: int | None, rates: DeviceRates | Non
     return Judge(database, threads=threads, rates=rates)
 
 
-def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Return the least error that rounding the exact output to its dtype has at these sizes; 0 where it is not known."""
-    from tensor_graphs.measure import path_errors
-
-    return path_errors.least_error(signature, binding)
-
-
 @phase("verify")
 def foresee(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping[str, int]]], enough: Callable[[], bool]) -> None:
     """Have the oracle compute results that comparisons will need, until `enough` returns True."""

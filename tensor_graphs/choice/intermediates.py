@@ -1,88 +1,97 @@
-"""intermediates: in which float dtype a graph's values are kept between its ops: as written, wider for a tolerance, or, on request,
-narrower in products.
+"""intermediates: in which float dtype a graph's values are kept between its ops: as written, or for an accuracy the least wide form
+that may be within it.
 
-Without a tolerance a graph runs as written (decision 0099). A kernel's error is measured; how much a whole graph amplifies the
-rounding of its values is predicted (costs/precision.py). Where the prediction is beyond a tolerance, the graph is rewritten with
-wider intermediates (widening.py): float32 where that is wider and suffices, else float64 (decisions 0006, 0044 and 0092). bfloat16
-products are never chosen automatically (passes/narrow.py, decision 0060).
+Without a tolerance a graph runs as written (decision 0099). With one, forms are tried from the fastest to the widest: products of
+bf16, as written, float32, float64 between ops (widening.py). A form whose error is far beyond the tolerance when each value is
+rounded to its dtype is left out; the plans of the others are measured (measured_accuracy.py), and the first one within the
+tolerance is the plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from tensor_graphs.choice.prepared_form import REWRITTEN, Intermediates
+from tensor_graphs.choice.prepared_form import NARROWER, REWRITTEN, WIDER, Intermediates
 from tensor_graphs.choice.request import Request, Wanted
-from tensor_graphs.choice.tolerance_floor import check_reach
-from tensor_graphs.costs.precision import centred, predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phases import phase
 
 WANTED: tuple[Wanted, ...] = ("auto", "as_written", *REWRITTEN)
 
+LEAST_NARROW = 1e-4
+"""tolerance below which products of bf16 are not tried: rounding to it costs 2e-3"""
+
+FOR_ACCURACY = "for the accuracy that was asked for"
+
 
 class IntermediatesError(TensorGraphsError):
-    """Another word for the dtype of intermediates than those of WANTED."""
+    """The requested dtype of intermediates is not one of WANTED."""
 
 
-def as_written(graph: Graph, tolerance: float | None, why: str = "", backends: Sequence[str] = ()) -> Intermediates:
+def as_written(graph: Graph) -> Intermediates:
     """Return the graph unchanged."""
-    predicted = predicted_error(graph, backends)
-    if tolerance is None:
-        return Intermediates(graph, False, predicted, "as written, nothing narrower than the graph says")
-    unknown, norm = unpredictable(graph, tolerance), centred(graph)
-    of_rows = f", times |mean| / deviation of the rows of {norm} where that is above 1" if norm else ""
-    reason = f"as written, predicted error {f'unknown: {unknown}' if unknown else f'{predicted:.1e}{of_rows}'}"
-    return Intermediates(graph, False, predicted, why or reason)
+    return Intermediates(graph, False, "as written, nothing narrower than the graph says")
 
 
 @phase("prepare")
-def decide(graph: Graph, tolerance: float | None, wanted: Wanted = "auto", backends: Sequence[str] = ()) -> Intermediates:
-    """Return the graph to run within a tolerance (None: as written). Raises IntermediatesError for a word that is not in WANTED."""
+def requested(graph: Graph, wanted: Wanted, backends: Sequence[str] = ()) -> Intermediates:
+    """Return the form that a word of WANTED means. Raises IntermediatesError for any other word."""
     if wanted not in WANTED:
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
-    beyond = _beyond(graph, tolerance, backends)
-    if wanted == "as_written" or (wanted == "auto" and not beyond):
-        return as_written(graph, tolerance, beyond and f"as written, asked for{beyond}", backends)
+    if wanted in ("auto", "as_written"):
+        return as_written(graph)
     from tensor_graphs.choice import widening  # a door: most graphs run as they are written
 
-    if wanted != "auto":
-        form = widening.rewritten(graph, wanted, backends=backends)
-        return replace(form, why=f"{form.why}{_beyond(form.graph, tolerance, backends)}")
-    assert tolerance is not None                                    # nothing is beyond none
-    return widening.within(graph, tolerance, backends) or as_written(graph, tolerance, backends=backends)
-
-
-def _beyond(graph: Graph, tolerance: float | None, backends: Sequence[str]) -> str:
-    """Return a note that a graph's predicted error is beyond the tolerance; "" where it is not."""
-    if tolerance is None:
-        return ""
-    predicted = predicted_error(graph, backends)
-    return f"; the predicted error {predicted:.1e} is beyond the tolerance {tolerance:.1e}" if predicted > tolerance else ""
+    return widening.rewritten(graph, wanted, backends=backends)
 
 
 def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
-    """Yield the form of a prepared graph that `decide` names; with "auto" then the other one, for when the first has no path that
-    may be used.
-
-    Listing, measuring and compiling all go through this, so that they use the same graph. Raises NoPathError for a tolerance that
-    no form can meet.
+    """Yield the forms of a prepared graph that may be compiled, the first choice first; a later one is for when the earlier ones
+    have no path that may be used, or are less accurate than asked. Listing, measuring and compiling all use it, so that they
+    use the same graph.
     """
-    tolerance, backends = request.allowed, request.here
-    if tolerance is not None:
-        check_reach(graph, tolerance)
-    decided = decide(graph, tolerance, request.intermediates, backends)
-    yield decided
-    if request.intermediates != "auto":
+    if request.intermediates == "auto" and request.accuracy.terms:
+        yield from _promising(graph, request)
         return
-    if decided.wide:
-        assert tolerance is not None                                # wide by a prediction that is beyond it
-        yield as_written(graph, tolerance, f"as written, since no path with wider values between the ops is within the tolerance "
-                                f"{tolerance:.1e}; the predicted error {decided.predicted:.1e} is beyond it too", backends)
-        return
+    yield requested(graph, request.intermediates, request.here)
+    if request.intermediates == "auto":
+        from tensor_graphs.choice import widening  # as above
+
+        if widening.widened(graph) is not graph:
+            yield widening.rewritten(graph, why="since no path computes the graph as it is written", backends=request.here)
+
+
+def _promising(graph: Graph, request: Request) -> Iterator[Intermediates]:
+    """Yield the forms whose error may be as small as asked, by evaluating them with each value rounded; the widest one always."""
+    form, seen = None, list[Graph]()
+    for candidate in _fastest_first(graph, request):
+        if candidate.graph in seen:
+            continue
+        seen.append(candidate.graph)
+        if form is not None and request.measured.promises(form.graph):
+            yield form
+        form = candidate
+    assert form is not None                                         # as written is one of them
+    yield form
+
+
+def _fastest_first(graph: Graph, request: Request) -> Iterator[Intermediates]:
+    """Yield the forms of a graph in the order of their speed: the less wide their values are, the less they move. A wider form in
+    which pieces that users' kernels compute are as written comes before the one without."""
     from tensor_graphs.choice import widening  # as above
 
-    if widening.widened(graph) is not graph:
-        yield widening.rewritten(graph, why="since no path is accurate enough as the graph is written", backends=backends)
+    allowed, here = request.allowed, request.here
+    products, wider = (widening.widened(graph, word, last_step=True) for word in (NARROWER, WIDER[0]))
+    narrow = (allowed is None or allowed >= LEAST_NARROW) and products != wider
+    if narrow and wider is graph:
+        yield widening.rewritten(graph, NARROWER, FOR_ACCURACY, here)
+    yield as_written(graph)
+    if narrow and wider is not graph:
+        yield widening.rewritten(graph, NARROWER, FOR_ACCURACY, here)
+    for word in WIDER:
+        if widening.widened(graph, word) is not graph:
+            pieces = frozenset(widening.own_pieces(graph, word, here))
+            if pieces:
+                yield widening.rewritten(graph, word, FOR_ACCURACY, here, pieces)
+            yield widening.rewritten(graph, word, FOR_ACCURACY, here)

@@ -35,15 +35,13 @@ class PreparedGraph:
 
 @dataclass(frozen=True)
 class Intermediates:
-    """A decision on intermediates. graph: the one to run. predicted: relative error of the graph as written. why: a readable
-    reason.
+    """A decision on intermediates. graph: the one to run. why: a readable reason.
 
     written: the graph as written, where the one to run differs. images: replacements of nodes of the widened graph where parts were
     formed in it, and of nodes of the written graph where pieces of it stay unchanged."""
 
     graph: Graph
     wide: bool
-    predicted: float
     why: str
     written: Graph | None = None
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)

@@ -16,10 +16,9 @@ from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.intermediates import forms
 from tensor_graphs.choice.listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
-from tensor_graphs.choice.prepared_form import WIDER, Intermediates
+from tensor_graphs.choice.prepared_form import Intermediates
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import asked_sizes
-from tensor_graphs.choice.widening import own_pieces, predicted_with
 from tensor_graphs.costs.filing import VERIFIER, timed_workload
 from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.errors import close_to, listed
@@ -124,18 +123,9 @@ def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Requ
     """Explain that a kernel's op is in the graph as written, but not in the form that is compiled."""
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
-    if request.intermediates == "auto":
-        pieces = [s for s in own_pieces(graph, WIDER[0], request.here) if kernel.computes(s.spec)]
-        least = [predicted_with(graph, {s}, WIDER[0], request.here) for s in pieces]
-        fix += f"; or a tolerance of {_rounded_up(min([form.predicted, *least]))}"
+    fix += "; or no tolerance" if request.accuracy.terms and request.intermediates == "auto" else ""
     return (f"{what} is in this graph as it is written, and these options compile it with wider values between its ops\n"
             f"  ({form.why})\n  fix: {fix}")
-
-
-def _rounded_up(value: float) -> str:
-    """Format with two digits, rounded up."""
-    step = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return f"{math.ceil(value / step) * step:.1e}"
 
 
 class _Places:

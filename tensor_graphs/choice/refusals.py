@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.request import roundoff
+from tensor_graphs.choice.measured_accuracy import Measured, form_name
+from tensor_graphs.choice.request import Request, roundoff
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out, load_backend, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composite import CompositeOp, is_loop
 from tensor_graphs.paths.path import NoPathError, Paths
+from tensor_graphs.paths.plan import Plan
 from tensor_graphs.rewrites.passes.unroll import IN_ALL, why_whole
 
 TURNS = "for a loop a length that is a number and not too large, or a backend that runs it as it is, like numpy; else "
@@ -49,6 +51,14 @@ def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapp
     listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
     return NoPathError(f"no path is within the tolerance {costs.tolerance:.2g}\n  {listed}\n"
                        f"  fix: a tolerance of {_rounded_up(needed)} or more")
+
+
+def not_accurate(request: Request, measured: Sequence[tuple[Measured, Plan]]) -> NoPathError:
+    """Return the error for plans that were measured and are all less accurate than asked: it names the most accurate of them."""
+    best, plan = min(measured, key=lambda pair: pair[0].allowed.bound)
+    lines = [f"{form_name(plan)}: {found}" for found, plan in measured]
+    return NoPathError(f"no path is as accurate as asked: {request.accuracy}\n  " + "\n  ".join(lines)
+                       + f"\n  fix: {best.fix}, which {form_name(plan)} between the ops reaches")
 
 
 @dataclass

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.intermediates import as_written
 from tensor_graphs.choice.prepare import PreparedGraph, prepare
-from tensor_graphs.choice.prepared_form import NARROWER, REWRITTEN, Intermediates
+from tensor_graphs.choice.prepared_form import NARROWER, WIDER, Intermediates
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.widening import kept_within, own_pieces, rewritten
+from tensor_graphs.choice.widening import own_pieces, rewritten
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
@@ -32,10 +32,10 @@ def form_of(request: Request, chosen: Given, database: Database | bool) -> tuple
     graph, here, key, tried = request.graph, request.here, chosen.graph_key, list[PreparedGraph]()
     for prepared in _forms(graph, request.simplify, database, here):
         if prepared.graph.structural_key == key:
-            return prepared, as_written(prepared.graph, request.allowed)
+            return prepared, as_written(prepared.graph)
         tried.append(prepared)
     for prepared in tried:                                          # later, as a graph of loops alone is the same in wider values
-        for word, pieces in ((w, pieces) for w in REWRITTEN for pieces in _unchanged(prepared.graph, request.allowed, w, here)):
+        for word, pieces in ((w, pieces) for w in (*WIDER, NARROWER) for pieces in _unchanged(prepared.graph, w, here)):
             for backends in _told_apart(graph, here):
                 wide = rewritten(prepared.graph, word, "as the given path has it", backends, pieces)
                 if wide.graph is not prepared.graph and wide.graph.structural_key == key:
@@ -57,14 +57,10 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
                     yield prepared
 
 
-def _unchanged(graph: Graph, tolerance: float | None, word: str, here: Sequence[str]) -> Iterator[frozenset[Signature]]:
-    """Yield sets of pieces that may have stayed as written, the likeliest first. If two sets give one graph, the first has more
-    usable kernels."""
-    pieces = [] if word == NARROWER else own_pieces(graph, word, here)
-    if pieces and tolerance is not None:
-        yield kept_within(graph, pieces, tolerance, word, here)[0]
-    for count in range(len(pieces), -1, -1):
-        yield frozenset(pieces[:count])
+def _unchanged(graph: Graph, word: str, here: Sequence[str]) -> list[frozenset[Signature]]:
+    """Return the sets of pieces that may have stayed as written: all that users' kernels compute, or none."""
+    pieces = frozenset() if word == NARROWER else frozenset(own_pieces(graph, word, here))
+    return [pieces, frozenset()] if pieces else [pieces]
 
 
 def _paths(chosen: Given) -> list[Path]:

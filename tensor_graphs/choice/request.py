@@ -5,12 +5,13 @@ Nothing heavy is imported here, and no database is opened before `store` is read
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tensor_graphs.arguments import ArgumentError, names, number, place, whole
 from tensor_graphs.devices.environment import most_threads
@@ -18,13 +19,21 @@ from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.accuracy import Accuracy, check, parse
 from tensor_graphs.meaning.assumptions import CONDITIONS
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy
     from tensor_graphs.paths.pin import Pin
     from tensor_graphs.records.database import Database
+
+Tolerance = Accuracy | float | Mapping[str, float | None] | str | None
+"""An accuracy, or a value that `accuracy.parse` reads as one."""
+
+LARGEST_TO_NORM = {"max": 1.0, "norm": 10.0}
+"""ratio of the largest error of an element to the limited statistic; 6 to 10 for the logits of decoders"""
 
 Wanted = Literal["auto", "as_written", "bfloat16", "float32", "float64"]
 
@@ -40,7 +49,7 @@ class Request:
     none are given."""
 
     graph: Graph
-    tolerance: float | None = None
+    tolerance: Tolerance = None
     backends: Sequence[str] | None = None
     database: Database | str | Path | None = None
     at: Mapping[str, int] | None = None
@@ -52,12 +61,14 @@ class Request:
     simplify: bool = True
     path: GraphPath | Pin | None = None
     assuming: str | Sequence[str] = ()
+    weights: Mapping[str, Any] | None = None
+    accuracy_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         """Raise ArgumentError for a value of another kind or out of range, before a kernel is judged with it and the verdict is
         filed."""
-        if self.tolerance is not None:
-            number("the tolerance", self.tolerance, "a relative error of 0 or more, as 1e-3", infinite=True)
+        check(parse(self.tolerance), self.graph)
+        number("accuracy_seconds", self.accuracy_seconds, "seconds for measuring a plan's error, 0 or more", infinite=True)
         if self.memory_limit is not None:
             number("memory_limit", self.memory_limit, "bytes that the device may use in all, as 8e9", 1.0)
         if self.threads is not None:
@@ -74,7 +85,11 @@ class Request:
 
     def decides(self) -> list[tuple[str, str]]:
         """Return all that decides about a plan except the graph, the database and a path: the same for equal requests."""
-        values = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in ("graph", "database", "path")]
+        apart = ("graph", "database", "path", "tolerance", "weights")
+        values: list[tuple[str, Any]] = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in apart]
+        values.append(("accuracy", self.accuracy.text))
+        if self.weights is not None and self.accuracy.terms:
+            values.append(("weights", self.measured.weights_key))
         return [(n, repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)) for n, value in values]
 
     @cached_property
@@ -116,10 +131,22 @@ class Request:
         return database if isinstance(database, Database) else open_database(database, make_folder=database is None)
 
     @cached_property
+    def accuracy(self) -> Accuracy:
+        """The requested accuracy; without terms: as written, nothing narrower than the graph says."""
+        return parse(self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance)
+
+    @cached_property
     def allowed(self) -> float | None:
-        """The tolerance; None: the graph as written, nothing narrower than it says."""
-        asked = self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance
-        return None if asked is None else float(asked)
+        """Error beyond which a kernel is not tried for this accuracy; None if nothing limits it."""
+        limits = [term.limit * LARGEST_TO_NORM.get(term.statistic, math.inf) for term in self.accuracy.terms]
+        return None if not limits or math.isinf(min(limits)) else min(limits)
+
+    @cached_property
+    def measured(self) -> MeasuredAccuracy:
+        """Measurement of this request's plans against the oracle."""
+        from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy  # here: as written needs no oracle
+
+        return MeasuredAccuracy(self)
 
 
 def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:

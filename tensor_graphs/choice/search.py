@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_sleep
@@ -43,8 +43,10 @@ from tensor_graphs.phases import phase
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.measurements import KnownTime, trace_conditions
 from tensor_graphs.records.rows import ProfileRequest
+from tensor_graphs.records.rows_digest import generation
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.measured_accuracy import Measured
     from tensor_graphs.measure.judge import Judge
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,8 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
     PlanError."""
     if decided is not None and request.intermediates == "auto":
         return _plan(request, prepared, decided, progress)
+    if request.accuracy.terms:
+        return _accurate_plan(request, prepared, progress)
     refused: dict[bool, NoPathError] = {}
     for form in forms(prepared.graph, request):
         try:
@@ -68,6 +72,29 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
         except NoPathError as e:
             refused[form.wide] = e
     raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
+
+
+def _accurate_plan(request: Request, prepared: PreparedGraph, progress: Progress | None) -> Plan:
+    """Return the plan of the first form of the graph whose measured error is as small as asked. Raises NoPathError, PlanError."""
+    request.measured.check_margins()
+    refused: list[NoPathError] = []
+    nearest: list[tuple[Measured, Plan]] = []
+    for form in forms(prepared.graph, request):
+        try:
+            plan = _plan(request, prepared, form, progress)
+        except NoPathError as e:
+            refused.append(e)
+            continue
+        measured = request.measured.of(plan)
+        if measured.allowed.allowed:
+            return replace(plan, measured=str(measured), weights=request.measured.weights_key, database=request.store.location,
+                           rests_on=generation(request.store))
+        nearest.append((measured, plan))
+    if not nearest:
+        raise refused[0]
+    from tensor_graphs.choice.refusals import not_accurate  # a door: most requests have a plan
+
+    raise not_accurate(request, nearest)
 
 
 def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
@@ -93,7 +120,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
     with phase("database"):
         missing = chooser.queue_misses(file=pinned is None)
     notes = (*request.notes, *_threads_in_the_way(variants))
-    plan = Plan(graph, request.allowed, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
+    plan = Plan(graph, request.accuracy, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
                 missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
                 costs.generation)
     if plan.capacity is not None or plan.elsewhere:

@@ -45,7 +45,7 @@ def demo(
             "1. MiniLM: five sentences and how alike they are "
             "(first use on a machine compares every kernel with the oracle)\n"
         )
-    choice = groups.ModelOptions(tolerance=1e-3, threads=threads)
+    choice = groups.ModelOptions(tolerance="1e-3", threads=threads)
     vectors, _, _ = embeddings(load_model(folder), list(SENTENCES), choice, db, quiet=json)
     if not json:
         print_similarities(list(SENTENCES), vectors)

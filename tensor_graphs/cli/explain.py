@@ -101,8 +101,5 @@ def side(text: str) -> dict[str, Any]:
     if sign and name == "backends":
         return {"backends": options.backends(value), "path": None}
     if sign and name == "tolerance":
-        try:
-            return {"tolerance": options.tolerance_of(float(value)), "path": None}
-        except ValueError:
-            raise options.UsageError(f"--diff: {value!r} is no tolerance\n  fix: tolerance=1e-5") from None
+        return {"tolerance": options.accuracy_of(value), "path": None}
     return {"path": text, "tolerance": None, "backends": None}      # those of the pin

@@ -57,12 +57,28 @@ Tolerance = Annotated[
     typer.Option(callback=tolerance_of,
                  help="Largest relative error against float64: of any kernel (measured), of the graph (predicted)."),
 ]
+def accuracy_of(value: str | None) -> str | None:
+    """Return the value of --tolerance of a graph. Raises UsageError."""
+    if value is None:
+        return None
+    from tensor_graphs.arguments import ArgumentError  # here: numpy is not needed for `tg --help`
+    from tensor_graphs.meaning.accuracy import parse
+
+    try:
+        parse(value)
+    except ArgumentError as e:
+        raise UsageError(f"--tolerance {value}: {e}") from None
+    return value
+
+
 GraphTolerance = Annotated[
-    float | None,
+    str | None,
     typer.Option(
         "--tolerance",
-        callback=tolerance_of,
-        help="Largest relative error against float64: of any kernel (measured), of the graph (predicted). "
+        metavar="ACCURACY",
+        callback=accuracy_of,
+        help="Bound on the error against float64, beyond the outputs' last rounding, measured on the whole path: 1e-5, norm:1e-3, "
+        "kl:0.01, top1:0.98, cosine:0.999, as_written:1.0, kl:logits:0.01 for one output, several joined by &. "
         "[default: as written, nothing narrower than the graph says]",
     ),
 ]
@@ -85,7 +101,7 @@ Intermediates = Annotated[
         metavar="DTYPE",
         parser=str,
         help="Of values between ops: auto (wider where a tolerance asks for it), as_written, float32, float64; or bfloat16: "
-        "products by weights of bfloat16 are made of such values, faster for many rows and as rough as that dtype.",
+        "products by weights of bfloat16 are made of such values, all else in float32.",
     ),
 ]
 

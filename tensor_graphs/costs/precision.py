@@ -142,12 +142,6 @@ def unpredictable(graph: Graph, tolerance: float) -> str:
     return ""
 
 
-def centred(graph: Graph) -> str:
-    """Return the name of the first op that subtracts a mean from computed floats, "" if there is none. Its relative error is that
-    of its operand times |mean| / standard deviation, a ratio that the graph alone does not determine."""
-    return next((str(node.op.name) for node, computed in _computed(graph) if node.op.facts.centres and computed[0]), "")
-
-
 def _computed(graph: Graph) -> Iterator[tuple[Node, list[bool]]]:
     """Yield each node with one flag per operand: whether the operand is a rounded float."""
     rounded: dict[Node, bool] = {}

@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -23,8 +23,10 @@ from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.meaning.draw_bound import LEAST, PRIOR, Spread, bound
-from tensor_graphs.meaning.draw_statistics import Statistics
+
+if TYPE_CHECKING:
+    from tensor_graphs.meaning.draw_bound import Spread
+    from tensor_graphs.meaning.draw_statistics import Statistics
 
 Statistic = Literal["max", "norm", "as_written", "kl", "top1", "cosine"]
 
@@ -124,12 +126,14 @@ class Accuracy:
         return "&".join(term.text for term in self.terms) or WRITTEN
 
     def allows(self, draws: Sequence[Mapping[str, Statistics]], written: Sequence[Mapping[str, Statistics]] = (),
-               spread: Spread = PRIOR) -> Allowed:
+               spread: Spread | None = None) -> Allowed:
         """Return whether a path is accurate enough, with the worst term.
 
         draws: the path's statistics by output, one mapping per draw. written: those of the graph evaluated in its own dtypes, for
         terms of `as_written`. An output that a draw lacks is within no limit.
         """
+        from tensor_graphs.meaning.draw_bound import LEAST  # here: what is as written needs no bounds
+
         worst, rank = Allowed(True, 0.0, None), (False, -1.0)
         every = dict.fromkeys(output for draw in draws for output in draw) if draws else [""]
         for term in self.terms:
@@ -144,14 +148,16 @@ class Accuracy:
 
 
 def _bound(term: Term, output: str, draws: Sequence[Mapping[str, Statistics]], written: Sequence[Mapping[str, Statistics]],
-           spread: Spread) -> float:
+           spread: Spread | None) -> float:
+    from tensor_graphs.meaning.draw_bound import PRIOR, bound  # as above
+
     relative = term.statistic == "as_written"
     field = "norm" if relative else term.statistic
 
     def values(of: Sequence[Mapping[str, Statistics]]) -> list[float]:
         return [getattr(draw[output], field) if output in draw else math.nan for draw in of]
 
-    upper = bound(values(draws), field, spread)
+    upper = bound(values(draws), field, spread or PRIOR)
     if not relative:
         return upper
     norms = values(written)

@@ -14,36 +14,19 @@ import numpy as np
 
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import is_step
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.points.inputs import make_inputs
 
 log = logging.getLogger(__name__)
-
-SEED = 20_011
-"""seed of the random inputs of `least_error`"""
 
 MOST_BYTES, MOST_FLOPS = 1 << 27, 1 << 31
 """bytes and flops of a graph's steps, above which no error is measured: the oracle takes too long for a profile"""
 
 WRONG = 1e6
 """largest error that is reported: stands also for a misplaced non-finite value and a wrong integer, as replies are finite"""
-
-
-def least_error(signature: Signature, binding: Mapping[str, int]) -> float:
-    """Return the least relative error that outputs of these dtypes can have on random inputs: the error of the oracle's result
-    rounded once to the dtype. Return 0 where the sizes do not fit together."""
-    graph = signature.graph
-    try:
-        exact = interpret(graph, make_inputs(graph, binding, SEED), dims=binding).outputs
-    except (TensorGraphsError, ValueError, IndexError):
-        return 0.0
-    with np.errstate(all="ignore"):
-        return max(measure(value.astype(node.dtype.numpy), value, node.dtype).max_relative_error
-                   for value, node in zip(exact.values(), graph.outputs.values(), strict=True))
 
 
 def is_measured(graph: Graph, dims: Mapping[str, int]) -> bool:

@@ -19,6 +19,7 @@ from tensor_graphs.documents import entry, of_kind
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.accuracy import parse
 from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.path import NoPathError, Path
 from tensor_graphs.paths.path_reader import path_from_json
@@ -56,7 +57,7 @@ class Pin:
 
     written: str
     dims: tuple[str, ...]
-    tolerance: float | None
+    tolerance: float | str | None
     backends: tuple[str, ...]
     variants: tuple[Pinned, ...]
     source: str = ""
@@ -166,9 +167,12 @@ def _read(data: Mapping[str, Any]) -> Pin:
         raise ArgumentError("it names no backend")
     Cells([v.cell for v in variants])                               # raises where they fill no box
     titles = entry("it", data, "titles", dict)
-    tolerance = None if data.get("tolerance", 0) is None else float(entry("it", data, "tolerance", float))
-    if tolerance is not None and not tolerance >= 0:
-        raise ArgumentError(f"its 'tolerance' is {tolerance}, and 0 or more is needed")
+    tolerance: float | str | None = data.get("tolerance", "")
+    if tolerance is not None and not (isinstance(tolerance, str) and tolerance):
+        tolerance = float(entry("it", data, "tolerance", float))
+        if not tolerance >= 0:
+            raise ArgumentError(f"its 'tolerance' is {tolerance}, and 0 or more is needed")
+    parse(tolerance)                                                # raises for a text that is no accuracy
     return Pin(entry("it", data, "written", str), texts("dims"), tolerance, backends, variants,
                entry("it", data, "source", str), entry("it", data, "prepared", str), texts("devices"),
                {key: entry("'titles'", titles, key, str) for key in titles})

@@ -18,6 +18,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.accuracy import Accuracy
 from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, lowered
@@ -167,7 +168,7 @@ class Plan:
     """
 
     graph: Graph
-    tolerance: float | None
+    accuracy: Accuracy
     variants: tuple[Variant, ...]
     largest: Mapping[str, int]
     backends: tuple[str, ...]
@@ -181,17 +182,28 @@ class Plan:
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
     given: Graph | None = field(default=None, repr=False, compare=False)
     rests_on: str = field(default="", repr=False, compare=False)
+    measured: str = ""
+    weights: str = ""
+    database: str = field(default="", repr=False, compare=False)
 
     def __repr__(self) -> str:
         calls = [v.path.kernel_calls for v in self.variants]
         return (f"<plan of graph {self.graph.structural_key[:12]}: {counted(len(self.variants), 'variant')} of "
-                f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, {self.accuracy}, "
+                f"{min(calls)}{f' to {max(calls)}' if max(calls) != min(calls) else ''} calls, {self.asked}, "
                 f"backends {', '.join(self.backends)}>")
 
     @property
-    def accuracy(self) -> str:
+    def tolerance(self) -> float | str | None:
+        """The requested accuracy: None as written, a number for the largest error of every output, else its text."""
+        terms = self.accuracy.terms
+        if len(terms) == 1 and (terms[0].statistic, terms[0].output) == ("max", ""):
+            return terms[0].limit
+        return self.accuracy.text if terms else None
+
+    @property
+    def asked(self) -> str:
         """The requested accuracy as a phrase."""
-        return "as written" if self.tolerance is None else f"tolerance {self.tolerance:.1e}"
+        return f"tolerance {self.tolerance:.1e}" if isinstance(self.tolerance, float) else str(self.accuracy)
 
     def __str__(self) -> str:
         from tensor_graphs.paths.plan_text import on_one_screen

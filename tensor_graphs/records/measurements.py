@@ -175,6 +175,18 @@ def trace_conditions(database: Database, *trace_ids: int) -> dict[int, dict[str,
     return {trace_id: dict(conditions) for trace_id, (_, conditions) in circumstances(database, *trace_ids).items()}
 
 
+def conditions_at(database: Database, workload_key: str, source_hash: str, kind: TraceKind, *,
+                  verifier: str | None = None) -> list[Mapping[str, Any]]:
+    """Return the conditions of every trace of one implementation on one workload, the oldest first."""
+    at = BenchmarkTrace.workload_id == sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
+    by = BenchmarkTrace.implementation_id.in_(sa.select(Implementation.id).where(Implementation.source_hash == source_hash))
+    select = sa.select(BenchmarkTrace.conditions).where(at, by, BenchmarkTrace.kind == kind).order_by(BenchmarkTrace.id)
+    if verifier is not None:
+        select = select.where(BenchmarkTrace.verifier == verifier)
+    with database.reading() as connection:
+        return [row[0] for row in connection.execute(select)]
+
+
 def circumstances(database: Database, *trace_ids: int) -> dict[int, tuple[datetime, Mapping[str, Any]]]:
     """Return (time of measurement, conditions) of these traces, by trace id, without ids that do not exist."""
     result: dict[int, tuple[datetime, Mapping[str, Any]]] = {}

@@ -89,7 +89,7 @@ class Comparison:
         out = []
         for letter, name, plan in zip("AB", self.names, self.plans, strict=True):
             form = f" · intermediates {plan.intermediates}" if self.plans[0].graph != self.plans[1].graph else ""
-            out.append(f"{letter}: {name} · {plan.accuracy} · backends {', '.join(plan.backends)}{form}")
+            out.append(f"{letter}: {name} · {plan.asked} · backends {', '.join(plan.backends)}{form}")
         for r in self.ranges:
             out += self._range(r, rows)
         used = [f"{human(m.allocated)} beside {human(m.parameters)} of parameters" for m in self.memory]

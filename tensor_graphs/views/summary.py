@@ -58,7 +58,7 @@ def summarise(plan: Plan, at: Mapping[str, int] | None = None, rows: int = ROWS)
         "" if not rest else f"and {counted(len(rest), 'more step')}, called {sum(e.calls for e in rest)} times in a run: "
                             f"{duration(sum(e.seconds * e.calls for e in rest))} in all",
         "It has the lowest expected time of all paths whose kernels agree with the float64 oracle"
-        f"{'' if plan.tolerance is None else f' within {plan.tolerance:.1e}'}. {basis}")
+        f"{f' within {plan.asked}' if plan.accuracy.terms else ''}. {basis}")
 
 
 def _rival(e: Evidence) -> str:

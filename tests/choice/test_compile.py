@@ -105,29 +105,17 @@ def test_a_product_with_large_weights_compiles_for_every_range_of_a_dim(filled: 
         assert measure(model.run({"x": rows})["y"], rows.astype(np.float64) @ weights.T.astype(np.float64), tg.f32).within(1e-5)
 
 
-def test_a_tolerance_out_of_reach_is_refused_with_the_one_that_would_do(filled: Database) -> None:
+def test_kernels_out_of_reach_of_a_tolerance_are_refused_with_the_one_that_would_do(filled: Database) -> None:
+    wanted: Any = {"database": filled, "backends": ("numpy",)}
     with pytest.raises(NoPathError) as caught:
-        compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=1e-9)
+        compile_graph(LAYER, tolerance=1e-9, intermediates="as_written", **wanted)
     text = str(caught.value)
     assert text.startswith("no path is within the tolerance 1e-09\n")
-    for needed in ("softmax f32[n, 12]: best error", "linear f32[n, 16] f32[12, 16]: best error", "numpy.softmax: its error"):
-        assert needed in text
+    assert "softmax f32[n, 12]: best error" in text and "numpy.softmax: its error" in text
     advised = re.search(r"fix: a tolerance of (\S+) or more", text)
     assert advised is not None and 1e-8 < float(advised[1]) < 1e-5
-    plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=float(advised[1]))
-    errors = [e.error for v in plan.variants for e in v.evidence if not is_way_on(e.chosen)]
-    assert all(error is not None and error <= float(advised[1]) for error in errors)
-    with pytest.raises(NoPathError):                                # less than half of what rounding a sum to f32 costs
-        compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=2e-8, intermediates="as_written")
-
-
-def test_a_tolerance_far_below_one_rounding_is_refused_before_anything_is_compared(database: Database, starts: list[int]) -> None:
-    said = (r"^no path is within the tolerance \S+\n  softmax f32\[n, 12\]: rounding its exact result to f32 costs [2-6]\.\de-08 "
-            r"by itself\n  fix: a tolerance of 1\.2e-07 or more, or")
-    for tolerance in (1e-30, 0.0):
-        with pytest.raises(NoPathError, match=said):
-            compile_graph(LAYER, database=database, tolerance=tolerance)
-    assert not starts and upkeep.stats(database).rows["benchmark_traces"] == 0
+    assert compile_graph(LAYER, tolerance=10 * float(advised[1]), intermediates="as_written", **wanted).variants
+    assert compile_graph(LAYER, tolerance=1e-9, **wanted).intermediates.startswith("float64")
 
 
 def test_what_rounds_nothing_meets_every_tolerance(database: Database) -> None:
@@ -154,7 +142,7 @@ def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database
 def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_intermediates(filled: Database) -> None:
     tolerance = 1.5e-7
     plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=tolerance)
-    assert plan.intermediates.startswith("float64, since") and "intermediates: float64, since" in explain(plan)
+    assert plan.intermediates.startswith("float64, for") and "intermediates: float64, for" in explain(plan)
     assert explain_data(plan)["intermediates"] == plan.intermediates
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((7, 16), (12, 16)))
@@ -172,10 +160,13 @@ def test_the_words_for_intermediates_are_five(filled: Database) -> None:
         compile_graph(GRAPH, database=filled, intermediates="wide")  # type: ignore[arg-type]
 
 
-def test_what_is_asked_for_says_where_it_is_predicted_to_be_beyond_the_tolerance(filled: Database) -> None:
-    for word, starts in (("as_written", "as written, asked for"), ("bfloat16", "bfloat16, asked for")):
-        said = compile_graph(gated(tg.bf16), database=filled, intermediates=word, tolerance=8e-3).intermediates   # type: ignore[arg-type]
-        assert re.fullmatch(rf"{starts}; the predicted error \S+ is beyond the tolerance 8\.0e-03", said), said
+def test_what_is_asked_for_is_refused_where_it_is_less_accurate_than_asked(filled: Database) -> None:
+    for word in ("as_written", "bfloat16"):
+        wanted: Any = {"database": filled, "intermediates": word}
+        graph = tg.graph({"y": tg.exp(tg.silu(tg.input("x", (8, 64), tg.bf16)).cast(tg.f32) * 3.0)})
+        assert compile_graph(graph, tolerance=0.5, **wanted).measured
+        with pytest.raises(NoPathError, match="^no path is as accurate as asked: max error 1e-07\n"):
+            compile_graph(graph, tolerance=1e-7, **wanted)
 
 
 def gated(dtype: tg.DType) -> tg.Graph:
@@ -187,9 +178,9 @@ def gated(dtype: tg.DType) -> tg.Graph:
 def test_values_between_narrow_ops_are_kept_in_f32_where_that_is_wide_enough_and_stay_in_one_kernel(
         database: Database, dtype: tg.DType) -> None:
     graph = gated(dtype)
-    for tolerance in (2.0 * dtype.epsilon / 2, 1.1 * dtype.epsilon / 2):    # of the outputs alone; f64 would leave as much
+    for tolerance in (1e-4, 1e-5):                                  # beyond the outputs' last rounding
         plan = compile_graph(graph, database=database, tolerance=tolerance)
-        assert plan.intermediates.startswith("float32, since rounding the values"), plan.intermediates
+        assert plan.intermediates == "float32, for the accuracy that was asked for", plan.intermediates
         assert [i.kernel for i in plan.variants[0].program.instructions] == ["gen.loops"]
     rng = np.random.default_rng(0)
     given = {n: rng.standard_normal((8, 64)).astype(dtype.numpy) for n in "xy"}
@@ -203,14 +194,14 @@ def test_a_narrow_output_is_made_in_f64_where_f32_would_cost_more_than_the_toler
     x, y = tg.input("x", (8, 64), tg.bf16), tg.input("y", (8, 64), tg.f32)
     graph = tg.graph({"out": tg.softmax(tg.tanh(x.cast(tg.f32)) * y)})
     plan = compile_graph(graph, database=database, tolerance=1.5e-7)
-    assert plan.intermediates.startswith("float64, since")
+    assert plan.intermediates.startswith("float64, for")
 
 
 def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(database: Database) -> None:
     x = tg.input("x", (8, 64), tg.bf16)
     inner = tg.silu(x)
     graph = tg.graph({"out": inner * x})
-    model = bind(compile_graph(graph, database=database, backends=("numpy", "c"), tolerance=2.0**-7), {})
+    model = bind(compile_graph(graph, database=database, backends=("numpy", "c"), tolerance=1e-4), {})
     given = {"x": np.linspace(-3, 3, 512, dtype=np.float32).reshape(8, 64).astype(tg.bf16.numpy)}
     found = model.tap(inner, given)[inner]
     assert model.plan.intermediates.startswith("float32") and found.dtype == np.float32
@@ -258,7 +249,7 @@ def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
 
 def test_what_is_listed_measured_and_compiled_is_one_form_of_the_graph(database: Database) -> None:
     deep = tg.graph(tg.tanh(tg.tanh(tg.tanh(tg.input("x", (64,))))))                 # predicted: 6e-7
-    for tolerance, form in ((1e-6, "as written"), (3e-7, "float64, since")):
+    for tolerance, form in ((1e-6, "as written"), (1e-9, "float64, for")):
         listed = next(list_paths(deep, database=database, backends=("numpy",), tolerance=tolerance))
         assert profile_graph(deep, database=database, backends=("numpy",), tolerance=tolerance, budget=30).left == 0
         plan = compile_graph(deep, database=database, backends=("numpy",), tolerance=tolerance)
@@ -267,22 +258,19 @@ def test_what_is_listed_measured_and_compiled_is_one_form_of_the_graph(database:
         assert all(v.measured_share == 1.0 for v in plan.variants)
 
 
-def test_where_nothing_computes_the_wide_form_the_written_one_runs_and_says_so(database: Database) -> None:
+def test_where_nothing_computes_the_wide_form_the_request_is_refused(database: Database) -> None:
     x = tg.input("x", (64,))
     deep = tg.graph(tg.tanh(tg.tanh(tg.tanh(x))))
     add_row(database, kernel_named("numpy.cast"), signature_of(tg.cast(x, tg.f64)), status="INCORRECT_NUMERICAL")
-    plan = compile_graph(deep, database=database, backends=("numpy",), tolerance=3e-7)
-    assert plan.graph == deep
-    assert ("intermediates: as written, since no path with wider values between the ops is within the tolerance 3.0e-07; "
-            "the predicted error 6.1e-07 is beyond it too") in explain(plan)
-    (listed,) = {p.graph_key for p in islice(list_paths(deep, database=database, backends=("numpy",), tolerance=3e-7), 2)}
-    assert listed == deep.structural_key
+    with pytest.raises(NoPathError, match="numpy.cast: INCORRECT_NUMERICAL"):
+        compile_graph(deep, database=database, backends=("numpy",), tolerance=1e-12)
+    assert compile_graph(deep, database=database, backends=("numpy",), tolerance=1e-6).graph == deep
 
 
 def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
     g = tg.graph(tg.tanh(tg.input("x", (64,), tg.f64)))
     plan = compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-17)   # numpy's tanh is the oracle's
-    assert plan.graph == g and plan.intermediates == "as written, predicted error 1.1e-16"
+    assert plan.graph == g and plan.intermediates.startswith("as written")
 
 
 def test_different_tolerances_give_different_kernels(database: Database, trial: Any) -> None:
@@ -445,15 +433,11 @@ def test_a_path_is_priced_at_the_size_that_was_asked_for(filled: Database) -> No
         assert plan.variant({"n": n}).at["n"] == n
 
 
-def test_by_default_nothing_is_widened_and_a_tolerance_below_one_rounding_is_told_what_rounding_costs(filled: Database) -> None:
+def test_by_default_nothing_is_widened_and_the_rounding_of_outputs_is_in_no_tolerance(filled: Database) -> None:
     g = tg.graph(tg.exp(tg.input("x", (3, 5), tg.bf16)))
     plan = compile_graph(g, database=filled, backends=("numpy",))
     assert plan.tolerance is None and plan.graph == g and plan.intermediates.startswith("as written")
-    with pytest.raises(NoPathError) as caught:
-        compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-3)
-    assert "\n  rounding a result to bf16 costs up to 3.9e-03 by itself\n  fix: a tolerance of " in str(caught.value)
-    advised = float(str(caught.value).partition("a tolerance of ")[2].split()[0])
-    assert advised >= 2**-8 and compile_graph(g, database=filled, backends=("numpy",), tolerance=advised).variants
+    assert compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-6).tolerance == 1e-6
 
 
 def test_sizes_of_unknown_dims_are_refused(filled: Database) -> None:

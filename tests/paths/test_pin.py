@@ -62,7 +62,7 @@ def variants(*ranges: tuple[int, int]) -> list[dict[str, Any]]:
     (changed(variants=variants((1, 4), (4, 64))), r"its cells overlap: n = 1\.\.4; n = 4\.\.64"),
     (changed(variants=[{**v, "cell": {}} for v in variants((1, 4), (5, 64))]), "2 paths, and no dim that says which"),
     (changed(variants=variants((4, 1))), r"its cells do not fill a box: n = 4\.\.1"),
-    (changed(tolerance="much"), "^this pin is damaged: 'tolerance' of it is 'much', and a number is needed\n  fix: "),
+    (changed(tolerance="much"), "^this pin is damaged: the tolerance 'much' ends in no number\n  fix: "),
     (changed(tolerance=float("nan")), "^this pin is damaged: its 'tolerance' is nan, and 0 or more is needed\n  fix: "),
     (changed(variants=[{}]), "^this pin is damaged: path 1 has no 'cell'\n  fix: "),
     (changed(variants=[{**v, "path": 3} for v in variants((1, 64))]), "'path' of path 1 is 3, and an object is needed\n"),

@@ -345,12 +345,12 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
         if missing_sizes := [n for n in graph.dim_order if n not in sizes]:
             raise options.UsageError(f"--at says no size of {', '.join(missing_sizes)}\n  fix: --at {at},{missing_sizes[0]}=1")
         stored = {key for key, _ in queries.graphs_like(store)}
-        called = {key: names for key, names in _dims_in_file(what, tolerance).items() if key in stored}
+        called = {key: names for key, names in _dims_in_file(what).items() if key in stored}
         return _Meant(what, list(called), at=at, sizes=sizes, dims=called)
     if what is None:
         return _Meant("any graph here", [key for key, _ in queries.graphs_like(store)])
     if what.endswith(".tg") or Path(what).is_file():
-        keys, unless_timed = _in_file(what, tolerance, bool(imports))
+        keys, unless_timed = _in_file(what, bool(imports))
         filed = [key for key in keys if queries.graphs_like(store, key)]
         meant = _Meant(what, filed, unless_timed, [f"--import {file}" for file in imports or ()])
         missing = f"neither {what} nor any op in it was ever measured\n  fix: tg profile {what}"
@@ -363,14 +363,14 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
     return meant
 
 
-def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...], None]]:
+def _dims_in_file(what: str) -> dict[str, dict[tuple[str, ...], None]]:
     """Return key -> the file's names for canonical dims: of the entire graph, as written and as compiled, and of each op in it. An
     op that occurs at several dims has several tuples of names."""
     from tensor_graphs.choice.listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 
     dims_of: dict[str, dict[tuple[str, ...], None]] = {}
-    graphs = dict.fromkeys(_forms_of(what, tolerance))
+    graphs = dict.fromkeys(_forms_of(what))
     for graph in graphs:
         dims_of.setdefault(graph.structural_key, {})[tuple(graph.dim_order)] = None
     for graph in graphs:
@@ -380,18 +380,19 @@ def _dims_in_file(what: str, tolerance: float) -> dict[str, dict[tuple[str, ...]
     return dims_of
 
 
-def _forms_of(what: str, tolerance: float) -> tuple[Graph, Graph, Graph]:
-    """Return a file's graph as written, prepared, and in the form that is compiled."""
-    from tensor_graphs.choice.intermediates import forms
+def _forms_of(what: str) -> list[Graph]:
+    """Return a file's graph as written, prepared, and with float32 between ops where that is wider."""
     from tensor_graphs.choice.prepare import prepare
-    from tensor_graphs.choice.request import Request
+    from tensor_graphs.choice.widening import rewritten, widened
+    from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 
     written = options.read_graph(what)
     prepared = prepare(written).graph
-    return written, prepared, next(forms(prepared, Request(prepared, tolerance))).graph
+    wider = widened(prepared, "float32") is not prepared
+    return [written, prepared, *([rewritten(prepared, "float32", backends=DEFAULT_BACKENDS).graph] if wider else [])]
 
 
-def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], dict[str, str]]:
+def _in_file(what: str, imported: bool) -> tuple[list[str], dict[str, str]]:
     """Return the keys under which the database has a file's graph: of the graph, its ops, the ops that are compiled instead (parts,
     recognised ops, wider intermediates) and ops inside of definitions. Also return key -> the option of tg profile that measures
     the op: with a numpy kernel, as numpy has one for each op and needs no compilation, unless kernels were imported."""
@@ -400,8 +401,8 @@ def _in_file(what: str, tolerance: float, imported: bool) -> tuple[list[str], di
     from tensor_graphs.kernels.signature import signature_of
     from tensor_graphs.language.part import PartOp
 
-    written, prepared, form = _forms_of(what, tolerance)
-    keys = [written.structural_key, *(s.key for g in dict.fromkeys((written, prepared, form)) for s in signatures_of(g))]
+    written, prepared, *others = _forms_of(what)
+    keys = [written.structural_key, *(s.key for g in dict.fromkeys((written, prepared, *others)) for s in signatures_of(g))]
     table = by_op(all_kernels(DEFAULT_BACKENDS if imported else ("numpy",)))
     top = {signature_of(node).key for node in prepared.nodes if node.op.kind in ("atomic", "composite")}
     unless_timed = {}

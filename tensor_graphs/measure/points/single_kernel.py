@@ -22,6 +22,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, is_step, rebuild, walk
+from tensor_graphs.meaning.accuracy import Accuracy
 from tensor_graphs.measure.isolation import reused_arrays
 from tensor_graphs.measure.points.inputs import Form
 from tensor_graphs.paths.cells import Cell
@@ -194,4 +195,4 @@ def plan_along(graph: Graph, roots: Sequence[Node], choose: Callable[[Node], Ker
     layout = place(intervals_of(program), smallest)
     path = Path("", chosen, 0.0, False, None)                       # nobody looks it up, and a key takes a fifth of the whole
     variant = Variant(Cell(), path, program, layout, used, (), smallest)
-    return Plan(graph, 0.0, (variant,), smallest, backends)
+    return Plan(graph, Accuracy(), (variant,), smallest, backends)

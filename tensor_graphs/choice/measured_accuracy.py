@@ -1,0 +1,247 @@
+"""measured_accuracy: decides whether plans are as accurate as a request asks, by draws of the whole path (measure/error_draws.py).
+
+Draws are rows of the database, pooled over all measurements of the same plan with the same weights; they are never replaced. What
+could not be measured is decided by the predicted error (costs/precision.py), and the plan says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tensor_graphs.choice.cost_table import typical_sizes
+from tensor_graphs.costs.filing import VERIFIER, path_environment, path_workload, whole_graph_record
+from tensor_graphs.costs.precision import predicted_error, unpredictable
+from tensor_graphs.errors import TensorGraphsError, counted
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.accuracy import Accuracy, Allowed, Term, named
+from tensor_graphs.meaning.draw_bound import LEAST
+from tensor_graphs.meaning.draw_statistics import Statistics
+from tensor_graphs.measure.error_draws import Draw, ErrorDraws, drawn_weights
+from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.phases import phase
+from tensor_graphs.records.measurements import conditions_at
+from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
+
+if TYPE_CHECKING:
+    from tensor_graphs.choice.request import Request
+
+log = logging.getLogger(__name__)
+
+DRAWS = 2
+"""draws of a plan's first measurement; the prior of their spread makes the bound about twice the measured error"""
+
+PROMISING = 3.0
+"""factor by which the error of a form, evaluated with each value rounded, may exceed a limit: kernels round less often"""
+
+WHOLE, BLOCKS, BLOCK_BYTES = 1 << 20, 32, 4096
+"""bytes of a weight that is digested whole; number and bytes of the evenly spaced blocks of a larger one"""
+
+KIND = "path error"
+"""`what` of the conditions of these rows"""
+
+
+class AccuracyError(TensorGraphsError):
+    """The weights that a plan is bound to make its error larger than was asked for."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Decision on one plan. draws: number of trajectories, 0 if the error is predicted. source: that of inputs and weights."""
+
+    allowed: Allowed
+    accuracy: Accuracy
+    draws: int
+    source: str
+
+    @property
+    def fix(self) -> str:
+        """An accuracy that the bound meets, as it is asked for."""
+        term = self.allowed.term
+        return "another accuracy" if term is None else Accuracy((replace(term, limit=_looser(term, self.allowed.bound)),)).text
+
+    def __str__(self) -> str:
+        output = "" if self.allowed.term is None else f" on {self.allowed.term.output}"
+        bound = f"bound {self.allowed.bound:.1e}{output}"
+        how = f"{counted(self.draws, 'draw')}, {self.source}" if self.draws else f"predicted, not measured: {self.source}"
+        return f"{self.accuracy}: {bound} ({how})"
+
+
+class MeasuredAccuracy:
+    """Measures the plans of one request. Raises ArgumentError for an accuracy that does not fit the graph."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.accuracy = named(request.accuracy, request.graph)
+        self.sizes = typical_sizes(request.graph, request.at)
+
+    @cached_property
+    def draws(self) -> ErrorDraws:
+        given = self.request.weights
+        weights = drawn_weights(self.request.graph) if given is None else given
+        return ErrorDraws(self.request.graph, weights, self.sizes)
+
+    @cached_property
+    def weights_key(self) -> str:
+        return "drawn" if self.request.weights is None else weights_key(self.request.weights, self.request.graph)
+
+    def check_margins(self) -> None:
+        """Raise NoPathError where an output depends on a comparison, floor or argmax of computed floats that a change by 2⁻⁴⁴ of
+        values decides otherwise: no arithmetic of floats can promise an error there."""
+        leaps = unpredictable(self.request.graph, math.inf)
+        if not leaps:
+            return
+        try:
+            draw = self.draws.of_graph(self.request.graph, [0], first_run=True, mode="jittered")[0]
+        except (TensorGraphsError, MemoryError) as error:
+            log.info("the margins of comparisons are not known: %s", error)
+            return
+        if not self._loosely(draw):
+            raise NoPathError(f"no path is as accurate as asked: {self.accuracy}\n  {leaps}, and what decides it is closer than "
+                              "rounding errors\n  fix: no tolerance, and it runs as written")
+
+    @phase("verify")
+    def promises(self, form: Graph) -> bool:
+        """Return False for a form of the graph that is far less accurate than asked, evaluated with each value rounded to its
+        dtype."""
+        try:
+            draws = self.draws.of_graph(form, [0], first_run=True)
+        except (TensorGraphsError, MemoryError) as error:
+            log.info("the error of a form is not known: %s", error)
+            return True
+        return self._loosely(draws[0])
+
+    def _loosely(self, draw: Draw) -> bool:
+        """Return whether a draw is within PROMISING times each limit."""
+        for term in self.accuracy.terms:
+            found = draw.get(term.output)
+            if found is None:
+                continue
+            limit = PROMISING * term.limit
+            errors = {"max": found.max, "norm": found.norm, "kl": found.kl}
+            least = {"top1": found.top1, "cosine": found.cosine}
+            if term.statistic in errors and not errors[term.statistic] <= limit:
+                return False
+            if term.statistic in least and not 1.0 - least[term.statistic] <= PROMISING * (1.0 - term.limit):
+                return False
+        return True
+
+    @phase("verify")
+    def of(self, plan: Plan) -> Measured:
+        """Return whether a plan is accurate enough, by rows of the database or by new draws, which are stored."""
+        key, seconds = plan_key(plan), self.request.accuracy_seconds
+        known = self._known(key)
+        try:
+            if len(known) < DRAWS:
+                if not seconds:
+                    return self._predicted(plan, "accuracy_seconds=0")
+                known = {**known, **self._new(plan, key, [seed for seed in range(DRAWS) if seed not in known], seconds)}
+            written = list(self._written(known)) if any(t.statistic == "as_written" for t in self.accuracy.terms) else []
+        except (TensorGraphsError, MemoryError) as error:
+            return self._predicted(plan, str(error).partition("\n")[0])
+        source = f"drawn inputs, {'drawn weights' if self.weights_key == 'drawn' else 'given weights'}"
+        return Measured(self.accuracy.allows(list(known.values()), written), self.accuracy, len(known), source)
+
+    def _new(self, plan: Plan, key: str, seeds: list[int], seconds: float) -> dict[int, Draw]:
+        draws = dict(zip(seeds, self.draws.of_plan(plan, seeds, seconds), strict=False))
+        request = self.request
+        for graph in (request.graph, plan.graph):
+            request.store.ensure_graph(whole_graph_record(graph))
+        graph_key = plan.graph.structural_key
+        worst = max((s.max for draw in draws.values() for s in draw.values()), default=0.0)
+        request.store.add_trace(TraceRecord(
+            ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key),
+            path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
+            "PASSED" if math.isfinite(worst) else "INCORRECT_NUMERICAL", max_relative_error=worst, verifier=VERIFIER,
+            conditions={"what": KIND, "weights": self.weights_key, "inputs": "drawn", "form": form_name(plan),
+                        "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
+        return draws
+
+    def _known(self, key: str) -> dict[int, Draw]:
+        """Return the stored draws of a plan with these weights, by seed."""
+        request = self.request
+        rows = conditions_at(request.store, path_workload(request.graph, self.sizes).key, key, "verify", verifier=VERIFIER)
+        return {int(seed): {name: _statistics(numbers) for name, numbers in draw.items()}
+                for row in rows if row.get("what") == KIND and row.get("weights") == self.weights_key
+                for seed, draw in row["draws"].items()}
+
+    def _written(self, known: Mapping[int, Draw]) -> list[Draw]:
+        return self.draws.of_graph(self.request.graph, list(known))
+
+    def _predicted(self, plan: Plan, why: str) -> Measured:
+        """Return the decision by the predicted error, which says nothing of terms other than the largest error."""
+        predicted = predicted_error(plan.graph, plan.backends)
+        worst = min((t for t in self.accuracy.terms if t.statistic == "max"), key=lambda t: t.limit, default=None)
+        within = worst is not None and predicted <= worst.limit
+        return Measured(Allowed(within, predicted, worst or self.accuracy.terms[0]), self.accuracy, 0, why)
+
+
+def check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
+    """Raise AccuracyError if a plan's error on these weights may exceed its tolerance, measured now unless it was before."""
+    from tensor_graphs.choice.request import Request  # here: it imports this module for its property `measured`
+
+    assert plan.given is not None
+    if plan.weights == weights_key(weights, plan.graph):
+        return
+    at = {n: plan.variants[0].at[n] for n in plan.given.dims if n in plan.variants[0].at}
+    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", at, weights=weights)
+    found = request.measured.of(plan)
+    if not found.allowed.allowed:
+        others = "random weights" if plan.weights == "drawn" else "other weights"
+        raise AccuracyError(f"the plan's error on these weights may be larger than asked: {found}\n  on {others}, with "
+                            f"{form_name(plan)} between the ops, it was {plan.measured}\n"
+                            "  fix: tg.compile(graph, tolerance=…, weights=…) with these weights; check=False binds them anyway")
+
+
+def _looser(term: Term, bound: float) -> float:
+    """Return a limit of two digits that a bound is within."""
+    if not math.isfinite(bound):
+        return term.limit
+    if term.statistic in LEAST:
+        return math.floor(bound * 1000) / 1000
+    step = 10.0 ** (math.floor(math.log10(bound)) - 1) if bound > 0 else 1.0
+    return float(f"{math.ceil(bound / step) * step:.1e}")
+
+
+def form_name(plan: Plan) -> str:
+    """Return the word for the values between a plan's ops: "as written", "float32", …"""
+    return plan.intermediates.partition(",")[0]
+
+
+def plan_key(plan: Plan) -> str:
+    """Return a digest of the paths of all ranges of sizes: equal for plans that compute the same way."""
+    return hashlib.sha256(repr([(v.cell.to_json(), v.path.id) for v in plan.variants]).encode()).hexdigest()
+
+
+def weights_key(weights: Mapping[str, Any], graph: Graph) -> str:
+    """Return a digest of a graph's parameters: names, dtypes, shapes, and bytes (of a large one evenly spaced blocks)."""
+    digest = hashlib.sha256()
+    for name in sorted(graph.parameters):
+        array = np.ascontiguousarray(weights[name])
+        content = array.reshape(-1).view(np.uint8)
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        if content.size <= WHOLE:
+            digest.update(content.tobytes())
+            continue
+        for at in np.linspace(0, content.size - BLOCK_BYTES, BLOCKS).astype(int):
+            digest.update(content[at:at + BLOCK_BYTES].tobytes())
+    return digest.hexdigest()
+
+
+def _numbers(found: Statistics) -> list[float | None]:
+    """Return statistics as JSON has them: None for a number that is not finite."""
+    return [x if math.isfinite(x) else None for x in map(float, astuple(found))]
+
+
+def _statistics(numbers: list[float | None]) -> Statistics:
+    *errors, top1, cosine = numbers
+    maximum, p999, norm, kl = (math.inf if x is None else x for x in errors)
+    return Statistics(maximum, p999, norm, kl, math.nan if top1 is None else top1, math.nan if cosine is None else cosine)

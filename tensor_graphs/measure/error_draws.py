@@ -1,0 +1,195 @@
+"""error_draws: measures how far the outputs of an entire path are from the exact ones, on inputs drawn for nothing else.
+
+One draw is a trajectory: a graph with states runs ROWS new positions from empty states, then STEPS single ones that carry the
+states on; a graph without states runs once. Path and oracle receive the same inputs, so an error in a state counts by what it does
+to later outputs. The oracle evaluates the graph as it was given, with its weights.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.costs.roofline import work
+from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import is_step
+from tensor_graphs.meaning.draw_statistics import Statistics, statistics
+from tensor_graphs.meaning.interpreter import Mode, interpret
+from tensor_graphs.measure.points.inputs import generator, make_inputs
+from tensor_graphs.paths.plan import Plan
+from tensor_graphs.runtime.compiled_graph import bind
+
+ROWS, STEPS = 48, 8
+"""positions of a trajectory's first run, and single positions after it"""
+
+FIRST_SEED = 5_000_003
+"""seed of the first error draw; verdicts, tuning and timing use others"""
+
+MOST_READ = 1e9
+"""numbers in parameters that a trajectory reads at most: the oracle converts them in each run"""
+
+MOST_FLOPS = 2e11
+"""flops of a trajectory, above which its sizes are halved: the oracle computes some 2e10 a second"""
+
+Draw = dict[str, Statistics]
+"""Statistics of each float output over one trajectory."""
+Run = tuple[dict[str, np.ndarray], dict[str, int]]
+"""inputs and sizes of one run"""
+Evaluator = Callable[[Mapping[str, np.ndarray], Mapping[str, int]], Mapping[str, Any]]
+"""Function from a run's inputs and sizes to its outputs; it carries the states from run to run."""
+
+
+def trajectory(graph: Graph, at: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the sizes of the runs of one draw. at: sizes of a graph without states, or whose positions are not recognised."""
+    sizes = {name: int(at[name]) for name in graph.dims}
+    if not graph.states:
+        return [_within_reach(graph, sizes)]
+    advance = _positions(graph)
+    if advance is None:
+        return [_within_reach(graph, sizes)] * (1 + STEPS)
+    rows, position, room = advance
+    first = min(ROWS, d.bounds(graph.dims[rows])[1], max(1, room - STEPS))
+    others = [name for name in graph.dims if name not in (rows, position)]
+
+    def run(count: int, start: int) -> dict[str, int]:
+        clipped = {name: min(max(count, d.bounds(graph.dims[name])[0]), d.bounds(graph.dims[name])[1]) for name in others}
+        return {name: {rows: count, position: start, **clipped}[name] for name in graph.dims}
+
+    while first > 1 and _flops(graph, run(first, 0)) > MOST_FLOPS:
+        first //= 2
+    read = sum(float(d.evaluate(p.type.size(), {})) for p in graph.parameters.values())
+    steps = min(STEPS, max(1, int(MOST_READ / max(read, 1.0)) - 1), room - first, d.bounds(graph.dims[position])[1] - first + 1)
+    return [run(first, 0), *(run(1, first + i) for i in range(steps))]
+
+
+def _positions(graph: Graph) -> tuple[str, str, int] | None:
+    """Return (dim of new positions, dim of the first one, number of positions that the states hold), where every state is updated
+    by writing rows there; None where one is not."""
+    found = set()
+    for node in graph.updates.values():
+        if node.op.name != "write_rows":
+            return None
+        base, value = node.inputs
+        rows, start, room = value.shape[node.attrs["axis"]], node.attrs["start"], base.shape[node.attrs["axis"]]
+        found.add((str(rows), str(start), d.bounds(room)[1]))
+    if len(found) != 1:
+        return None
+    ((rows, start, room),) = found
+    return (rows, start, room) if rows in graph.dims and start in graph.dims else None
+
+
+def _within_reach(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """Return the sizes, the largest halved until the oracle needs MOST_FLOPS at most."""
+    sizes = dict(sizes)
+    while _flops(graph, sizes) > MOST_FLOPS:
+        halved = {n: max(s // 2, d.bounds(graph.dims[n])[0]) for n, s in sizes.items()}
+        largest = max((n for n in sizes if halved[n] < sizes[n]), key=sizes.__getitem__, default=None)
+        if largest is None:
+            break
+        sizes[largest] = halved[largest]
+    return sizes
+
+
+def _flops(graph: Graph, sizes: Mapping[str, int]) -> float:
+    steps = map(signature_of, filter(is_step, graph.nodes))
+    return sum(work(s, tuple((n, sizes[n]) for n in s.dim_names))[1] for s in steps)
+
+
+def drawn_weights(graph: Graph, seed: int = FIRST_SEED) -> dict[str, np.ndarray]:
+    """Return random parameters, those of matrices scaled by 1 / √(length of the last axis), so that layers keep magnitudes."""
+    weights = {}
+    for name, node in graph.parameters.items():
+        shape = tuple(int(s) for s in node.shape)
+        rng = generator(seed, name)
+        if not node.dtype.is_float:
+            weights[name] = rng.integers(0, 2, shape).astype(node.dtype.numpy)
+            continue
+        values = rng.standard_normal(shape, np.float32)
+        weights[name] = (values / np.sqrt(max(1, shape[-1])) if len(shape) > 1 else values * 0.1).astype(node.dtype.numpy)
+    return weights
+
+
+@dataclass
+class ErrorDraws:
+    """Draws of one graph with its weights at some sizes. Inputs and exact outputs are computed once for all paths.
+
+    graph: as it was given. weights: by parameter name. at: typical sizes.
+    """
+
+    graph: Graph
+    weights: Mapping[str, np.ndarray]
+    at: Mapping[str, int]
+    exact: dict[int, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
+    """exact outputs by seed; `first`: those of a trajectory's first run"""
+    sizes: list[dict[str, int]] = field(default_factory=list)
+    first: dict[int, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = self.sizes or trajectory(self.graph, self.at)
+        self.outputs = [name for name, node in self.graph.outputs.items() if node.dtype.is_float]
+
+    def runs(self, seed: int) -> list[Run]:
+        """Return the inputs and sizes of the runs of one draw."""
+        return [(make_inputs(self.graph, sizes, FIRST_SEED + 1000 * seed + i), sizes) for i, sizes in enumerate(self.sizes)]
+
+    def of_plan(self, plan: Plan, seeds: Sequence[int], seconds: float = float("inf")) -> list[Draw]:
+        """Return one draw per seed of a plan of any form of the graph. seconds: no draw begins later; the first one does."""
+        compiled = bind(plan, self.weights)
+
+        def evaluator() -> Evaluator:
+            session = compiled.session()
+
+            def run(inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> Mapping[str, Any]:
+                dims = {name: size for name, size in sizes.items() if name in compiled.graph.dims}
+                return {name: np.array(value) for name, value in compiled.run(inputs, dims=dims, session=session).items()}
+            return run
+        return self._draws(evaluator, seeds, seconds)
+
+    def of_graph(self, form: Graph, seeds: Sequence[int], first_run: bool = False, mode: Mode = "as_written") -> list[Draw]:
+        """Return one draw per seed of a form of the graph, evaluated with each value rounded to its dtype, or in another mode of
+        the interpreter. first_run: without the runs that carry states on."""
+        within = ErrorDraws(self.graph, self.weights, self.at, self.first, self.sizes[:1]) if first_run else self
+        return within._draws(lambda: within._oracle(form, mode), seeds, float("inf"))
+
+    def _oracle(self, graph: Graph, mode: Mode) -> Evaluator:
+        states: dict[str, np.ndarray] = {}
+
+        def run(inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> Mapping[str, Any]:
+            result = interpret(graph, inputs, self.weights, dict(states), sizes, mode=mode)
+            states.update({str(name): value for name, value in result.updates.items()})
+            return result.outputs
+        return run
+
+    def _draws(self, evaluator: Callable[[], Evaluator], seeds: Sequence[int], seconds: float) -> list[Draw]:
+        began, draws = time.perf_counter(), list[Draw]()
+        for seed in seeds:
+            if draws and time.perf_counter() - began > seconds:
+                break
+            runs = self.runs(seed)
+            if seed not in self.exact:
+                self.exact[seed] = self._outputs(self._oracle(self.graph, "real"), runs)
+            outputs = self._outputs(evaluator(), runs)
+            draws.append({name: statistics(outputs[name], self.exact[seed][name], self.graph.outputs[name].dtype)
+                          for name in self.outputs})
+        return draws
+
+    def _outputs(self, run: Evaluator, runs: Sequence[Run]) -> dict[str, np.ndarray]:
+        """Return the float outputs of all runs, those of each output one after the other as rows."""
+        collected: dict[str, list[np.ndarray]] = {name: [] for name in self.outputs}
+        for inputs, sizes in runs:
+            results = run(inputs, sizes)
+            for name, values in collected.items():
+                values.append(np.asarray(results[name]))
+        return {name: values[0] if len(values) == 1 else np.concatenate([_as_rows(value) for value in values])
+                for name, values in collected.items()}
+
+
+def _as_rows(value: np.ndarray) -> np.ndarray:
+    """Return a value as a matrix of rows along its last axis."""
+    return value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)

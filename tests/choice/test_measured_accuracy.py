@@ -1,0 +1,142 @@
+"""Plans whose error is measured as a whole: what is chosen for an accuracy, what is stored, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import tensor_graphs as tg
+from tensor_graphs.choice.measured_accuracy import weights_key
+from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.records.database import Database
+from tensor_graphs.views.explain import explain
+
+pytestmark = pytest.mark.processes
+N = tg.dim("n", 1, 64)
+
+
+def deep(dtype: tg.DType = tg.bf16) -> tg.Graph:
+    x = tg.input("x", (N, 32), dtype)
+    for i in range(3):
+        x = x + tg.silu(tg.linear(tg.rms_norm(x), tg.parameter(f"w{i}", (32, 32), dtype)))
+    return tg.graph({"y": x})
+
+
+def steep() -> tg.Graph:
+    return tg.graph({"y": tg.sin(tg.linear(tg.input("x", (N, 32), tg.bf16), tg.parameter("w", (16, 32), tg.bf16)))})
+
+
+def compiled(graph: tg.Graph, database: Database, tolerance: Any, **options: Any) -> tg.Plan:
+    return tg.compile(graph, tolerance=tolerance, database=database, backends=("numpy",), at={"n": 16}, **options)
+
+
+def form(plan: tg.Plan) -> str:
+    return plan.intermediates.partition(",")[0]
+
+
+def stored(database: Database) -> int:
+    with database.reading() as connection:
+        return int(connection.execute(sa.text("SELECT COUNT(*) FROM benchmark_traces t JOIN implementations i "
+                                              "ON i.id = t.implementation_id WHERE i.name LIKE 'plan %'")).scalar_one())
+
+
+@pytest.mark.parametrize(("tolerance", "expected"), [
+    (0.2, "as written"), (1e-5, "float32"), ("norm:3e-2", "as written"), ("norm:4e-3", "bfloat16"),
+    ("cosine:y:0.999", "as written")])
+def test_the_least_wide_form_within_the_bound_is_chosen(database: Database, tolerance: Any, expected: str) -> None:
+    plan = compiled(deep(), database, tolerance)
+    assert form(plan) == expected or (expected == "bfloat16" and form(plan) == "float32")
+    assert "2 draws, drawn inputs, drawn weights" in plan.measured and f"accuracy: {plan.measured}" in explain(plan)
+
+
+def test_a_bound_on_the_error_holds_for_further_draws(database: Database) -> None:
+    graph = deep()
+    for tolerance in (0.1, 2e-2):
+        plan = compiled(graph, database, tolerance)
+        rng = np.random.default_rng(7)
+        weights = {n: (rng.standard_normal(p.shape) / 6).astype(p.dtype.numpy) for n, p in graph.parameters.items()}
+        model = tg.bind(plan, weights)
+        for _ in range(10):
+            given = {"x": rng.standard_normal((16, 32)).astype(tg.bf16.numpy)}
+            exact = tg.interpret(graph, given, weights).outputs["y"]
+            error = np.abs(model.run(given)["y"].astype(np.float64) - exact) - 2.0**-8 * np.abs(exact)
+            assert (error / np.maximum(np.abs(exact), np.sqrt(np.mean(exact**2, -1, keepdims=True)))).max() <= tolerance
+
+
+def test_draws_are_rows_that_are_used_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOR_GRAPHS_PLANS", "off")
+    first = compiled(deep(), database, 0.2)
+    rows = stored(database)
+    again = compiled(deep(), database, 0.2)
+    assert rows == stored(database) >= 1 and first.measured == again.measured
+
+
+def test_other_weights_are_measured_where_they_are_bound(database: Database) -> None:
+    plan = compiled(steep(), database, 0.1)
+    rng = np.random.default_rng(0)
+    mild, wild = ({"w": (rng.standard_normal((16, 32)) * size).astype(tg.bf16.numpy)} for size in (0.2, 1e4))
+    tg.bind(plan, mild)
+    rows = stored(database)
+    tg.bind(plan, mild)                                             # measured once
+    assert stored(database) == rows
+    with pytest.raises(tg.AccuracyError, match=r"on these weights may be larger than asked: max error 0.1 on y: bound .*\n  on "
+                                               r"random weights, with as written between .*\n  fix: tg.compile"):
+        tg.bind(plan, wild)
+    assert tg.bind(plan, wild, check=False).run({"x": np.ones((2, 32), tg.bf16.numpy)})
+    measured = compiled(steep(), database, 0.1, weights=wild)
+    assert form(measured) != "as written" and "given weights" in measured.measured
+    tg.bind(measured, wild)
+
+
+def test_weights_have_a_key_of_their_content(database: Database) -> None:
+    graph = tg.graph(tg.parameter("a", (700, 700)) * tg.parameter("b", (3,))[0])
+    weights = {"a": np.zeros((700, 700), np.float32), "b": np.ones(3, np.float32)}
+    key = weights_key(weights, graph)
+    assert key == weights_key(dict(reversed(weights.items())), graph) and len(key) == 64
+    weights["b"][2] = 2
+    other = weights_key(weights, graph)
+    weights["a"][:] = 1
+    assert len({key, other, weights_key(weights, graph)}) == 3
+
+
+def test_without_seconds_the_plan_says_that_nothing_was_measured(database: Database) -> None:
+    plan = compiled(tg.graph({"y": tg.softmax(tg.input("x", (N, 32)))}), database, 1e-3, accuracy_seconds=0)
+    assert "predicted, not measured: accuracy_seconds=0" in plan.measured and stored(database) == 0
+    with pytest.raises(NoPathError, match="predicted, not measured"):
+        compiled(deep(), database, "norm:1e-1", accuracy_seconds=0)
+
+
+def test_what_no_form_reaches_is_refused_with_what_one_does(database: Database) -> None:
+    graph = tg.graph({"y": tg.sin(tg.linear(tg.input("x", (N, 32)), tg.parameter("w", (16, 32))))})    # stored in float32
+    with pytest.raises(NoPathError, match=r"^no path is as accurate as asked: norm 1e-30\n  float64: norm 1e-30 on y: bound"
+                                          r"(.|\n)*\n  fix: norm:y:\S+, which float64 between the ops reaches$") as refused:
+        compiled(graph, database, "norm:1e-30")
+    advised = str(refused.value).rpartition("fix: ")[2].partition(",")[0]
+    assert compiled(graph, database, advised).measured
+
+
+def test_a_step_that_leaps_on_computed_floats_is_refused_by_its_name(database: Database) -> None:
+    graph = tg.graph({"y": tg.floor(tg.softmax(tg.input("x", (N, 32))).sum(axis=1))})
+    assert compiled(graph, database, None).variants
+    with pytest.raises(NoPathError, match="floor of computed floats may leap, and what decides it is closer than rounding errors"):
+        compiled(graph, database, 1e-3)
+
+
+@pytest.mark.parametrize("tolerance", [{"z": 1e-3}, "kl:z:0.1", "cosine:2", float("inf"), "softmax:1"])
+def test_an_accuracy_that_does_not_fit_is_refused_before_anything_runs(database: Database, tolerance: Any) -> None:
+    with pytest.raises(tg.TensorGraphsError, match="\n  fix: "):
+        compiled(deep(), database, tolerance)
+    assert stored(database) == 0
+
+
+def test_a_pin_keeps_what_was_asked(database: Database, tmp_path: Path) -> None:
+    for tolerance, expected in (("norm:3e-2", "norm::0.03"), (0.2, 0.2), (None, None)):
+        plan = compiled(deep(), database, tolerance)
+        assert plan.tolerance == expected or plan.tolerance == str(expected).replace("::", ":")
+        plan.pin.save(tmp_path / "a.pin", overwrite=True)
+        again = tg.compile(deep(), database=database, path=str(tmp_path / "a.pin"))
+        assert again.accuracy == plan.accuracy and again.graph.structural_key == plan.graph.structural_key
