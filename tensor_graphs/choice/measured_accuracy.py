@@ -42,6 +42,9 @@ DRAWS = 2
 PROMISING = 3.0
 """factor by which the error of a form, evaluated with each value rounded, may exceed a limit: kernels round less often"""
 
+SCREENED, FAR_BELOW = 2e9, 16.0
+"""flops above which no form is evaluated op by op; factor below one rounding that no form with several of them comes near"""
+
 WHOLE, BLOCKS, BLOCK_BYTES = 1 << 20, 32, 4096
 """bytes of a weight that is digested whole; number and bytes of the evenly spaced blocks of a larger one"""
 
@@ -111,7 +114,10 @@ class MeasuredAccuracy:
     @phase("verify")
     def promises(self, form: Graph) -> bool:
         """Return False for a form of the graph that is far less accurate than asked, evaluated with each value rounded to its
-        dtype."""
+        dtype; of a large graph, if the limit on the largest error is far below one rounding of the values between its ops."""
+        if self.draws.flops > SCREENED:
+            limits = [term.limit for term in self.accuracy.terms if term.statistic == "max"]
+            return min(limits, default=math.inf) >= _coarsest(form) / FAR_BELOW
         try:
             draws = self.draws.of_graph(form, [0], first_run=True)
         except (TensorGraphsError, MemoryError) as error:
@@ -209,6 +215,13 @@ def _looser(term: Term, bound: float) -> float:
         return math.floor(bound * 1000) / 1000
     step = 10.0 ** (math.floor(math.log10(bound)) - 1) if bound > 0 else 1.0
     return float(f"{math.ceil(bound / step) * step:.1e}")
+
+
+def _coarsest(graph: Graph) -> float:
+    """Return the relative error of one rounding to the narrowest float dtype of the values between a graph's ops."""
+    outputs = set(graph.roots)
+    return max((t.dtype.epsilon / 2 for node in graph.nodes if node.op.kind != "leaf" and node not in outputs
+                for t in node.types if t.dtype.is_float), default=0.0)
 
 
 def form_name(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ ROWS, STEPS = 48, 8
 FIRST_SEED = 5_000_003
 """seed of the first error draw; verdicts, tuning and timing use others"""
 
-MOST_READ = 1e9
-"""numbers in parameters that a trajectory reads at most: the oracle converts them in each run"""
+MOST_READ, MOST_WIDE = 1e9, 5e8
+"""numbers in parameters that a trajectory reads at most; of all parameters, up to which they are converted to float64 only once"""
 
 MOST_FLOPS = 2e11
 """flops of a trajectory, above which its sizes are halved: the oracle computes some 2e10 a second"""
@@ -63,8 +64,8 @@ def trajectory(graph: Graph, at: Mapping[str, int]) -> list[dict[str, int]]:
 
     while first > 1 and _flops(graph, run(first, 0)) > MOST_FLOPS:
         first //= 2
-    read = sum(float(d.evaluate(p.type.size(), {})) for p in graph.parameters.values())
-    steps = min(STEPS, max(1, int(MOST_READ / max(read, 1.0)) - 1), room - first, d.bounds(graph.dims[position])[1] - first + 1)
+    affordable = max(1, int(MOST_READ / max(_held(graph), 1.0)) - 1)
+    steps = min(STEPS, affordable, room - first, d.bounds(graph.dims[position])[1] - first + 1)
     return [run(first, 0), *(run(1, first + i) for i in range(steps))]
 
 
@@ -94,6 +95,11 @@ def _within_reach(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
             break
         sizes[largest] = halved[largest]
     return sizes
+
+
+def _held(graph: Graph) -> float:
+    """Return the numbers in all parameters."""
+    return sum(float(d.evaluate(node.type.size(), {})) for node in graph.parameters.values())
 
 
 def _flops(graph: Graph, sizes: Mapping[str, int]) -> float:
@@ -134,6 +140,19 @@ class ErrorDraws:
         self.sizes = self.sizes or trajectory(self.graph, self.at)
         self.outputs = [name for name, node in self.graph.outputs.items() if node.dtype.is_float]
 
+    @cached_property
+    def wide_weights(self) -> Mapping[str, np.ndarray]:
+        """The parameters as the oracle computes with them, unless they take too much memory."""
+        if _held(self.graph) > MOST_WIDE:
+            return self.weights
+        return {name: np.asarray(self.weights[name]).astype(np.float64 if node.dtype.is_float else node.dtype.numpy)
+                for name, node in self.graph.parameters.items()}
+
+    @cached_property
+    def flops(self) -> float:
+        """Flops of the first run of a trajectory."""
+        return _flops(self.graph, self.sizes[0])
+
     def runs(self, seed: int) -> list[Run]:
         """Return the inputs and sizes of the runs of one draw."""
         return [(make_inputs(self.graph, sizes, FIRST_SEED + 1000 * seed + i), sizes) for i, sizes in enumerate(self.sizes)]
@@ -161,7 +180,7 @@ class ErrorDraws:
         states: dict[str, np.ndarray] = {}
 
         def run(inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> Mapping[str, Any]:
-            result = interpret(graph, inputs, self.weights, dict(states), sizes, mode=mode)
+            result = interpret(graph, inputs, self.wide_weights, dict(states), sizes, mode=mode)
             states.update({str(name): value for name, value in result.updates.items()})
             return result.outputs
         return run
