@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tensor_graphs.arguments import ArgumentError, names, number, place, whole
+from tensor_graphs.argument_checks import ArgumentError, names, number, place, whole
 from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
 from tensor_graphs.language.dtypes import DType
@@ -23,7 +23,7 @@ from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
 if TYPE_CHECKING:
-    from tensor_graphs.paths.pin import Pin
+    from tensor_graphs.paths.pin_file import Pin
     from tensor_graphs.records.database import Database
 
 Wanted = Literal["auto", "as_written", "bfloat16", "float32", "float64"]
@@ -127,7 +127,7 @@ def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath
     """
     if path is None or isinstance(path, GraphPath):
         return path
-    from tensor_graphs.paths.pin import Pin  # a door: most plans are chosen, and not given
+    from tensor_graphs.paths.pin_file import Pin  # a door: most plans are chosen, and not given
 
     if isinstance(path, Pin):
         return path

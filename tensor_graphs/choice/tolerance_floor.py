@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tensor_graphs.choice.cost_table import typical_sizes
 from tensor_graphs.choice.deferred_measure import least_error
-from tensor_graphs.costs.precision import unit_roundoff
+from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph

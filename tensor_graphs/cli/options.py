@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensor_graphs.errors import TensorGraphsError, close_to
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,7 +70,7 @@ GraphTolerance = Annotated[
 
 def _intermediates(value: str) -> Any:
     if value != "auto":
-        from tensor_graphs.choice.intermediates import WANTED
+        from tensor_graphs.choice.intermediate_dtypes import WANTED
 
         if value not in WANTED:
             raise UsageError(f"--intermediates {value}: no way to keep values between ops\n  fix: one of {', '.join(WANTED)}")
