@@ -50,7 +50,7 @@ from tensor_graphs.meaning.same_math import SAME_MATH
 from tensor_graphs.measure.conformance.backend import keys
 from tensor_graphs.measure.conformance.cases import instances, op_named
 from tensor_graphs.measure.points.inputs import make_inputs
-from tensor_graphs.measure.points.single_kernel import plain_plan, prepared_names, single_kernel_plan, with_parameters
+from tensor_graphs.measure.points.single_op_plans import plain_plan, prepared_names, single_kernel_plan, with_parameters
 from tensor_graphs.paths.path import expanded
 from tensor_graphs.paths.plan import Plan
 

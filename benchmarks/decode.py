@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.peers.llama_cpp_decode import LlamaCppProcess, installed
 from benchmarks.peers.transformers_decode import TransformersDecoder
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.intermediates import WANTED
+from tensor_graphs.choice.intermediate_dtypes import WANTED
 from tensor_graphs.choice.request import Wanted
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.frontends.huggingface.folder import GEMMA3_270M, write_gemma3_folder

@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks import make_gemma_folder
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.kernels.registry import whole_kernels
 from tensor_graphs.runtime.compiled_graph import bind

@@ -29,7 +29,7 @@ from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.rates.calibration import measure_device
-from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
+from tensor_graphs.measure.timing.in_graph_steps import Deployed, measure_deployed
 from tensor_graphs.measure.timing.statistics import Summary, summarise
 from tensor_graphs.paths.path import Path
 from tensor_graphs.records.database import open_database

@@ -38,13 +38,13 @@ from benchmarks.kernels_cpu import geomean
 from benchmarks.kernels_cuda import captured
 from benchmarks.peers.tinygrad_graph import in_a_process
 from benchmarks.products_cuda import SHAPES
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.torch.ops import tensor
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.prepared_run import Prepared
+from tensor_graphs.runtime.segments.captured_calls import OnDevice
 from tensor_graphs.runtime.segments.launches import Launches
-from tensor_graphs.runtime.segments.on_device import OnDevice
 
 ROWS, PRODUCTS = 8, 4
 """what sizes of cpu_graphs.py are multiplied by"""

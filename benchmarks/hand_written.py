@@ -39,7 +39,7 @@ from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.registry import by_op, load_backend, matching
 from tensor_graphs.meaning.error_measure import measure
-from tensor_graphs.measure.points.single_kernel import prepared_names, single_kernel_plan, with_parameters
+from tensor_graphs.measure.points.single_op_plans import prepared_names, single_kernel_plan, with_parameters
 from tensor_graphs.measure.timing.settle_threads import settle, warm_up
 
 FASTER, MORE_ACCURATE = 1.03, 1.5

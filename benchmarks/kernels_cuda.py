@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import call_of
 from tensor_graphs.devices.device import Memory
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tests.codegen.launched import Launched
 
 COPIES = 4

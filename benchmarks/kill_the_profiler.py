@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import tensor_graphs as tg
-from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.database_keys import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure.isolation.process_tree import descendants

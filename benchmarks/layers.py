@@ -25,7 +25,7 @@ from benchmarks.arguments import at_least, new_file
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.plan_file import VARIABLE
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.phases import OURS
+from tensor_graphs.phase_times import OURS
 
 PHASES = ("prepare", "choose", "lower")
 TOLERANCE = 0.05

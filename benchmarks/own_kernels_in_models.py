@@ -32,7 +32,7 @@ from tensor_graphs.choice.request import Request
 from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op
-from tensor_graphs.language.part import PartOp
+from tensor_graphs.language.anonymous_composite import PartOp
 
 BACKENDS = ("c", "numpy", "torch")
 MODELS: dict[str, tuple[Callable[[], tg.Graph], dict[str, int], int]] = {

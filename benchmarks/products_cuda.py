@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import tensor_graphs as tg
 from benchmarks.kernels_cuda import captured, memory_of_tensor, microseconds
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.cuda import matrix_products
 from tensor_graphs.kernels.kernel import Spec
 from tests.codegen.launched import Launched

@@ -32,7 +32,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.intermediate_dtypes import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
@@ -43,7 +43,7 @@ from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
+from tensor_graphs.measure.timing.in_graph_steps import Deployed, measure_deployed
 from tensor_graphs.paths.path import EXPAND, Cost, NoPathError, Path, Paths
 from tensor_graphs.records.database import Database, open_database
 

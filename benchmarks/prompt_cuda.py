@@ -24,7 +24,7 @@ import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.views.explain import explain

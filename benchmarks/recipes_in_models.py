@@ -27,7 +27,7 @@ from benchmarks.arguments import at_least
 from benchmarks.twin_plans import minilm
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.frontends.huggingface.load import load_model
-from tensor_graphs.language.part import RECIPE
+from tensor_graphs.language.anonymous_composite import RECIPE
 from tensor_graphs.paths.plan import Plan
 
 STEP, TOKENS = {"n": 1, "m": 1, "p": 64}, 32

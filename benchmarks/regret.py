@@ -42,7 +42,7 @@ import tensor_graphs as tg  # before numpy, whose threads would spin otherwise
 from benchmarks.arguments import at_least, new_file
 from benchmarks.in_turns import Timed, flushing, in_turns
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.listing import list_paths
+from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.cli.options import progress

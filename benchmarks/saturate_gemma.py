@@ -23,7 +23,7 @@ from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph
 from tensor_graphs.rewrites.composites import sketches
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.extract import Extractor, add_graph, paid_nodes
-from tensor_graphs.rewrites.regions import Solver, peak_memory, regions, solve_by_regions
+from tensor_graphs.rewrites.graph_regions import Solver, peak_memory, regions, solve_by_regions
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rules import ALL
 from tensor_graphs.rewrites.saturate import Budget, saturate

@@ -41,14 +41,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.cli.options import progress
-from tensor_graphs.codegen.actions import Schedule
-from tensor_graphs.codegen.libraries import code_of
+from tensor_graphs.codegen.compiled_libraries import code_of
+from tensor_graphs.codegen.schedule_actions import Schedule
 from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
-from tensor_graphs.tuning.ranked import ranked
+from tensor_graphs.tuning.ranked_space import ranked
 from tensor_graphs.tuning.space import Measured
 from tensor_graphs.tuning.strategies import STRATEGIES, walk
 from tensor_graphs.tuning.timing import Paired

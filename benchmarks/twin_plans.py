@@ -14,7 +14,7 @@ from collections import Counter
 from tempfile import TemporaryDirectory
 
 import tensor_graphs as tg
-from tensor_graphs.choice.listing import list_paths
+from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, LayerKind, Output, Rope, gemma3_graph
 from tensor_graphs.paths.path import EXPAND

@@ -22,13 +22,12 @@ from types import FunctionType as _FunctionType
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs import blas_sleep as _blas_sleep  # noqa: F401 - before numpy is imported
+from tensor_graphs import blas_thread_sleep as _blas_sleep  # noqa: F401 - before numpy is imported
 from tensor_graphs import interrupted as _interrupted  # noqa: F401 - first: Ctrl-C while the command imports the rest
 from tensor_graphs.errors import TensorGraphsError as TensorGraphsError
 from tensor_graphs.errors import no_attribute as _no_attribute
 from tensor_graphs.language import operators as _operators  # noqa: F401 - puts operators on nodes, writes on states
 from tensor_graphs.language.atomic import *  # noqa: F403
-from tensor_graphs.language.call_decorator import worded as _worded
 from tensor_graphs.language.composite import RULE_CHECKS as _RULE_CHECKS
 from tensor_graphs.language.composite import CompositeOp as CompositeOp
 from tensor_graphs.language.composite import composite as composite
@@ -39,6 +38,7 @@ from tensor_graphs.language.dims import dim as dim
 from tensor_graphs.language.dims import dim_max as dim_max
 from tensor_graphs.language.dims import dim_min as dim_min
 from tensor_graphs.language.dtypes import *  # noqa: F403
+from tensor_graphs.language.explain_call_errors import worded as _worded
 from tensor_graphs.language.graph import Graph as Graph
 from tensor_graphs.language.graph import graph as graph
 from tensor_graphs.language.leaves import State as State
@@ -66,8 +66,8 @@ for _name, _value in list(globals().items()):           # ops and leaves: the er
 if TYPE_CHECKING:
     from tensor_graphs.choice.checked_bind import bind as bind
     from tensor_graphs.choice.compile import compile_graph
-    from tensor_graphs.choice.listing import list_paths as list_paths
     from tensor_graphs.choice.measured_accuracy import AccuracyError as AccuracyError
+    from tensor_graphs.choice.path_listing import list_paths as list_paths
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
@@ -104,7 +104,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),
     "kernel": ("tensor_graphs.kernels.kernel_decorator", "host_kernel"),
-    "list_paths": ("tensor_graphs.choice.listing", "list_paths"),
+    "list_paths": ("tensor_graphs.choice.path_listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface.load", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "profile": ("tensor_graphs.choice.profile_graph", "profile_graph"),

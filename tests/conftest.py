@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tensor_graphs.measure.timing.reference_stream import SHARED
+from tensor_graphs.measure.timing.noise_reference import SHARED
 from tensor_graphs.rewrites import user_rules
 from tests.sampled import EVERY
 
@@ -217,7 +217,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def gpu_that_is_none(tmp_path: Path) -> Iterator[Any]:
     """cuda:0 whose kernels are compiled for the host (tests/fake/cuda.py), for the length of a test."""
-    from tensor_graphs.devices.known import device_named
+    from tensor_graphs.devices.device_registry import device_named
     from tests.fake import cuda
 
     cuda.install(tmp_path)

@@ -16,11 +16,11 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.accuracy import Accuracy
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lower import Program, intervals_of, lower
 from tensor_graphs.paths.memory import place
 from tensor_graphs.paths.path import Alternative, Cost, Path, Paths, expanded
 from tensor_graphs.paths.plan import Plan, Variant
+from tensor_graphs.paths.size_cells import Cell
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 BACKENDS = ("numpy", "torch", "c")

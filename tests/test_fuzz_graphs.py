@@ -19,9 +19,9 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import prepare
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.language.part import PartRecipe, part_between
+from tensor_graphs.language.anonymous_composite import PartRecipe, part_between
 from tensor_graphs.paths import lower
-from tensor_graphs.rewrites.passes import reword
+from tensor_graphs.rewrites.passes import offer_recipes
 from tests.fuzzing.cases import Case, Point, Runs, Ungrown, Way, case_of, everything_known, ways_of
 from tests.fuzzing.grow import NAMES, grown
 from tests.fuzzing.shrink import Failure, as_text, failure_of, from_text, shrunk, told
@@ -125,7 +125,7 @@ def has_a_wrong_constant(monkeypatch: pytest.MonkeyPatch) -> None:
         outputs = [o * 1.005 if o.dtype.is_float else o for o in op.written.outputs]
         return PartRecipe(part_between(outputs, op.written.arguments), *rest)
 
-    monkeypatch.setattr(reword, "PartRecipe", wrong)
+    monkeypatch.setattr(offer_recipes, "PartRecipe", wrong)
 
 
 @pytest.mark.parametrize(("plant", "way"), [(forgets_negative_steps, 0), (writes_in_place_too_early, 1), (leaves_a_copy_out, 1),

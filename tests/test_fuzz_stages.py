@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tensor_graphs.codegen.loop_ir import Value, values_in
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.stages import Value, values_in
 from tests.fuzzing.stage_programs import stage_program
 from tests.fuzzing.stage_runs import FORMS, Case, calls, drawn, failures, form_of, formed, sanitized_failures, shrunk, told
 

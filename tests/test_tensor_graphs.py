@@ -38,7 +38,7 @@ def test_importing_the_package_loads_no_heavy_library():
 def test_importing_the_package_loads_only_the_language():
     code = "import tensor_graphs, sys; print(*[m for m in sys.modules if m.startswith('tensor_graphs.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {name.split(".")[1] for name in done.stdout.split()} == {"errors", "blas_sleep", "interrupted", "language"}
+    assert {name.split(".")[1] for name in done.stdout.split()} == {"errors", "blas_thread_sleep", "interrupted", "language"}
 
 
 @pytest.mark.parametrize("name", sorted(tg.LAZY))
@@ -83,8 +83,8 @@ def test_completion_lists_what_a_user_types_and_nothing_else():
     assert all(not n.startswith("_") and getattr(tg, n) is not None for n in dir(tg))
     assert not {"importlib", "annotations", "Any", "TYPE_CHECKING", "LAZY", "language", "errors"} & set(dir(tg))
     bound = {n for n in vars(tg) if not n.startswith("_")} - set(dir(tg)) - set(ROOMS)
-    assert bound <= {"importlib", "annotations", "Any", "TYPE_CHECKING", "ModuleType", "LAZY", "arguments", "blas_sleep",
-                     "documents", "errors", "interrupted", "normal_numbers", "phases", "regular_file"}
+    assert bound <= {"importlib", "annotations", "Any", "TYPE_CHECKING", "ModuleType", "LAZY", "argument_checks",
+                     "blas_thread_sleep", "errors", "interrupted", "json_checks", "normal_numbers", "phase_times", "regular_file"}
 
 
 @pytest.mark.parametrize("name", functions())

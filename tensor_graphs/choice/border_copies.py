@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from tensor_graphs.choice.prepared_form import PreparedGraph
+from tensor_graphs.choice.graph_forms import PreparedGraph
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, consumers, rebuild

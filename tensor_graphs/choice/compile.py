@@ -12,22 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.arguments import function
+from tensor_graphs.argument_checks import function
 from tensor_graphs.choice import plan_file
 from tensor_graphs.choice.request import Request, Tolerance, Wanted, as_given
 from tensor_graphs.kernels.registry import begin, compile_ahead
-from tensor_graphs.language.call_decorator import worded
+from tensor_graphs.language.anonymous_composite import PartOp
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import walk
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 from tensor_graphs.records.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from tensor_graphs.paths.pin import Pin
+    from tensor_graphs.paths.pin_file import Pin
     from tensor_graphs.records.database import Database
 
 log = logging.getLogger(__name__)
@@ -98,16 +98,16 @@ def _answer(request: Request, progress: Progress | None) -> Plan:
         return plan
     with phase(IMPORT):
         if path is None and file is not None:                       # nothing on file: the graph is new, and will be compared
-            from tensor_graphs.measure.isolation import template_process  # a door: what is found on file needs no worker
+            from tensor_graphs.measure.isolation import fork_server_process  # a door: what is found on file needs no worker
 
-            template_process.begin()
+            fork_server_process.begin()
         from tensor_graphs.choice.prepare import prepare  # doors, likewise
         from tensor_graphs.choice.search import searched
     with phase("prepare"):
         if path is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None
         else:
-            from tensor_graphs.choice.replay import form_of  # a door: most paths are chosen, and not given
+            from tensor_graphs.choice.requested_path import form_of  # a door: most paths are chosen, and not given
 
             prepared, decided = form_of(request, path, request.store)
     compile_ahead(here, _ops_of(prepared.graph))

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.choice.request import Request, roundoff
-from tensor_graphs.costs.filing import (
+from tensor_graphs.costs.database_keys import (
     VERIFIER,
     environment_of,
     part_environment,
@@ -31,22 +31,22 @@ from tensor_graphs.costs.filing import (
 )
 from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.costs.measured_rates import known_links, known_rates, prior_rates
-from tensor_graphs.costs.precision import too_coarse
+from tensor_graphs.costs.predicted_error import too_coarse
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, estimate_seconds, says_of
-from tensor_graphs.devices.known import HOST
-from tensor_graphs.kernels.import_spec import out_of_reach
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import all_kernels, backend_module, device_of, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.paths.path import Alternative, Cost, CostOf, Paths, Steps
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import given_sizes, midpoint
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.measurements import KnownTime, latest_traces, times_at, trace_conditions, why_failed
 from tensor_graphs.records.rows_digest import generation

@@ -14,7 +14,7 @@ from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.logs import reason_of
 
@@ -60,7 +60,7 @@ def compare_all(judge: Judge, pending: Sequence[tuple[Kernel, Signature, Mapping
 
 def may_have_been_disturbed() -> bool:
     """Return whether measurements on this machine record if other load disturbed them."""
-    from tensor_graphs.measure.timing.reference_stream import waits_for_quiet
+    from tensor_graphs.measure.timing.noise_reference import waits_for_quiet
 
     return waits_for_quiet()
 

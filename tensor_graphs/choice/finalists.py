@@ -19,15 +19,22 @@ from statistics import median
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.deferred_measure import compare_all
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import VERIFIER
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.costs.database_keys import VERIFIER
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.kernel import Kernel, NotLowered
 from tensor_graphs.kernels.registry import all_kernels, by_op, whole_kernels
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.timing.deployed import Deployed, NotDeployed, measure_whole, record_whole, record_wrong_at_once, refute
+from tensor_graphs.measure.timing.in_graph_steps import (
+    Deployed,
+    NotDeployed,
+    measure_whole,
+    record_whole,
+    record_wrong_at_once,
+    refute,
+)
 from tensor_graphs.paths.path import NoPathError, Path, Paths
 
 log = logging.getLogger(__name__)

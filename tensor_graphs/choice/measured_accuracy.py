@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensor_graphs.choice.cost_table import typical_sizes
-from tensor_graphs.costs.filing import VERIFIER, path_environment, path_workload, whole_graph_record
-from tensor_graphs.costs.precision import predicted_error, unpredictable
+from tensor_graphs.costs.database_keys import VERIFIER, path_environment, path_workload, whole_graph_record
+from tensor_graphs.costs.predicted_error import predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError, counted
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import Accuracy, Allowed, Term, named
@@ -27,7 +27,7 @@ from tensor_graphs.meaning.draw_statistics import Statistics
 from tensor_graphs.measure.error_draws import Draw, ErrorDraws, drawn_weights
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 from tensor_graphs.records.measurements import conditions_at
 from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.deferred_measure import may_have_been_disturbed
-from tensor_graphs.costs.filing import timed_workload
+from tensor_graphs.costs.database_keys import timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import matching

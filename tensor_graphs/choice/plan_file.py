@@ -22,19 +22,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensor_graphs import blas_sleep
-from tensor_graphs.arguments import switch
+from tensor_graphs import blas_thread_sleep
+from tensor_graphs.argument_checks import switch
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.learned import cost_model
+from tensor_graphs.devices.checksummed_files import read, user_place
 from tensor_graphs.devices.environment import fingerprint
-from tensor_graphs.devices.sealed_files import read, user_place
 from tensor_graphs.kernels.registry import all_kernels, backend_module, why_missing
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 from tensor_graphs.records import open_database
 from tensor_graphs.records.location import default_target, file_of
 from tensor_graphs.records.rows_digest import generation, of_file
@@ -100,7 +100,7 @@ class PlanFile:
         except Exception as e:                                      # a part that cannot be pickled: anyone's composite
             log.debug("the plan is not kept: %s", e)
             return
-        from tensor_graphs.devices.sealing import keep  # a door: most runs read a plan and write none
+        from tensor_graphs.devices.write_checksummed_files import keep  # a door: most runs read a plan and write none
 
         keep(self.path, [FORMAT, plan.rests_on.encode(), b"\n", pickled], MOST_BYTES)
 
@@ -120,7 +120,7 @@ def of(request: Request) -> PlanFile | None:
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "rules": user_rules.digest(),
-            "code": (_package(), sys.version, blas_sleep.LATE, cost_model.version()),
+            "code": (_package(), sys.version, blas_thread_sleep.LATE, cost_model.version()),
             "database": _place(database),
         }
         path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")
@@ -136,7 +136,7 @@ class Images(Mapping[Node, Node]):
 
     @functools.cached_property
     def images(self) -> Mapping[Node, Node]:
-        from tensor_graphs.choice.replay import form_of  # a door: it imports all that rewrites
+        from tensor_graphs.choice.requested_path import form_of  # a door: it imports all that rewrites
 
         try:                                                        # without the database: it may be closed by now
             prepared, decided = form_of(self.request, self.path, True)

@@ -1,7 +1,7 @@
 """prepare: the graph that is compiled in place of the written one. It computes the same bits, in ops that kernels compute.
 
 Composites are recognised in atomic ops (rewrites/passes/recognise.py), and small graphs are simplified (simplify.py there). Some
-subgraphs become one node, a part: those that a registered kernel computes (rewrites/parts.py), those that rules can rewrite
+subgraphs become one node, a part: those that a registered kernel computes (rewrites/find_parts.py), those that rules can rewrite
 (rewrites/find_recipes.py), and loops for which a device has no kernel (unroll.py). All steps are bitwise, so tolerances and
 predictions stay valid; a graph that gets no fewer steps stays the same object. Costs decide whether a part's kernel or recipe (a
 graph that means the same) runs. rewriting.py does the work. It imports all rewriting code and is loaded only for a graph that was
@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.choice.border_copies import Interior, interior
-from tensor_graphs.choice.prepared_form import PreparedGraph as PreparedGraph
-from tensor_graphs.devices.known import devices
+from tensor_graphs.choice.graph_forms import PreparedGraph as PreparedGraph
+from tensor_graphs.devices.device_registry import devices
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import is_loop
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths.lower import device_asked
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites import user_rules

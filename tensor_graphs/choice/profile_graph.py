@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.arguments import function, names, number, whole
+from tensor_graphs.argument_checks import function, names, number, whole
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
-from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.intermediate_dtypes import forms
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
@@ -24,26 +24,26 @@ from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, r
 from tensor_graphs.choice.request import Request, Wanted
 from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
-from tensor_graphs.costs.filing import VERIFIER, part_implementation, timed_workload, timing_key
+from tensor_graphs.costs.database_keys import VERIFIER, part_implementation, timed_workload, timing_key
 from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.costs.roofline import uncertainty, work
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, device_of, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.dtypes import f32
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
-from tensor_graphs.measure.queue.questions import Question, answer, may_pass_later, question_key, unanswered, verified
-from tensor_graphs.measure.queue.report import Answered, ProfileReport, Rests
+from tensor_graphs.measure.points.input_descriptors import RANDOM, Descriptor, Given, InputError, check, read_descriptor
+from tensor_graphs.measure.queue.next_measurements import Question, answer, may_pass_later, question_key, unanswered, verified
+from tensor_graphs.measure.queue.profile_report import Answered, ProfileReport, Rests
 from tensor_graphs.measure.queue.requests import settle_queue
 from tensor_graphs.measure.queue.time_left import Ahead, Pace, ahead_of, question_seconds
 from tensor_graphs.measure.rates.calibration import correct_flops, measure_device, seconds_due
-from tensor_graphs.measure.timing.deployed import NotDeployed, running_signatures
+from tensor_graphs.measure.timing.in_graph_steps import NotDeployed, running_signatures
 from tensor_graphs.paths.path import Alternative, Cost, NoPathError, Path, Paths, Steps
 from tensor_graphs.records.database import Database
 from tensor_graphs.tuning.strategies import Strategy
@@ -498,7 +498,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     continues from there.
 
     A kernel with a row is measured again where the row is in doubt (outliers.py) and that could change the choice; the better time
-    then counts instead of one that a busy machine spoiled (`known.counting`). again: measure everything again.
+    then counts instead of one that a busy machine spoiled (`measurements.counting`). again: measure everything again.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less with a small budget), from 0.6 on over several processes.
     tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging. Raises

@@ -13,31 +13,31 @@ from dataclasses import replace
 from operator import itemgetter
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.intermediates import forms
-from tensor_graphs.choice.listing import signatures_of
+from tensor_graphs.choice.graph_forms import Intermediates
+from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.path_listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
-from tensor_graphs.choice.prepared_form import Intermediates
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import asked_sizes
-from tensor_graphs.costs.filing import VERIFIER, timed_workload
+from tensor_graphs.costs.database_keys import VERIFIER, timed_workload
 from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, all_kernels, by_op, kernel_named, lacking, matching, refused, why_missing
 from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.single_kernel import with_parameters
-from tensor_graphs.measure.queue.questions import Question, answer, question_key, unanswered
-from tensor_graphs.measure.queue.report import LEFT, NOT_OFFERED, Answered, ProfileReport
+from tensor_graphs.measure.points.single_op_plans import with_parameters
+from tensor_graphs.measure.queue.next_measurements import Question, answer, question_key, unanswered
+from tensor_graphs.measure.queue.profile_report import LEFT, NOT_OFFERED, Answered, ProfileReport
 from tensor_graphs.measure.queue.requests import settle_queue
 from tensor_graphs.paths.signature_counts import tally_of
-from tensor_graphs.rewrites.no_match import why_nowhere
+from tensor_graphs.rewrites.why_no_match import why_nowhere
 
 MOST_REASONS = 5
 """most lines on why kernels are not offered"""

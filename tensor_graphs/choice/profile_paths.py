@@ -14,24 +14,24 @@ from dataclasses import replace
 from statistics import median
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.intermediate_dtypes import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import asked_sizes
-from tensor_graphs.costs.filing import VERIFIER, part_environment, part_implementation
+from tensor_graphs.costs.database_keys import VERIFIER, part_environment, part_implementation
 from tensor_graphs.costs.measured_rates import known_rates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import walk
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.queue.report import LEFT, ProfileReport, Walked
-from tensor_graphs.measure.timing.deployed import (
+from tensor_graphs.measure.queue.profile_report import LEFT, ProfileReport, Walked
+from tensor_graphs.measure.timing.in_graph_steps import (
     NotDeployed,
     PartRow,
     measure_deployed,

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tensor_graphs.arguments import ArgumentError, names, number, place, whole
+from tensor_graphs.argument_checks import ArgumentError, names, number, place, whole
 from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
 from tensor_graphs.language.dtypes import DType
@@ -26,7 +26,7 @@ from tensor_graphs.paths.path import Path as GraphPath
 
 if TYPE_CHECKING:
     from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy
-    from tensor_graphs.paths.pin import Pin
+    from tensor_graphs.paths.pin_file import Pin
     from tensor_graphs.records.database import Database
 
 Tolerance = Accuracy | float | Mapping[str, float | None] | str | None
@@ -154,7 +154,7 @@ def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath
     """
     if path is None or isinstance(path, GraphPath):
         return path
-    from tensor_graphs.paths.pin import Pin  # a door: most plans are chosen, and not given
+    from tensor_graphs.paths.pin_file import Pin  # a door: most plans are chosen, and not given
 
     if isinstance(path, Pin):
         return path

@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tensor_graphs.choice.prepared_form import PreparedGraph
-from tensor_graphs.devices.known import HOST, devices
+from tensor_graphs.choice.graph_forms import PreparedGraph
+from tensor_graphs.devices.device_registry import HOST, devices
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernels_of_graphs, parts, writes_kernels
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.find_parts import form
 from tensor_graphs.rewrites.find_recipes import offers
-from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.merge_alternatives import both
 from tensor_graphs.rewrites.passes.fuse import fuse
+from tensor_graphs.rewrites.passes.offer_recipes import stating
 from tensor_graphs.rewrites.passes.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.passes.result import PassResult
-from tensor_graphs.rewrites.passes.reword import stating
 from tensor_graphs.rewrites.passes.simplify import simplify
 from tensor_graphs.rewrites.passes.unroll import unroll
 from tensor_graphs.rewrites.proved_composites import beside, offers_of_composites
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.rules import SHRINKING
 from tensor_graphs.rewrites.user_rules import user_rules
-from tensor_graphs.rewrites.wordings import both
 
 SMALL = 64
 """most nodes of a graph that an e-graph simplifies before it is compiled"""

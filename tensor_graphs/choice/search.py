@@ -15,31 +15,31 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensor_graphs import blas_sleep
+from tensor_graphs import blas_thread_sleep
+from tensor_graphs.choice.choice_evidence import Choice, in_words
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.deferred_measure import calibrate, compare_all, foresee, open_judge
-from tensor_graphs.choice.evidence import Choice, in_words
-from tensor_graphs.choice.intermediates import forms
+from tensor_graphs.choice.graph_forms import Intermediates
+from tensor_graphs.choice.intermediate_dtypes import forms
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import PreparedGraph
-from tensor_graphs.choice.prepared_form import Intermediates
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.size_samples import Samples, samples_of
-from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.database_keys import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.roofline import uncertainty
 from tensor_graphs.kernels.kernel import Kernel, make_together
 from tensor_graphs.kernels.registry import all_kernels, by_op, left_out, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import PartOp, steps_said
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.part import PartOp, steps_said
-from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
 from tensor_graphs.paths.plan import Plan, Variant, WholeRun, given_sizes
-from tensor_graphs.phases import phase
+from tensor_graphs.paths.size_cells import Cell
+from tensor_graphs.phase_times import phase
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.measurements import KnownTime, trace_conditions
 from tensor_graphs.records.rows import ProfileRequest
@@ -142,10 +142,10 @@ def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:
     """Return a note where numpy's threads keep spinning after its matrix products while native kernels run."""
     used = [{(k.backend, k.op) for k in v.kernels.values()} for v in variants]
     mixed = any(any(b == "c" for b, _ in u) and {("numpy", op.name) for op in (linear, dot)} & u for u in used)
-    if not (blas_sleep.LATE and mixed):
+    if not (blas_thread_sleep.LATE and mixed):
         return ()
     note = ("numpy was imported before tensor_graphs, so its threads spin behind each product and slow down the native kernels "
-            f"that follow; import tensor_graphs first, or set {blas_sleep.VARIABLE}={blas_sleep.TICKS}")
+            f"that follow; import tensor_graphs first, or set {blas_thread_sleep.VARIABLE}={blas_thread_sleep.TICKS}")
     return (note,)
 
 
@@ -299,7 +299,7 @@ class _Chooser:
             paths = self.paths(binding, optimistic=False)
             return paths.costed(path)
         except StalePathError as e:
-            from tensor_graphs.choice.replay import explained  # the same door: the path was given
+            from tensor_graphs.choice.requested_path import explained  # the same door: the path was given
 
             signature = next((s for s in paths.known() if s.key == e.key), None)
             raise explained(e, signature, self.costs.backends, self.table, self.costs, binding) from None

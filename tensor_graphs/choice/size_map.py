@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from tensor_graphs.choice.size_samples import Index
-from tensor_graphs.paths.cells import Cell
+from tensor_graphs.paths.size_cells import Cell
 
 Sizes = tuple[int, ...]
 """one size for each axis"""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import Condition, all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.paths.cells import MOST_DIMS, Cell
 from tensor_graphs.paths.plan import given_sizes, midpoint
+from tensor_graphs.paths.size_cells import MOST_DIMS, Cell
 
 Index = tuple[int, ...]
 """position of a sample: a number for each axis"""

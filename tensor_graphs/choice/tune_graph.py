@@ -14,7 +14,7 @@ from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.queue.report import TunedPart
+from tensor_graphs.measure.queue.profile_report import TunedPart
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError, known, register

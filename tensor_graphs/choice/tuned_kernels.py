@@ -9,7 +9,7 @@ from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import backend_module, know
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.sources_timed import sources_timed
+from tensor_graphs.records.timed_sources import sources_timed
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import ctrl_c, groups, options
+from tensor_graphs.cli import ctrl_c, option_groups, options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.cli.run import token_lines
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.errors import ConversationError
@@ -40,11 +40,11 @@ def chat(
     tokens: Annotated[
         int | None, typer.Option(min=1, help="How many tokens an answer has at most. [default: until the model ends its turn]")
     ] = None,
-    drawing: groups.SamplingOptions,
-    dtypes: groups.Dtypes,
+    drawing: option_groups.SamplingOptions,
+    dtypes: option_groups.Dtypes,
     random_weights: options.RandomWeights = None,
-    choice: groups.ModelOptions,
-    decoder: groups.DecoderOptions,
+    choice: option_groups.ModelOptions,
+    decoder: option_groups.DecoderOptions,
 ) -> None:
     """Talk with a decoder model, turn by turn: /help says how."""
     with phase(IMPORT):

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import within
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface.load import LoadedModel
@@ -26,7 +26,7 @@ class Ready:
     compile_seconds: float
 
 
-def load_decoder(name: str, dtypes: groups.Dtypes, *, max_positions: int | None, random_seed: int | None) -> LoadedModel:
+def load_decoder(name: str, dtypes: option_groups.Dtypes, *, max_positions: int | None, random_seed: int | None) -> LoadedModel:
     """Return the text-generating model of a folder (or built-in name). Raises NotPossible for a model that embeds, and what
     `load_model` raises."""
     with phase(IMPORT):
@@ -41,7 +41,7 @@ def load_decoder(name: str, dtypes: groups.Dtypes, *, max_positions: int | None,
     return loaded
 
 
-def ready(model: LoadedModel, choice: groups.ModelOptions, database: str | None, *, at: Mapping[str, int],
+def ready(model: LoadedModel, choice: option_groups.ModelOptions, database: str | None, *, at: Mapping[str, int],
           largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None, greedy: bool = False) -> Ready:
     """Compile and bind a loaded model. greedy: use the graph whose outputs are the likeliest tokens, not all logits. at: the sizes
     at which costs are estimated, clamped to the model's dims. largest: the least sizes that the plan must serve; they are rounded

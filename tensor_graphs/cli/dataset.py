@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.typer_app import Verbs
 
 
@@ -23,7 +23,7 @@ def dump(
     *,
     file: Annotated[Path, typer.Argument(help="FILE.jsonl, a row a line; FILE.csv or FILE.parquet, a row a line of a table.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Write every measurement as one flat row: part, kernel, features, times, errors, environment."""
     from tensor_graphs.measure.dataset import rows
@@ -48,7 +48,7 @@ def replay(
     file: Annotated[Path, typer.Argument(help="A FILE.jsonl that tg dataset dump wrote, here or elsewhere.")],
     limit: Annotated[int, typer.Option(min=1, max=options.MOST_ROWS, help="Measure at most so many rows again.")] = 20,
     threads: options.Threads = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Measure the kernels of a dataset's rows again, store what is found, and show it beside the rows. Exit code 1 where a kernel
     that passed does not any more."""

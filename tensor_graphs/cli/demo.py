@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 
 SENTENCES = (
     "A cat sleeps on the warm windowsill.", "A kitten naps in the sun by the window.",
@@ -45,7 +45,7 @@ def demo(
             "1. MiniLM: five sentences and how alike they are "
             "(first use on a machine compares every kernel with the oracle)\n"
         )
-    choice = groups.ModelOptions(tolerance="1e-3", threads=threads)
+    choice = option_groups.ModelOptions(tolerance="1e-3", threads=threads)
     vectors, _, _ = embeddings(load_model(folder), list(SENTENCES), choice, db, quiet=json)
     if not json:
         print_similarities(list(SENTENCES), vectors)

@@ -28,10 +28,10 @@ def devices(
     json: options.Json = False,
 ) -> None:
     """The devices here, the backends that can use them (or why not), and measured constants with their age."""
-    from tensor_graphs.costs.filing import environment_of
+    from tensor_graphs.costs.database_keys import environment_of
+    from tensor_graphs.devices.device_registry import HOST
+    from tensor_graphs.devices.device_registry import devices as known_devices
     from tensor_graphs.devices.environment import usable_cores
-    from tensor_graphs.devices.known import HOST
-    from tensor_graphs.devices.known import devices as known_devices
     from tensor_graphs.kernels.registry import BACKENDS, device_of, load_backend, why_missing
     from tensor_graphs.measure.rates.calibration import measure_device
     from tensor_graphs.measure.rates.gpu import no_kernel

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.compiling import Ready, ready
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 
 def embed(
@@ -18,9 +18,9 @@ def embed(
         str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")
     ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
-    dtypes: groups.Dtypes,
-    choice: groups.ModelOptions,
-    common: groups.Common,
+    dtypes: option_groups.Dtypes,
+    choice: option_groups.ModelOptions,
+    common: option_groups.Common,
 ) -> None:
     """Embed texts and print their vectors (--json) or their similarities."""
     with phase(IMPORT):
@@ -45,7 +45,7 @@ def embed(
     print_similarities(text, vectors)
 
 
-def embeddings(loaded: Any, texts: list[str], choice: groups.ModelOptions, database: str | None,
+def embeddings(loaded: Any, texts: list[str], choice: option_groups.ModelOptions, database: str | None,
                *, quiet: bool) -> tuple[np.ndarray, Ready, list[int]]:
     """Return (one row per text, the compiled model, how many tokens of each text were cut because the encoder reads no more)."""
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.plan import Plan
@@ -22,7 +22,7 @@ def explain(
     at: options.At = None,
     largest: options.Largest = None,
     plan: options.PlanFile = None,
-    choice: groups.GraphOptions,
+    choice: option_groups.GraphOptions,
     diff: Annotated[
         tuple[str, str] | None,
         typer.Option(
@@ -40,7 +40,7 @@ def explain(
         Path | None, typer.Option("--roofline", metavar="FILE", help="Also draw these steps below the roof into this SVG file.")
     ] = None,
     memory_limit: options.MemoryLimit = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Compile a graph and say which kernels were chosen, on which measurements or estimates, and what else there was."""
     with phase(IMPORT):

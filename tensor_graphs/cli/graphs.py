@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.errors import close_to
 from tensor_graphs.language.dims import clamp
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 STEP = {"n": 1, "m": 1, "p": 256}
 """sizes at which a decoder's cost is estimated: one new token after 256"""
 
 
-def graph_of(source: str, dtypes: groups.Dtypes, max_positions: int | None, greedy: bool = True) -> Graph:
+def graph_of(source: str, dtypes: option_groups.Dtypes, max_positions: int | None, greedy: bool = True) -> Graph:
     """Return the graph of a .tg file, a model folder or a built-in shape. greedy: for a decoder, the graph of the likeliest tokens,
     which `tg run` uses by default; else the graph with all logits."""
     with phase(IMPORT):

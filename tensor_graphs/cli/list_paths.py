@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 if TYPE_CHECKING:
@@ -25,14 +25,14 @@ def list_paths(
     ] = None,
     measured: Annotated[bool, typer.Option("--measured", help="Only paths whose steps are all measured at these sizes.")] = False,
     at: options.At = None,
-    choice: groups.GraphOptions,
-    common: groups.Common,
+    choice: option_groups.GraphOptions,
+    common: option_groups.Common,
 ) -> None:
     """List the paths of a graph by worth: cost, whether it is measured, the largest kernel error on file, and the steps; of all
     paths but the first, what they do otherwise."""
     from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN
-    from tensor_graphs.choice.listing import list_paths as enumerate_paths
-    from tensor_graphs.choice.listing import not_offered
+    from tensor_graphs.choice.path_listing import list_paths as enumerate_paths
+    from tensor_graphs.choice.path_listing import not_offered
     from tensor_graphs.choice.prepare import prepare
     from tensor_graphs.views.pareto import picture
 

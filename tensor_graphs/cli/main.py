@@ -24,7 +24,7 @@ from tensor_graphs import interrupted
 from tensor_graphs.cli import ctrl_c, options
 from tensor_graphs.cli.typer_app import Verbs
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.phases import IMPORT, OURS
+from tensor_graphs.phase_times import IMPORT, OURS
 
 MOST_LINES = 40
 """limit on the lines of an error, so that it fits on one screen"""
@@ -32,7 +32,7 @@ MOST_LINES = 40
 MOST_COLUMNS = 1000
 """limit on the characters of an error's line, which may quote a long input"""
 
-log = logging.getLogger("tensor_graphs.phases")
+log = logging.getLogger("tensor_graphs.phase_times")
 
 app = Verbs(name="tg", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
             help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.")

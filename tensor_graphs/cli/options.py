@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tensor_graphs.errors import TensorGraphsError, close_to
-from tensor_graphs.phases import IMPORT, phase
+from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,7 +61,7 @@ def accuracy_of(value: str | None) -> str | None:
     """Return the value of --tolerance of a graph. Raises UsageError."""
     if value is None:
         return None
-    from tensor_graphs.arguments import ArgumentError  # here: numpy is not needed for `tg --help`
+    from tensor_graphs.argument_checks import ArgumentError  # here: numpy is not needed for `tg --help`
     from tensor_graphs.meaning.accuracy import parse
 
     try:
@@ -86,7 +86,7 @@ GraphTolerance = Annotated[
 
 def _intermediates(value: str) -> Any:
     if value != "auto":
-        from tensor_graphs.choice.intermediates import WANTED
+        from tensor_graphs.choice.intermediate_dtypes import WANTED
 
         if value not in WANTED:
             raise UsageError(f"--intermediates {value}: no way to keep values between ops\n  fix: one of {', '.join(WANTED)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import drawing, groups, options
+from tensor_graphs.cli import drawing, option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ def plan(
     dot: drawing.Dot = None,
     at: options.At = None,
     largest: options.Largest = None,
-    choice: groups.GraphOptions,
+    choice: option_groups.GraphOptions,
     memory_limit: options.MemoryLimit = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Choose the paths of a graph, print them on one screen, and write them to a file that --plan runs again."""
     from tensor_graphs.choice.compile import compile_graph
@@ -61,7 +61,7 @@ def plan(
         print(f"pinned: {pin} (tg run, chat, embed, explain and plan take it: --plan {pin})")
 
 
-def _in_words(source: str, graph: Graph, choice: groups.GraphOptions, logits: bool) -> str:
+def _in_words(source: str, graph: Graph, choice: option_groups.GraphOptions, logits: bool) -> str:
     """Return the command-line arguments from which the graph was built."""
     if source.endswith(".tg"):
         return source

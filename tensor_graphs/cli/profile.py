@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 COUNTS = ("measured", "again", "already_known", "deployed", "paths", "failed", "left", "arisen", "seconds", "device_seconds",
@@ -31,7 +31,7 @@ def profile(
         ),
     ] = None,
     at: options.At = None,
-    choice: groups.GraphOptions,
+    choice: option_groups.GraphOptions,
     again: Annotated[
         bool, typer.Option("--again", help="Measure everything anew, also what is known and not in doubt.")
     ] = False,
@@ -56,12 +56,12 @@ def profile(
     strategy: Annotated[
         str | None, typer.Option(metavar="NAME", help="How: descent (as it is), beam, evolution, tree, random, or one of --import.")
     ] = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Measure kernels for a graph and store every row. Ctrl-C is safe; the next call goes on from there. With --kernel or --op
     each verdict is a line, and the exit code is 1 where a kernel is wrong."""
     from tensor_graphs.choice.profile_graph import profile_graph
-    from tensor_graphs.measure.queue.report import LEFT, NOT_OFFERED
+    from tensor_graphs.measure.queue.profile_report import LEFT, NOT_OFFERED
 
     graph = graph_of(source, choice, choice.max_positions)
     store = common.store()

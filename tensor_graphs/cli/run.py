@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.errors import counted
-from tensor_graphs.phases import IMPORT, OURS, phase
+from tensor_graphs.phase_times import IMPORT, OURS, phase
 
 if TYPE_CHECKING:
     from tensor_graphs.serving.generate import Generation
@@ -36,13 +36,13 @@ def run(
     system: options.System = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
-    drawing: groups.SamplingOptions,
-    dtypes: groups.Dtypes,
+    drawing: option_groups.SamplingOptions,
+    dtypes: option_groups.Dtypes,
     random_weights: options.RandomWeights = None,
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
-    choice: groups.ModelOptions,
-    decoder: groups.DecoderOptions,
+    choice: option_groups.ModelOptions,
+    decoder: option_groups.DecoderOptions,
 ) -> None:
     """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import drawing, groups, options
+from tensor_graphs.cli import drawing, option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 
@@ -16,7 +16,7 @@ def show(
     source: Annotated[
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.", show_default=False)
     ] = "",
-    dtypes: groups.Dtypes,
+    dtypes: option_groups.Dtypes,
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
     svg: drawing.Svg = None,
@@ -27,7 +27,7 @@ def show(
     ] = None,
     backends: options.Backends = None,
     at: options.At = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Print a graph in canonical text (inputs, nodes, outputs, updates) and its structural key; or draw it; or print the text of
     a kernel."""
@@ -60,8 +60,8 @@ def show(
         print(f"# structural key {graph.structural_key}")
 
 
-def _show_source(source: str, kernel: str, dtypes: groups.Dtypes, max_positions: int | None, backends: str | None, at: str | None,
-                 common: groups.Common) -> None:
+def _show_source(source: str, kernel: str, dtypes: option_groups.Dtypes, max_positions: int | None, backends: str | None,
+                 at: str | None, common: option_groups.Common) -> None:
     """Print the source of the kernel with that name, or of the kernels in a plan of the graph."""
     from dataclasses import asdict
 

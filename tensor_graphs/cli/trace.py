@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
 
 
@@ -18,8 +18,8 @@ def trace(
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The trace, as JSON for ui.perfetto.dev or chrome://tracing.")],
     plan: options.PlanFile = None,
     at: options.At = None,
-    choice: groups.GraphOptions,
-    common: groups.Common,
+    choice: option_groups.GraphOptions,
+    common: option_groups.Common,
 ) -> None:
     """Run a graph once, step by step, on random values, and write when each step began and ended."""
     from tensor_graphs.choice.compile import compile_graph

@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 
 
 def _single(param: Any) -> Any:
@@ -40,4 +40,4 @@ class Verbs(typer.Typer):
 
     def command(self, name: str | None = None, *, cls: Any = None, **more: Any) -> Callable[[Any], Any]:
         register = super().command(name, cls=cls or OnceEach, **more)
-        return lambda verb: register(groups.spread(verb))
+        return lambda verb: register(option_groups.spread(verb))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 

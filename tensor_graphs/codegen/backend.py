@@ -1,7 +1,7 @@
 """backend: `gen`, whose single kernel computes everything that stages can express. It is offered for every op and every part of a
 graph. It accepts those that it can lower and that are no matrix product, which needs register tiles rather than loops. Exceptions:
-products around a softmax, fused into one pass (one_pass.py), and in parts (passes/fuse.py) products of few rows, which read their
-weights at memory speed (skinny_product.py).
+products around a softmax, fused into one pass (online_reductions.py), and in parts (passes/fuse.py) products of few rows, which
+read their weights at memory speed (skinny_product.py).
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from tensor_graphs.codegen import libraries
+from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.arithmetic_count import steps_of
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import FARTHEST
 from tensor_graphs.codegen.lowered_request import PAGE, AskedSpec, asked, definition_of, loops_of, lowered, one_pass_of
 from tensor_graphs.codegen.print import c_source, scan_c
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
@@ -27,7 +27,7 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 
 NAME = "gen"
-TUNED = "tensor_graphs.codegen.tuned"
+TUNED = "tensor_graphs.codegen.tuned_kernel"
 """the module that builds kernels of this backend with a searched schedule"""
 
 
@@ -43,10 +43,10 @@ def versions() -> dict[str, str]:
 def kernels() -> list[Kernel]:
     return [Kernel(name=f"{NAME}.scan", backend=NAME, op="scan", build=scan_c.build, accepts=scan_c.refuse,
                    source="stages rendered as C, in a loop", module=scan_c.__name__, together=scan_c.together,
-                   toolchain=libraries.made_with(), contiguous=True),
+                   toolchain=compiled_libraries.made_with(), contiguous=True),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
-                   module=__name__, traffic=traffic, arithmetic=arithmetic, together=together, toolchain=libraries.made_with(),
-                   contiguous=True, strided=strided, shares=shares)]
+                   module=__name__, traffic=traffic, arithmetic=arithmetic, together=together,
+                   toolchain=compiled_libraries.made_with(), contiguous=True, strided=strided, shares=shares)]
 
 
 def refuse(spec: Spec) -> str | None:
@@ -87,7 +87,7 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 def call_of(program: StageProgram | str, operands: int) -> NativeCall:
     """Return the native call of a program. Raises NotLowered."""
     program = lowered(program)
-    code = libraries.later(program)
+    code = compiled_libraries.later(program)
     shared, own = c_source.scratch_bytes(program)
     threads = library.load().threads()
     return NativeCall(code.symbol, tuple(range(operands)), program.dims, (),
@@ -116,7 +116,7 @@ def together(specs: Sequence[Spec]) -> list[str | None]:
 def compiled(wanted: Sequence[Sequence[StageProgram | str]]) -> list[str | None]:
     """Compile the programs of several kernels. Return for each kernel None, or why it cannot be built. Raises CacheFolderError."""
     distinct = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
-    whys = dict(zip(distinct, libraries.compiled(list(distinct)), strict=True))
+    whys = dict(zip(distinct, compiled_libraries.compiled(list(distinct)), strict=True))
     return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
 
 

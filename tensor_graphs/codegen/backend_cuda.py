@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tensor_graphs.codegen import backend, lowered_request
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides

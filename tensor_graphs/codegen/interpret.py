@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim

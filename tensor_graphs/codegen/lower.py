@@ -16,8 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
-from tensor_graphs.codegen.stages import (
+from tensor_graphs.codegen.loop_ir import (
     SCAN_ADVICE,
     Array,
     Axis,
@@ -32,6 +31,7 @@ from tensor_graphs.codegen.stages import (
     computed_in,
     rewritten,
 )
+from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves

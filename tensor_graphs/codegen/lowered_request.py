@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
-from tensor_graphs.codegen.passes.one_pass import online
+from tensor_graphs.codegen.passes.online_reductions import online
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
-from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
@@ -69,7 +69,7 @@ def _of_itself(asked: AskedSpec) -> Definition:
 
 @lru_cache(maxsize=4096)
 def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
-    """Return the loops of a definition whose reductions fuse into one pass (one_pass.py); None where they do not."""
+    """Return the loops of a definition whose reductions fuse into one pass (online_reductions.py); None where they do not."""
     plain = loops_of(definition, apart)
     if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
         return None

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.codegen.arrange import LANES
-from tensor_graphs.codegen.stages import Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.default_schedule import LANES
+from tensor_graphs.codegen.loop_ir import Stage, StageProgram, Value, values_in
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 

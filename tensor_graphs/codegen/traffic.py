@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 

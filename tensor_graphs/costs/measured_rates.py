@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, LinkRates
 from tensor_graphs.devices.device import Device
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.devices.environment import Environment
-from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.measurements import constants

@@ -3,8 +3,8 @@ loops of its stage program, and compare them with those of the rule-based schedu
 
     features_of_schedule(signature, binding, program, rules)
 
-`program` is the stage program of the schedule (codegen/actions.py), `rules` that of the rule-based schedule. The learned target is
-log(time ÷ time of the rule-based schedule), so most features are differences of the two. Sizes are logarithms to base 2.
+`program` is the stage program of the schedule (codegen/schedule_actions.py), `rules` that of the rule-based schedule. The learned
+target is log(time ÷ time of the rule-based schedule), so most features are differences of the two. Sizes are logarithms to base 2.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tensor_graphs.codegen.actions import OF_STAGE
 from tensor_graphs.codegen.arithmetic_count import stage_weight
+from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, across, values_in
+from tensor_graphs.codegen.schedule_actions import OF_STAGE
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.costs.loop_features import shapes_of
 from tensor_graphs.costs.roofline import work

@@ -1,6 +1,6 @@
 """cache_folder: the folders of compiled libraries, plans, prepared weights and learned costs, used only if private to this user.
 
-sealed_files.py checks the files in them before they are loaded."""
+checksummed_files.py checks the files in them before they are loaded."""
 
 from __future__ import annotations
 

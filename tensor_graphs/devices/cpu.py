@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
+from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.device import Device, DeviceError, Memory
 from tensor_graphs.devices.environment import processor
 from tensor_graphs.devices.features import features

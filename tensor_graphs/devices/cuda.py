@@ -19,8 +19,8 @@ import numpy as np
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.cpu import CPU
 from tensor_graphs.devices.device import Device, DeviceError, DeviceLost, Memory
+from tensor_graphs.devices.device_registry import register_device
 from tensor_graphs.devices.free_memory import OutOfMemory
-from tensor_graphs.devices.known import register_device
 
 log = logging.getLogger(__name__)
 

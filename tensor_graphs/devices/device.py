@@ -1,7 +1,7 @@
 """device: the interface of devices. A device allocates memory, fills it, copies it within, in, out and to others, and keeps time.
 
 In: numbers of bytes, and memory of the host.  Out: `Memory`: an address that is valid on its device only. A device does not know
-the meaning of the bytes; `known.py` lists the devices.
+the meaning of the bytes; `device_registry.py` lists the devices.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
+from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.device import Memory
 
 Stamp = tuple[str, int, int, int, int, int]

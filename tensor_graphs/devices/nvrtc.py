@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tensor_graphs.devices import c_code, sealed_files, sealing, toolchain
+from tensor_graphs.devices import c_code, checksummed_files, toolchain, write_checksummed_files
 from tensor_graphs.devices.cache_folder import user_folder
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +60,12 @@ def compiled(text: str, architecture: str, headers: Path, *, cache: Path | None 
     included = c_code.headers_of(source)
     parts = [part for file in included for part in (file.name, file.read_bytes())]
     identity = toolchain.digest(text, *parts, *FLAGS, architecture, version())[:32]
-    path = sealed_files.place(cache or user_folder("native"), f"cuda-{identity}.cubin")
-    cubin = sealed_files.read(path)
+    path = checksummed_files.place(cache or user_folder("native"), f"cuda-{identity}.cubin")
+    cubin = checksummed_files.read(path)
     if cubin is None:
         begun = time.perf_counter()
         cubin = _compile(text, architecture, included, name)
-        sealing.keep(path, [cubin], MOST_BYTES)
+        write_checksummed_files.keep(path, [cubin], MOST_BYTES)
         log.info("compiled %s in %.2f s", path.name, time.perf_counter() - begun)
     return cubin
 

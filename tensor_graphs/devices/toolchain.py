@@ -22,11 +22,11 @@ from pathlib import Path
 
 from tensor_graphs.devices.c_code import Source, Text, ToolchainError, content_of, find_compiler, headers_of
 from tensor_graphs.devices.cache_folder import CacheDiskError, CacheFolderError, unusable, user_folder
+from tensor_graphs.devices.checksummed_files import holds, place
 from tensor_graphs.devices.features import first_core
-from tensor_graphs.devices.sealed_files import holds, place
-from tensor_graphs.devices.sealing import seal
+from tensor_graphs.devices.write_checksummed_files import seal
 from tensor_graphs.errors import counted
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from tensor_graphs.errors import close_to
 from tensor_graphs.kernels.kernel import KernelError
+from tensor_graphs.language.anonymous_composite import part_of
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
-from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.assumptions import OF_KERNELS
 from tensor_graphs.meaning.precision import PRECISIONS, Precision
 

@@ -17,12 +17,12 @@ from tensor_graphs.kernels.device_requirements import problem
 from tensor_graphs.kernels.identity import Code, base_folder, code_of, code_text
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims, leaves
+from tensor_graphs.language.anonymous_composite import PartOp, known_same
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply
-from tensor_graphs.language.part import PartOp, known_same
 
 if TYPE_CHECKING:
     from tensor_graphs.meaning.precision import Precision
@@ -204,12 +204,12 @@ class Kernel:
     (device_requirements.py); elsewhere the kernel is no candidate.
     strided(spec, strides): return the call for operands that are not contiguous. strides: in elements, a tuple for each operand; 0
     along an axis where all indices are one element. Where it is missing or returns None, such operands are copied first. Outputs
-    are contiguous. The comparison with the oracle covers the strides that it takes (measure/points/coverage.py).
+    are contiguous. The comparison with the oracle covers the strides that it takes (measure/points/point_plan.py).
     together(specs): build what the calls of all these specs need in one run of a compiler; return for each None, or why it cannot
     be built. `build` builds what is still missing.
     composite: the op, where `op` names a composite outside the library. The kernel computes every composite of that name with the
-    same definition; for a part (language/part.py), every part proved equal.  crash_note: advice, with a fix, shown when the kernel
-    ends its process; no part of the identity.
+    same definition; for a part (language/anonymous_composite.py), every part proved equal.  crash_note: advice, with a fix, shown
+    when the kernel ends its process; no part of the identity.
     whole(graph): of a kernel that runs all steps of a graph (op: ALL_STEPS): read a graph for the segment that launches the kernel
     (runtime/segments/decoder_kernel.py). Raises NotLowered with the reason where the graph does not fit.
     remade: name of the function in `module` that builds the kernel from its `source` in another process, for a kernel that a

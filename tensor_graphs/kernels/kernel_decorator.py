@@ -11,7 +11,7 @@ from tensor_graphs.kernels import check_declaration
 from tensor_graphs.kernels.check_declaration import Computed
 from tensor_graphs.kernels.kernel import HostCall, Kernel, KernelError, Spec, source_of
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, OURS, backend_module, register
-from tensor_graphs.language.call_decorator import worded
+from tensor_graphs.language.explain_call_errors import worded
 
 COMPILED = {"c": "tg.c_kernel(…, source=…, entry=…)", "cuda": "tg.cuda_kernel(…, source=…, entry=…)"}
 """backend with compiled kernels -> the call that registers a user's kernel for it; gen and gencuda generate theirs"""

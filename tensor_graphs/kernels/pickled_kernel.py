@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from tensor_graphs.kernels.declaration_place import Place, is_importable
 from tensor_graphs.kernels.identity import globals_of
 from tensor_graphs.kernels.kernel import Kernel, ParcelError
-from tensor_graphs.kernels.location import Place, is_importable
 from tensor_graphs.language.atomic import ATOMIC, AtomicOp
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dtypes import DType, parse_dtype

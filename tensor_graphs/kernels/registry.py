@@ -24,20 +24,20 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import HOST, all_names, of_kind
+from tensor_graphs.devices.device_registry import HOST, all_names, of_kind
 from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.kernels import identity
 from tensor_graphs.kernels.device_requirements import unmet
 from tensor_graphs.kernels.kernel import ANY_OP, Call, HostCall, Kernel, KernelError, NativeCall, Spec, source_of
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.part import PartOp
 
 if TYPE_CHECKING:
-    from tensor_graphs.kernels.location import Place
+    from tensor_graphs.kernels.declaration_place import Place
 
 log = logging.getLogger(__name__)
 
@@ -257,9 +257,9 @@ def reset(name: str | None = None) -> None:
 
 def register(kernel: Kernel) -> Kernel:
     """Add a kernel to this process and return it; it is ineligible until compared with the oracle. It replaces a kernel of its name
-    from an earlier run of the same place (location.py: a cell that is run again, a reloaded module). Raises KernelError when
-    another place has a kernel of this name, or when one run of a file declares the name twice."""
-    from tensor_graphs.kernels.location import here  # a door: compiling declares no kernel
+    from an earlier run of the same place (declaration_place.py: a cell that is run again, a reloaded module). Raises KernelError
+    when another place has a kernel of this name, or when one run of a file declares the name twice."""
+    from tensor_graphs.kernels.declaration_place import here  # a door: compiling declares no kernel
 
     return put(kernel, here())
 

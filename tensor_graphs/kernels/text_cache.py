@@ -14,7 +14,7 @@ import sys
 from dataclasses import astuple
 from pathlib import Path
 
-from tensor_graphs.devices.sealed_files import read, user_place
+from tensor_graphs.devices.checksummed_files import read, user_place
 from tensor_graphs.kernels.python_text import ModuleText, parsed
 
 MOST_BYTES = 8 << 20
@@ -30,7 +30,7 @@ def text_of(data: bytes, digest: str) -> ModuleText:
         return _from_json(content)
     text = parsed(data)
     if path is not None:
-        from tensor_graphs.devices.sealing import keep  # a door: most texts are on file
+        from tensor_graphs.devices.write_checksummed_files import keep  # a door: most texts are on file
 
         keep(path, [json.dumps(astuple(text)).encode()], MOST_BYTES)
     return text

@@ -13,8 +13,8 @@ import numpy as np
 from tensor_graphs.devices import c_code
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.check_declaration import dtypes_of, require_function
+from tensor_graphs.kernels.declaration_place import Place
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Spec
-from tensor_graphs.kernels.location import Place
 from tensor_graphs.language.dims import Expr, shown_int
 from tensor_graphs.language.dtypes import DType
 

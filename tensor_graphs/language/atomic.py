@@ -25,9 +25,9 @@ from tensor_graphs.language.dim_proofs import dim_ge, exact_div, proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError, ShapeError
-from tensor_graphs.language.facts import UNKNOWN, OpFacts, Rows
 from tensor_graphs.language.leaves import _shape, constant
 from tensor_graphs.language.node import Node, TensorType, apply
+from tensor_graphs.language.op_facts import UNKNOWN, OpFacts, Rows
 
 __all__ = [
     "bitcast", "cast", "exp2", "expand", "floor", "gather", "iota", "log2", "logical_not", "pad", "permute", "reciprocal",
@@ -51,7 +51,7 @@ class AtomicOp:
     """One row of the op table. flops: per output element; for reductions, per operand element.
 
     conditions: for a node, the conditions between sizes that its type rule could not prove (see conditions.py).
-    choices: the allowed strings of each attribute that takes one of a few strings. facts: further properties of the op (facts.py).
+    choices: the allowed strings of each attribute that takes one of a few strings. facts: other properties (op_facts.py).
     """
 
     name: str

@@ -13,9 +13,9 @@ from typing import Any, overload
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.atomic import AtomicOp, fill, same_dim
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import LIBRARY, RULE_CHECKS, CompositeOp, Definition, instantiate
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute, walk
 

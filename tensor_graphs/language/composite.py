@@ -27,8 +27,8 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, LanguageError
-from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, rebuild, walk
+from tensor_graphs.language.op_facts import UNKNOWN, OpFacts
 
 Build = Callable[..., Node | tuple[Node, ...]]
 
@@ -61,7 +61,7 @@ class CompositeOp:
     missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}; compared
     with the gradient of the definition at its first use, unless gradient_checked is False (meaning/gradient_rule.py).
     conditions(node): conditions between sizes in addition to those of its definition (see conditions.py).
-    facts: further properties of the op (see facts.py).
+    facts: further properties of the op (see op_facts.py).
     """
 
     kind = "composite"

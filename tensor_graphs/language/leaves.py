@@ -16,8 +16,8 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i32, parse_dtype
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, ShapeError
-from tensor_graphs.language.facts import UNKNOWN, OpFacts
 from tensor_graphs.language.node import ArrayValue, Node, TensorType, apply
+from tensor_graphs.language.op_facts import UNKNOWN, OpFacts
 
 
 class Leaf:

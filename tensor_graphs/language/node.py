@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, Location, where_written, written_at
-from tensor_graphs.language.facts import OpFacts
+from tensor_graphs.language.op_facts import OpFacts
 
 if TYPE_CHECKING:
     from tensor_graphs.language.operators import TensorOperators

@@ -18,13 +18,13 @@ from tensor_graphs.errors import no_attribute
 from tensor_graphs.language import atomic, composites
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.axis import one_axis
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composites import arithmetic, normalisation, products
 from tensor_graphs.language.composites.writes import write_at
 from tensor_graphs.language.dim_proofs import dim_ge, proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, NoValueError, ShapeError
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import AS_TENSOR, State, constant
 from tensor_graphs.language.node import Node

@@ -9,9 +9,9 @@ from typing import Any
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import between, over
 from tensor_graphs.language.errors import DTypeError, GraphError, ShapeError
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.language.part import between, over
 from tensor_graphs.language.subgraph import Body, slice_type
 
 _traced = itertools.count()

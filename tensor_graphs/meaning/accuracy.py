@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from tensor_graphs.arguments import ArgumentError, number, text
+from tensor_graphs.argument_checks import ArgumentError, number, text
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph

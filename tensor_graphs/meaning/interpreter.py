@@ -29,10 +29,10 @@ import numpy as np
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import CompositeOp, Definition, resolve_attributes
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import BY_NUMPY, DType
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph, require_graph
 from tensor_graphs.language.node import ArrayValue, Node, walk
 from tensor_graphs.language.subgraph import Turns

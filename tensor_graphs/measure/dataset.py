@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import KernelError
@@ -25,7 +25,7 @@ from tensor_graphs.language.text import parse_graph
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.isolation.worker_process import JudgeError
 from tensor_graphs.measure.judge import Judge, Verdict
-from tensor_graphs.measure.points.descriptors import Given, InputError
+from tensor_graphs.measure.points.input_descriptors import Given, InputError
 from tensor_graphs.paths.plan import midpoint
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database

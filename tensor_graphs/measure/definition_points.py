@@ -17,9 +17,9 @@ from dataclasses import replace
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.measure.definition_analysis import compares_operands, most_terms, one_sided_operands, padded_operands
-from tensor_graphs.measure.points.coverage import EACH_SECONDS, LITTLE, seconds
 from tensor_graphs.measure.points.extremes import ONE_SIDED
 from tensor_graphs.measure.points.inputs import Point, is_big, pairs
+from tensor_graphs.measure.points.point_plan import EACH_SECONDS, LITTLE, seconds
 
 LONG, LONGEST_PADDED = 1 << 13, 2048
 """LONG: terms from which a single f32 accumulator may lose too much (4096 equal terms lose 4e-5). LONGEST_PADDED: largest size of

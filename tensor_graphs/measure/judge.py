@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Literal, Self, TypeVar
 
 import numpy as np
 
-from tensor_graphs.costs.filing import (
+from tensor_graphs.costs.database_keys import (
     VERIFIER,
     environment_of,
     graph_record,
@@ -38,8 +38,8 @@ from tensor_graphs.costs.roofline import DeviceRates, work
 from tensor_graphs.devices.environment import usable_cores
 from tensor_graphs.devices.free_memory import OutOfMemory, require_memory
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.import_spec import origin_of, out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.kernel_origin import origin_of, out_of_reach
 from tensor_graphs.kernels.registry import device_of, imports_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -50,8 +50,8 @@ from tensor_graphs.meaning.error_measure import ROUNDINGS, ErrorReport, Worst, m
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.precision import Precision
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
-from tensor_graphs.measure import failing_point, operand_precision, where_wrong
-from tensor_graphs.measure.assumptions import holds
+from tensor_graphs.measure import failing_point, rounded_operand_errors, where_wrong
+from tensor_graphs.measure.assumption_points import holds
 from tensor_graphs.measure.definition_analysis import adds_floats
 from tensor_graphs.measure.definition_points import concurrent_points, hazard_points
 from tensor_graphs.measure.isolation import process_tree, reused_arrays
@@ -74,9 +74,9 @@ from tensor_graphs.measure.isolation.tampering import Names, reached
 from tensor_graphs.measure.isolation.worker_process import CRASHED, DIED, JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.measure.points.adversarial import adversarial_points, depends_on_special, rows_of, settled_rows
 from tensor_graphs.measure.points.changed_rows import Updated, Whole, bases, updated
-from tensor_graphs.measure.points.coverage import covered, layout_points, size_points, special_points, together_points
-from tensor_graphs.measure.points.descriptors import Given, InputError
+from tensor_graphs.measure.points.doubtful_rows import doubtful, moves_of_rows
 from tensor_graphs.measure.points.fewer_rows import candidates, fewer, is_fixed, same_rows, size_of, taken
+from tensor_graphs.measure.points.input_descriptors import Given, InputError
 from tensor_graphs.measure.points.inputs import (
     BIG_INPUT,
     PAIRED,
@@ -97,14 +97,14 @@ from tensor_graphs.measure.points.inputs import (
     point_inputs,
     work_points,
 )
-from tensor_graphs.measure.points.row_errors import doubtful, moves_of_rows
-from tensor_graphs.measure.points.single_kernel import prepared_names
+from tensor_graphs.measure.points.point_plan import covered, layout_points, size_points, special_points, together_points
+from tensor_graphs.measure.points.single_op_plans import prepared_names
 from tensor_graphs.measure.points.size_classes import points_at_size, smaller
 from tensor_graphs.measure.timing.aggregate import aggregate, found_quiet
 from tensor_graphs.measure.timing.bench import PATIENCE, Timing, grow_heap, most_kept
 from tensor_graphs.measure.timing.clock import TIMER
+from tensor_graphs.measure.timing.noise_reference import Kind, waits_for_quiet
 from tensor_graphs.measure.timing.one_thread import one_thread
-from tensor_graphs.measure.timing.reference_stream import Kind, waits_for_quiet
 from tensor_graphs.measure.timing.timed_batch import LEAST_SECONDS, WARM_UP, Block, implausible
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
@@ -429,7 +429,7 @@ class Judge:
     def rounding(self, signature: Signature, point: Point, in_full: bool = False,
                  precision: Precision | None = None) -> dict[str, np.ndarray]:
         """Return how far rounding may move each element of the float outputs: the running error, or an estimate. in_full: evaluate
-        all rows even if they are copies of a few. precision: to which the kernel rounds operands (operand_precision.py)."""
+        all rows even if they are copies of a few. precision: to which the kernel rounds operands (rounded_operand_errors.py)."""
         graph = signature.graph
         if point.rows is not None and not in_full:
             return all_rows(graph, point, self._rounding_of_few(signature, point, precision), outputs=True)
@@ -454,7 +454,7 @@ class Judge:
         """Return the error of an output, less what rounding explains. rows: numbers of the rows in `out`, if not all."""
         t = signature.graph.outputs[name].type
         dtype, limit = t.dtype, same_math_limit((t,), precision)
-        roundings = ROUNDINGS * operand_precision.widened(dtype, precision)
+        roundings = ROUNDINGS * rounded_operand_errors.widened(dtype, precision)
         report = measure(out, ref, dtype)
         if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
             moves = self.rounding(signature, point, in_full, precision)[name]
@@ -476,7 +476,7 @@ class Judge:
         off = np.flatnonzero(~(errors <= limit))
         if dtype.is_float and len(off):
             moves = rows_of(self.rounding(signature, point, in_full, precision)[name])
-            errors[off] = row_errors(outs, refs, dtype, moves, off, ROUNDINGS * operand_precision.widened(dtype, precision))
+            errors[off] = row_errors(outs, refs, dtype, moves, off, ROUNDINGS * rounded_operand_errors.widened(dtype, precision))
         return np.asarray(~(errors <= limit))
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
@@ -1050,9 +1050,9 @@ class Judge:
 def _rounding(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int], expected: Mapping[str, np.ndarray],
               precision: Precision | None) -> dict[str, np.ndarray]:
     """Return the running errors of a graph's float outputs, or estimates where a running error is too much work."""
-    errors = operand_precision.running_errors(graph, inputs, binding, precision)
-    return {name: operand_precision.neighbours(expected[name], graph.outputs[name].dtype, precision) if error is None else error
-            for name, error in errors.items()}
+    errors = rounded_operand_errors.running_errors(graph, inputs, binding, precision)
+    return {name: rounded_operand_errors.neighbours(expected[name], graph.outputs[name].dtype, precision)
+            if error is None else error for name, error in errors.items()}
 
 
 def _update_worst(worst: list[float], report: ErrorReport) -> None:

@@ -19,7 +19,7 @@ from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.measure.points.inputs import Form
-from tensor_graphs.measure.points.single_kernel import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.points.single_op_plans import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.runtime.compiled_graph import bind
 
 

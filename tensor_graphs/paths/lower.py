@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from tensor_graphs.devices.device import UnknownDevice
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Call, Kernel, Preparation, Sharing, Spec, Transfer
 from tensor_graphs.kernels.registry import device_of

@@ -13,7 +13,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
 from tensor_graphs.paths.memory import ArenaLayout, place
 from tensor_graphs.paths.path import Path, StalePathError, expanded, kernel_of_all_steps
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 

@@ -27,16 +27,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import ALL_STEPS, Kernel, KernelError, Spec
 from tensor_graphs.kernels.registry import device_of, kernel_named, lacking, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.language.composite import CompositeOp, Definition, defined, expand_all, is_loop
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, alike, apply, is_step, walk
-from tensor_graphs.language.part import RECIPE, PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.residency import under_views
 from tensor_graphs.paths.signature_counts import tally_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensor_graphs.arguments import ArgumentError
-from tensor_graphs.documents import entry
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.json_checks import entry
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 
 AGAIN = "save it again (of a pin: tg plan GRAPH --pin FILE --force; in Python plan.pin.save, path.to_json)"

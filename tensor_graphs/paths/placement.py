@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import known_when_bound
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import known_when_bound
 from tensor_graphs.paths.lower import schedule
 from tensor_graphs.paths.residency import Whereabouts, arriving, handed_out, pieces_of, under_views
 

@@ -1,7 +1,7 @@
 """plan: the chosen path of a graph, lowered for each cell of sizes, with its memory plan.
 
 A graph with a symbolic dim compiles to one plan for all sizes in range. Where the fastest kernels depend on the size, the plan has
-several variants, each for a cell of sizes (cells.py). The variants share parameters, states and one arena.
+several variants, each for a cell of sizes (size_cells.py). The variants share parameters, states and one arena.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.errors import counted, no_attribute
-from tensor_graphs.kernels.import_spec import Origin, load, origin_of
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel_origin import Origin, load, origin_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.accuracy import Accuracy
-from tensor_graphs.paths.cells import Cell, Cells
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
 from tensor_graphs.paths.path import Path, kernel_of_all_steps
+from tensor_graphs.paths.size_cells import Cell, Cells
 
 if TYPE_CHECKING:
-    from tensor_graphs.paths.pin import Pin
+    from tensor_graphs.paths.pin_file import Pin
 
 
 def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dict[str, int]:
@@ -232,7 +232,7 @@ class Plan:
     @property
     def pin(self) -> Pin:
         """The choices at all sizes as data: save them by `plan.pin.save(file)`, repeat them by `compile(graph, path=file)`."""
-        from tensor_graphs.paths.pin import Pin, Pinned  # a door: most plans are run, and not kept
+        from tensor_graphs.paths.pin_file import Pin, Pinned  # a door: most plans are run, and not kept
 
         source = self.given or self.written or self.graph
         titles = {key: title for v in self.variants for key, title in v.path.titles.items()}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.anonymous_composite import PartOp, PartRecipe, known_when_bound
 from tensor_graphs.language.composite import CompositeOp, Definition
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, alike, is_step, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, known_when_bound
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 

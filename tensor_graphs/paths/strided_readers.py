@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.node import Node, TensorType, consumers
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.paths import copies
 from tensor_graphs.paths.lower import Operand
 

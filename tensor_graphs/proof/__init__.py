@@ -2,6 +2,6 @@
 
 In: two Graphs.  Out: a Verdict; a fingerprint.  Not needed to compile: rules and recipes are proved before they are used.
 May import: language, meaning.
-Read first: equality.py (the verdict), fingerprint.py (agreement at points), finite_field.py (one op's residues); docs/equality.md.
+Read first: equality.py (verdict), sizes.py (sizes compared), fingerprint.py (points), finite_field.py (residues); docs/equality.md.
 Words: point, lane, choice = docs/glossary.md.
 """

@@ -11,7 +11,7 @@ graphs equal by fingerprint are reassociating: the same real number, rounded to 
 otherwise rounded in f32 and f64. Only "structural" means bitwise equal.
 
 A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside the fragment in which that is a
-proof (fragment.py), and no float64 run that contradicts it. Agreement with a node outside the fragment is "tested". A refutation
+proof (decidable_fragment.py), and no float64 run that contradicts it. Agreement with a node outside of it is "tested". A refutation
 needs inputs where float64 results differ by more than rounding explains (counterexample.py). All else is unknown, with a reason.
 """
 
@@ -27,13 +27,13 @@ from typing import Any, Literal
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
-from tensor_graphs.proof import counterexample, fragment, piecewise_sizes, ranges, size_breakpoints
+from tensor_graphs.proof import counterexample, decidable_fragment, piecewise_sizes, ranges, size_breakpoints
 from tensor_graphs.proof.counterexample import Counterexample
 from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.fingerprint import MOST_WORK, Points, compare
@@ -254,7 +254,7 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
                 node.inputs[0].dtype.kind == "float" and _hangs(node))
     points = Points([flat[:len(left)], flat[len(left):]], bits)
     sizes = choose(points.order, symbols)
-    findings = fragment.weak(points.order, points.roots, points.given, sizes.bindings[0])
+    findings = decidable_fragment.weak(points.order, points.roots, points.given, sizes.bindings[0])
     wrapping = ranges.find(points.order, sizes.bindings, symbols, points.shared, bits)
     unproved = (*findings.weak, *findings.meets, *findings.calls, *wrapping.nodes)
     apart = {n for n in unproved if n in points.shared and n.op not in leaves.NAMED_LEAVES}
@@ -264,8 +264,8 @@ def _compared_at_points(left: list[Node], right: list[Node], symbols: Mapping[st
     over = Points([cut[:len(left)], cut[len(left):]], bits)
     try:
         fewer = choose(over.order, symbols)
-        result = _over_sizes(over, fewer, fragment.weak(over.order, over.roots, over.given, fewer.bindings[0]), symbols, bits, seed,
-                            work)
+        fewer_findings = decidable_fragment.weak(over.order, over.roots, over.given, fewer.bindings[0])
+        result = _over_sizes(over, fewer, fewer_findings, symbols, bits, seed, work)
         if not result.reason and not result.weak:
             return result
     except TensorGraphsError as e:
@@ -301,8 +301,8 @@ def _cut(flat: list[Node], count: int, wanted: Callable[[Node], bool]) -> list[N
     return rebuild(flat, lambda node, inputs: fresh.get(node)) if fresh else flat
 
 
-def _over_sizes(points: Points, sizes: Sizes, findings: fragment.Findings, symbols: Mapping[str, tuple[int, int]], bits: bool,
-                seed: int, work: int) -> _AtPoints:
+def _over_sizes(points: Points, sizes: Sizes, findings: decidable_fragment.Findings, symbols: Mapping[str, tuple[int, int]],
+                bits: bool, seed: int, work: int) -> _AtPoints:
     needed = piecewise_sizes.find(points.order, sizes.bindings, symbols)
     sizes = sizes.with_more(needed.added, needed.met)
     moved = size_breakpoints.find(points.order, findings.positions, sizes.bindings[0], symbols)
@@ -392,12 +392,12 @@ def _lattice(degree: int, reach: int, symbols: Mapping[str, tuple[int, int]]) ->
     return [{**first, **{name: first[name] + k for name, k in zip(free, at, strict=True)}} for at in steps]
 
 
-def _weak(findings: fragment.Findings, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
+def _weak(findings: decidable_fragment.Findings, wraps: bool, drawn: bool, done: Sequence[Mapping[str, int]],
           symbols: Mapping[str, tuple[int, int]]) -> str:
     """Return why agreement at these sizes is no proof for all sizes, or ""."""
     if findings.weak:
         node, row = next(iter(findings.weak.items()))
-        return f"{fragment.op_name(node)} of what follows from sizes ({row.reason}){_written(node)}"
+        return f"{decidable_fragment.op_name(node)} of what follows from sizes ({row.reason}){_written(node)}"
     if findings.meets:
         node = next(iter(findings.meets))
         return f"a number of the program meets a size in {node.op.name}, and other sizes were not looked at{_written(node)}"

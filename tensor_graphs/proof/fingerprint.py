@@ -20,13 +20,13 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, walk
 from tensor_graphs.meaning.algebra import Array, At
 from tensor_graphs.proof import exhaustive, ranges, residues
-from tensor_graphs.proof import prime_lanes as lane_room
+from tensor_graphs.proof import residue_lanes as lane_room
+from tensor_graphs.proof.choice_counts import Selections
 from tensor_graphs.proof.degree import degrees
 from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
 from tensor_graphs.proof.finite_field import POLE, BySign, Field, FieldValue
 from tensor_graphs.proof.integer_inputs import Domain, IntegerInputs, draw
 from tensor_graphs.proof.normal_form import in_atoms, rounding_aloud
-from tensor_graphs.proof.selections import Selections
 from tensor_graphs.proof.sizes import choose
 
 log = logging.getLogger(__name__)

@@ -35,10 +35,10 @@ from tensor_graphs.language.atomic import AtomicOp, python_slice
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.algebra import Array, At, Real, narrow
-from tensor_graphs.proof import error_bounds, literals, residues
+from tensor_graphs.proof import error_bounds, exact_literals, residues
+from tensor_graphs.proof.choice_counts import ComparedOperands
 from tensor_graphs.proof.error_bounds import Bounded
 from tensor_graphs.proof.errors import OutsideFragmentError
-from tensor_graphs.proof.selections import ComparedOperands
 
 NEAR = 1e-9
 """Relative distance below which float64 does not tell two known numbers apart, however small their error bounds are."""
@@ -90,7 +90,7 @@ def _everywhere(same: Any, real: Array) -> Array:
 
 @dataclass(frozen=True)
 class Lanes:
-    """Lanes in which each node of a graph is needed, and the nodes that are random functions (prime_lanes.py finds both)."""
+    """Lanes in which each node of a graph is needed, and the nodes that are random functions (residue_lanes.py finds both)."""
 
     needed: Mapping[Node, frozenset[int]]
     random: frozenset[Node]
@@ -132,7 +132,7 @@ class Field:
             self._named[word, lane] = self.keyed(f"{word} {lane}") % np.uint64(m - 1) + np.uint64(1)
         return self._named[word, lane]
 
-    def number(self, number: literals.ClosedForm, lane: int) -> tuple[Array, Array | None]:
+    def number(self, number: exact_literals.ClosedForm, lane: int) -> tuple[Array, Array | None]:
         """Return (residues [points or 1], bad) of a known number. A root is defined only where all prime factors of its square are
         squares modulo the prime: only then do the roots of several numbers have consistent signs, as real roots do."""
         m = self.chain[lane]
@@ -140,7 +140,7 @@ class Field:
         out, bad = np.full(1, ratio, dtype=np.uint64), None
         if number.root != 1:
             square = np.full(1, number.root.numerator * pow(number.root.denominator, -1, m) % m, dtype=np.uint64)
-            ok = all(pow(p, (m - 1) // 2, m) == 1 for p in literals.primes(number.root.numerator * number.root.denominator))
+            ok = all(pow(p, (m - 1) // 2, m) == 1 for p in exact_literals.primes(number.root.numerator * number.root.denominator))
             out, bad = out * residues.root(square, m)[0] % np.uint64(m), None if ok else np.ones(1, dtype=np.bool_)
         for word, exponent in (("ln2", number.ln2), ("root pi", number.root_pi)):
             if exponent:
@@ -159,7 +159,7 @@ class Field:
         if values.size > MOST_LITERALS:
             raise OutsideFragmentError(f"{n.node.op.name}: {values.size} different float constants", n.node.location)
         for lane in self.needed(n):
-            numbers = [self.number(literals.read(float(v)), lane) for v in values]
+            numbers = [self.number(exact_literals.read(float(v)), lane) for v in values]
             width = max((r.size for r, _ in numbers), default=1)
             table = np.stack([np.broadcast_to(r, width) for r, _ in numbers]) if numbers else np.zeros((1, 1), dtype=np.uint64)
             wrong = np.asarray([b is not None for _, b in numbers], dtype=np.bool_)
@@ -173,10 +173,10 @@ class Field:
                           bad=bad if bad is not None and bad.any() else None)
 
     def as_written(self, real: Array) -> Array:
-        """Return where floats denote their exact values (literals.py)."""
+        """Return where floats denote their exact values (exact_literals.py)."""
         exact = error_bounds.held(real) | ~np.isfinite(real)
         if not exact.all():
-            others = {v: literals.read(v) == literals.ClosedForm(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
+            others = {v: exact_literals.read(v) == exact_literals.ClosedForm(Fraction(v)) for v in np.unique(real[~exact]).tolist()}
             exact[~exact] = [others[v] for v in real[~exact].tolist()]
         return exact
 
@@ -260,7 +260,7 @@ class Field:
             raise OutsideFragmentError("float64 does not tell two known numbers apart", n.node.location)
 
     def chance(self, n: At, *xs: FieldValue, axes: tuple[int, ...] = ()) -> None:
-        """Record that the result of a node depends on the order of these operands (for selections.py)."""
+        """Record that the result of a node depends on the order of these operands (for choice_counts.py)."""
         if any(x.real is None for x in xs):
             operands = np.broadcast_arrays(*self.looked_at(n, *xs))
             prime = self.chain[self.lanes.compared_in[n.node]]
@@ -349,11 +349,11 @@ class Field:
         if not (x.real.shown & ((real > x.real.off) | (x.real.off == 0))).all() or (real < 0).any():
             raise OutsideFragmentError("the root of a known number that may be below 0", n.node.location)
         finite = np.unique(real[np.isfinite(real)]).tolist()
-        squares = {value: literals.near(value) for value in finite}             # verified below
-        roots = {value: literals.root_of(square) for value, square in squares.items()}
+        squares = {value: exact_literals.near(value) for value in finite}             # verified below
+        roots = {value: exact_literals.root_of(square) for value, square in squares.items()}
         lanes: dict[int, Array] = {}
 
-        def put(forms: Mapping[float, literals.ClosedForm], lane: int) -> tuple[Array, Array]:
+        def put(forms: Mapping[float, exact_literals.ClosedForm], lane: int) -> tuple[Array, Array]:
             numbers = {v: self.number(form, lane) for v, form in forms.items()}
             width = max((r.size for r, _ in numbers.values()), default=1)
             out = np.zeros((*real.shape[:-1], max(width, real.shape[-1])), dtype=np.uint64)

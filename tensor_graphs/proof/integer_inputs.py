@@ -6,7 +6,7 @@ n < 333, or a look-up, may differ at a few values only. So each node that depend
 - *plain*: elements of leaves, moved or selected, with a known number added, and known numbers among them (from pad, the other
   operand of a selection, or an index out of range). Comparisons of plain integers with known numbers or with each other, and
   look-ups by one, split the integers at thresholds. Values are drawn at every threshold and between any two, so any difference
-  shows in one of these slots: log2(slots) bits of choice for each element (selections.py).
+  shows in one of these slots: log2(slots) bits of choice for each element (choice_counts.py).
 - *ring*: sums and products, which wrap: a polynomial that is not 0 is not 0 at a fair share of all integers.
 - *bits*: and, xor, and shifts (∗ and // by powers of two): functions of single bits.
 - *test*: booleans computed from the above, and given ones: exact.

@@ -18,7 +18,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim, Expr
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.proof.fragment import LinearForm
+from tensor_graphs.proof.decidable_fragment import LinearForm
 
 MOST_DISTANCES = 32
 """Most distances by which one node may have been moved."""

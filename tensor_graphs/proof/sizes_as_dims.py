@@ -2,7 +2,7 @@
 
 A proof over dims holds at every size in their ranges. Each distinct size becomes one dim from 1 to that size, wherever the number
 occurs. Which numbers are sizes is a guess that needs no trust: a graph over dims counts only if it becomes the given graph again,
-node for node, when the sizes are put back. A float that denotes 1/size (literals.py) becomes the reciprocal of the dim.
+node for node, when the sizes are put back. A float that denotes 1/size (exact_literals.py) becomes the reciprocal of the dim.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import replace_dims
 from tensor_graphs.language.node import Node, apply, rebuild, walk
-from tensor_graphs.proof import literals
+from tensor_graphs.proof import exact_literals
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +128,6 @@ class _AsDims:
         if not isinstance(value, float) or not math.isfinite(value) or not 0 < value < 1:
             return None
         size = round(1 / value)
-        if size not in self.large or literals.read(value) != literals.ClosedForm(Fraction(1, size)):
+        if size not in self.large or exact_literals.read(value) != exact_literals.ClosedForm(Fraction(1, size)):
             return None
         return atomic.reciprocal(leaves.constant(self.large[size], node.dtype))

@@ -4,7 +4,7 @@ In: plain frozen rows (rows.py) that other rooms fill; strings and numbers only,
 Out: the same rows, read back by the queries in queries.py (fastest implementation within a tolerance, history, coverage, ...).
 May import: errors, devices.environment.  Never: language (a graph comes as text), or anything below in the list of rooms.
 Read first: rows.py, schema.py (the tables), database.py (writing), measurements.py (the compiler's queries), queries.py (people's),
-work_queue.py, upkeep.py (check, trust, vacuum, stats), sound.py (impossible rows), migrating.py (a new or older file).
+work_queue.py, upkeep.py (check, trust, vacuum, stats), consistency_check.py (impossible rows), migrating.py (a new or older file).
 Words: trace = one measurement; verdict = summary of all traces of one implementation on one workload in one environment.
 
 SQLAlchemy is imported by the first `open_database`, so importing the row classes costs nothing at start.

@@ -25,7 +25,7 @@ from sqlalchemy import exc
 from sqlalchemy.engine import Connection, Engine
 
 from tensor_graphs.devices.environment import Environment
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 from tensor_graphs.records import schema
 from tensor_graphs.records.connection import connect, no_database, parse_target, prepare_file, stored_revision, without_password
 from tensor_graphs.records.errors import CorruptDatabase, InvalidRecord, MissingRecord

@@ -35,11 +35,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
+from tensor_graphs.records.consistency_check import Reads, Soundness, any_graph
 from tensor_graphs.records.database import BESIDE, Database, latest_timestamp, open_database
 from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import ExportError, InvalidRecord, SchemaMismatch
 from tensor_graphs.records.rows import ImplementationRecord
-from tensor_graphs.records.sound import Reads, Soundness, any_graph
 from tensor_graphs.records.table_order import TABLES, parents
 from tensor_graphs.regular_file import open_regular
 

@@ -16,10 +16,10 @@ from sqlalchemy.engine import Connection
 
 from tensor_graphs.records import schema
 from tensor_graphs.records.connection import stored_revision
+from tensor_graphs.records.consistency_check import Reads, Soundness, any_graph
 from tensor_graphs.records.database import Database, in_batches, latest_timestamp
 from tensor_graphs.records.driver_errors import explain
 from tensor_graphs.records.errors import CorruptDatabase, DatabaseReadOnly, MissingRecord
-from tensor_graphs.records.sound import Reads, Soundness, any_graph
 from tensor_graphs.records.table_order import TABLES, parents
 from tensor_graphs.records.unstorable_values import wrong_values
 from tensor_graphs.records.views import VIEWS
@@ -63,7 +63,7 @@ class DatabaseStats:
 
 
 def check(database: Database, on_step: Callable[[str], None] = lambda what: None, *, reads: Reads = any_graph) -> CheckReport:
-    """Look for damage and report it: the file's structure, the schema, dangling references, then impossible rows (sound.py).
+    """Look for damage and report it: the file's structure, the schema, dangling references, then impossible rows.
 
     Nothing is changed. In a damaged file the rows are not checked. on_step receives the name of each step.
     """

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 _SAME_CODE = """n.environment_id = t.environment_id AND n.workload_id = t.workload_id
     AND n.implementation_id IN (SELECT s.id FROM implementations s WHERE s.source_hash = i.source_hash)"""
-# The trace that `known.counting` names, with its AGREE. The windows are over one kernel's times on one workload.
+# The trace that `measurements.counting` names, with its AGREE. The windows are over one kernel's times on one workload.
 _COUNTING = f"""(SELECT id FROM (
       SELECT id, timestamp, median_ms, COUNT(*) OVER () AS many,
         ROW_NUMBER() OVER (ORDER BY median_ms, timestamp, id) AS place FROM (

@@ -1,10 +1,10 @@
 """admission: a rule is admitted only after its two sides have been compared on random instances.
 
-An instance is the pattern with random shapes, dtypes, attributes and values for its variables (drawn_values.py). The oracle
+An instance is the pattern with random shapes, dtypes, attributes and values for its variables (admission_values.py). The oracle
 evaluates both sides. The sides of a bitwise rule must give the same bits when evaluated as written, for 0, −0, ±∞, NaN, denormal
 and huge values and for integers that wrap. The sides of a reassociating rule must give the same real number wherever the left side
-is defined and finite and no intermediate value is infinite. Differences that rounding explains (explained_rounding.py) or that the
-rule's assumptions exclude (conditions.py) do not count. `proof.equal` must not refute the first few instances.
+is defined and finite and no intermediate value is infinite. Differences that rounding explains (monte_carlo_rounding.py) or that
+the rule's assumptions exclude (conditions.py) do not count. `proof.equal` must not refute the first few instances.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.declaration_place import here
 from tensor_graphs.kernels.identity import code_of
-from tensor_graphs.kernels.location import here
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dtypes import DTYPES, DType
@@ -35,11 +35,11 @@ from tensor_graphs.meaning.errors import MeaningError
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.proof.equality import equal
 from tensor_graphs.rewrites.admission_instances import Drawn
+from tensor_graphs.rewrites.admission_values import POINTS, grid, random_values, written
 from tensor_graphs.rewrites.conditions import SMALLEST, UNDERFLOW, Places, broken
-from tensor_graphs.rewrites.drawn_values import POINTS, grid, random_values, written
 from tensor_graphs.rewrites.egraph import CLASS, EGraph
 from tensor_graphs.rewrites.errors import PatternError, RewriteError, UnsoundRuleError
-from tensor_graphs.rewrites.explained_rounding import SAFETY, runs
+from tensor_graphs.rewrites.monte_carlo_rounding import SAFETY, runs
 from tensor_graphs.rewrites.pattern import is_among, search
 from tensor_graphs.rewrites.random_graph import LARGEST, MOST_ELEMENTS, Draw, RuleMemory, Unfit, first_line, symbolic
 from tensor_graphs.rewrites.rule import BITWISE, NumericClass, Rule, make_rule, require_pattern

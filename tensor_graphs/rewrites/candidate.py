@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import over
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import over
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,11 +20,11 @@ from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step
-from tensor_graphs.language.part import over
 from tensor_graphs.proof.equality import EqualityVerdict, equal
 from tensor_graphs.proof.fingerprint import fingerprint
 from tensor_graphs.rewrites.composites import CHOICES

@@ -1,7 +1,7 @@
 """find_recipes: a search by rules for recipes (equivalent graphs) of pieces of a graph. Each such piece becomes one node, a part,
 that has its equivalents as recipes.
 
-    made = reword(graph)        # passes/reword.py
+    made = reword(graph)        # passes/offer_recipes.py
     made.graph                  # unchanged, but for a part wherever an equivalent may be cheaper
     made.note                   # "18 linear_linear_linear_4f0c11: recipe join/three 5d1e…"
 
@@ -18,23 +18,23 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tensor_graphs.costs.precision import predicted_error
+from tensor_graphs.costs.predicted_error import predicted_error
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, work
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import between, other_dims
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import between, other_dims
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
 from tensor_graphs.rewrites.extract import TINY, Extractor, NodeCost, add_graph, is_paid, paid
+from tensor_graphs.rewrites.graph_regions import LARGE, regions
 from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
-from tensor_graphs.rewrites.regions import LARGE, regions
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
 from tensor_graphs.rewrites.saturate import Budget, saturate
 from tensor_graphs.rewrites.subgraphs import fed

@@ -2,7 +2,7 @@
 matrix product plus a vector is a `linear`.
 
 Definitions as written were recognised before, bit by bit (recognise.py). Others are found like occurrences of registered kernels
-(parts.py): a piece with a composite's operand types and telling ops is proved to be the composite. It becomes an offer whose
+(find_parts.py): a piece with a composite's operand types and telling ops is proved to be the composite. It becomes an offer whose
 equivalent is the composite, so that the piece can run by the kernels of the composite.
 """
 
@@ -13,21 +13,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from tensor_graphs.costs.precision import predicted_error
+from tensor_graphs.costs.predicted_error import predicted_error
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp, part_of
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, is_step
-from tensor_graphs.language.part import PartOp, part_of
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.check_recipe import keeps_finite
+from tensor_graphs.rewrites.find_parts import PartSearch, Wanted, telling
 from tensor_graphs.rewrites.find_recipes import ROUNDED
-from tensor_graphs.rewrites.parts import PartSearch, Wanted, telling
 from tensor_graphs.rewrites.passes.recognise import open_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.rule import REASSOCIATING

@@ -22,16 +22,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from tensor_graphs.costs.filing import graph_record, verify_workload
+from tensor_graphs.costs.database_keys import graph_record, verify_workload
 from tensor_graphs.devices.environment import Environment, fingerprint
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.anonymous_composite import between, over, part_between
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node, apply
-from tensor_graphs.language.part import between, over, part_between
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError

@@ -15,8 +15,8 @@ from tensor_graphs.rewrites.conditions import checked
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.errors import RewriteError
 from tensor_graphs.rewrites.extract import Extractor, add_graph, is_paid, paid_nodes
+from tensor_graphs.rewrites.graph_regions import LARGE, RegionReport, solve_by_regions
 from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
-from tensor_graphs.rewrites.regions import LARGE, RegionReport, solve_by_regions
 from tensor_graphs.rewrites.report import Report
 from tensor_graphs.rewrites.rule import LEVELS, NumericClass, Rewrite
 from tensor_graphs.rewrites.saturate import USUAL, Budget, Saturated, saturate

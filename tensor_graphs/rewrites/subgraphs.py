@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import between
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
-from tensor_graphs.language.part import between
 
 MOST_CUTS, MOST_DECISIONS = 160, 4000
 """Largest number of parts considered for one output, and of decisions whether a node is an operand."""

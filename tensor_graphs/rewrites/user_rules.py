@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tensor_graphs.rewrites.errors import RewriteError
 
 if TYPE_CHECKING:
-    from tensor_graphs.kernels.location import Place
+    from tensor_graphs.kernels.declaration_place import Place
     from tensor_graphs.rewrites.rule import Rule
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import transfer
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.errors import TensorGraphsError, listed
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dtypes import DTYPES
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.runtime.device_array import DeviceArray, empty, lies_elsewhere, shared, why_not_read
 from tensor_graphs.runtime.errors import RunError

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tensor_graphs.devices.checksummed_files import mapped, user_place
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.devices.mapped_files import source_of
-from tensor_graphs.devices.sealed_files import mapped, user_place
-from tensor_graphs.devices.sealing import keep
+from tensor_graphs.devices.write_checksummed_files import keep
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.language import dims as d

@@ -9,11 +9,11 @@ import numpy as np
 
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer_all
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.session import Session
 
 Array = np.ndarray | DeviceArray

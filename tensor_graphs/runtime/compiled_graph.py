@@ -20,34 +20,34 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
+from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Device, Memory
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.devices.free_memory import LARGE, require_memory
-from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.errors import close_to, counted, listed
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.call_errors import CallError, misfit
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.dim_functions import compile_dims
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
-from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.fit_terminal import human
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.paths.plan import MemoryUse, Plan
-from tensor_graphs.phases import phase
+from tensor_graphs.paths.size_cells import Cell
+from tensor_graphs.phase_times import phase
 from tensor_graphs.runtime.arrays import as_array, as_input, as_output, solve_dims
 from tensor_graphs.runtime.checked_call import Array, Placed, check_places
 from tensor_graphs.runtime.device_array import empty, overlap
 from tensor_graphs.runtime.errors import RunError
 from tensor_graphs.runtime.executor import Executor
-from tensor_graphs.runtime.frame import Frame
 from tensor_graphs.runtime.prepared_run import Prepared
-from tensor_graphs.runtime.row_bounds import check_rows, rows_from_inputs
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
+from tensor_graphs.runtime.write_row_checks import check_rows, rows_from_inputs
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.node_instructions import NodeValues

@@ -17,7 +17,7 @@ import numpy as np
 
 from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Device, Memory, UnknownDevice, transfer
-from tensor_graphs.devices.known import HOST, all_names, device_named, devices
+from tensor_graphs.devices.device_registry import HOST, all_names, device_named, devices
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.dtypes import DTYPES, DType
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue
 from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.dim_tables import Window
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 
 
 def constant(value: Any, dtype: DType, device: Device) -> Memory:

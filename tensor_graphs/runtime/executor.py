@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tensor_graphs.devices.device import Device, Memory, transfer
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_functions import compile_dims
 from tensor_graphs.paths.bind_time import BindTime
@@ -19,7 +19,7 @@ from tensor_graphs.paths.plan import Variant
 from tensor_graphs.runtime.bind_time_cache import CachedValues, places_of
 from tensor_graphs.runtime.device_constants import array_of, constant, number
 from tensor_graphs.runtime.dim_tables import DimTables
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments import segments_of
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.runtime.device_array import overlap
 from tensor_graphs.runtime.errors import RunError
-from tensor_graphs.runtime.frame import Frame
-from tensor_graphs.runtime.row_bounds import check_rows
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.native import check
 from tensor_graphs.runtime.session import Session
+from tensor_graphs.runtime.write_row_checks import check_rows
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.compiled_graph import CompiledGraph

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.arguments import whole
+from tensor_graphs.argument_checks import whole
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.devices.free_memory import require_memory
-from tensor_graphs.devices.known import HOST
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 from tensor_graphs.runtime.arrays import as_array
 from tensor_graphs.runtime.device_array import DeviceArray
 from tensor_graphs.runtime.errors import RunError

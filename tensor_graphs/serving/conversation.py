@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Sequence
 
-from tensor_graphs.arguments import text as text_given
+from tensor_graphs.argument_checks import text as text_given
 from tensor_graphs.frontends.errors import TokenizerError
 from tensor_graphs.frontends.huggingface.load import LoadedModel
 from tensor_graphs.frontends.text.stop_texts import UntilStop

@@ -17,11 +17,11 @@ from typing import Protocol
 
 import numpy as np
 
-from tensor_graphs.arguments import ArgumentError, function, whole
+from tensor_graphs.argument_checks import ArgumentError, function, whole
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, SamplingError
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dims import bounds
-from tensor_graphs.phases import phase
+from tensor_graphs.language.explain_call_errors import worded
+from tensor_graphs.phase_times import phase
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.session import Session, Transcript
 from tensor_graphs.serving.sampling import Sampler, Sampling, log_probability

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import numpy as np
 
-from tensor_graphs.codegen import actions, lowered_request
-from tensor_graphs.codegen.actions import Action, Again, IllegalAction, Parts, Schedule
+from tensor_graphs.codegen import lowered_request, schedule_actions
+from tensor_graphs.codegen.compiled_libraries import code_of
 from tensor_graphs.codegen.interpret import run
-from tensor_graphs.codegen.libraries import code_of
-from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.codegen.loop_ir import StageProgram
+from tensor_graphs.codegen.schedule_actions import Action, Again, IllegalAction, Parts, Schedule
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.tuning.timing import Paired, ScheduleBench, WrongOutputs, compiled
@@ -80,13 +80,13 @@ class Measured:
     def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST) -> None:
         self.signature, self.deadline, self.first = signature, time.perf_counter() + (1.0 - KEPT) * seconds, first
         self.definition = lowered_request.definition_of(signature.spec)
-        self.seed = actions.seed(self.definition)
+        self.seed = schedule_actions.seed(self.definition)
         self.known_sites: dict[Schedule, list[list[Action]]] = {}
         self.looked: dict[Schedule, Looked] = {}
         self.texts: dict[str, Schedule] = {}
         self.bench = ScheduleBench(signature, binding)
         self.dims = dict(self.bench.ints)
-        program = actions.replay(self.definition, self.seed)
+        program = schedule_actions.replay(self.definition, self.seed)
         (why,) = compiled([program])
         if why is not None:
             raise WrongOutputs(why)
@@ -100,13 +100,13 @@ class Measured:
     def sites(self, schedule: Schedule) -> list[list[Action]]:
         self._still()
         if schedule not in self.known_sites:
-            self.known_sites[schedule] = actions.choices(self.definition, schedule)
+            self.known_sites[schedule] = schedule_actions.choices(self.definition, schedule)
         return self.known_sites[schedule]
 
     def changed(self, schedule: Schedule, action: Action) -> Schedule:
         self._still()
         try:
-            return actions.changed(self.definition, schedule, action)
+            return schedule_actions.changed(self.definition, schedule, action)
         except IllegalAction:
             return schedule
 
@@ -128,7 +128,7 @@ class Measured:
     def program(self, schedule: Schedule) -> StageProgram:
         """Return the stage program of a legal schedule."""
         if schedule not in self.programs:
-            self.programs[schedule] = actions.replay(self.definition, schedule)
+            self.programs[schedule] = schedule_actions.replay(self.definition, schedule)
         return self.programs[schedule]
 
     def better(self, one: Schedule, other: Schedule) -> bool:

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.codegen.actions import Action, Schedule
+from tensor_graphs.codegen.schedule_actions import Action, Schedule
 from tensor_graphs.errors import TensorGraphsError, raised
 from tensor_graphs.tuning.space import Space, TimeIsOver
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tensor_graphs.codegen import libraries
-from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.codegen import compiled_libraries
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -80,7 +80,7 @@ class ScheduleBench:
 
     def load(self, program: StageProgram) -> Callable[[], None]:
         """Return a function that calls a compiled program, on the next set of operands each time."""
-        code = libraries.code_of(program)
+        code = compiled_libraries.code_of(program)
         function = _CALL(self.native.address(code.symbol, str(code.path)))
         ints = (ctypes.c_int64 * max(1, len(program.dims)))(*(self.ints[str(s)] for s in program.dims))
         floats = (ctypes.c_double * 1)()
@@ -130,4 +130,4 @@ class ScheduleBench:
 
 def compiled(programs: Sequence[StageProgram]) -> list[str | None]:
     """Compile programs together; return for each None, or why it cannot be compiled."""
-    return libraries.compiled(programs)
+    return compiled_libraries.compiled(programs)

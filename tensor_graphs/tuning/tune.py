@@ -11,17 +11,17 @@ import random
 import time
 from collections.abc import Mapping
 
-from tensor_graphs.codegen.tuned import tuned
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.codegen.tuned_kernel import tuned
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.queue.questions import Question, answer
-from tensor_graphs.measure.queue.report import TunedPart
+from tensor_graphs.measure.queue.next_measurements import Question, answer
+from tensor_graphs.measure.queue.profile_report import TunedPart
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord
-from tensor_graphs.tuning.ranked import ranked
+from tensor_graphs.tuning.ranked_space import ranked
 from tensor_graphs.tuning.space import Looked, Measured
 from tensor_graphs.tuning.strategies import STRATEGIES, StrategyError, walk
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensor_graphs.language.errors import GraphError
-from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.fit_terminal import duration, human
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant
+from tensor_graphs.paths.size_cells import Cell
 
 BESIDE, NO_STEP = "beside the steps: copies, and what parts take as a whole", "no step of its own"
 

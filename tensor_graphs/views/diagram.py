@@ -27,7 +27,7 @@ from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.paths.fit_terminal import duration
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.views.repeats import Item, folded, shown_for, stands_for
+from tensor_graphs.views.fold_repeats import Item, folded, shown_for, stands_for
 
 COLOURS = ("#cfe3f7", "#fbe0c3", "#d6efd0", "#f6d3dc", "#e3d9f2", "#f5efb8", "#d0eeec", "#e6dfd5")
 """Colours of backends, in the order of their names."""

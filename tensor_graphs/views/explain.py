@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tensor_graphs.arguments import whole
-from tensor_graphs.choice.evidence import Choice
+from tensor_graphs.argument_checks import whole
+from tensor_graphs.choice.choice_evidence import Choice
 from tensor_graphs.codegen import backend
 from tensor_graphs.kernels.kernel import ANY_OP
 from tensor_graphs.kernels.registry import is_registered
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.errors import GraphError
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.fit_terminal import human
 from tensor_graphs.paths.path import EXPAND, is_way_on

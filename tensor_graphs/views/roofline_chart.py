@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.measured_rates import BEATEN, FLOPS, READ, prior_rates
 from tensor_graphs.costs.roofline import work
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import device_of, why_missing
 from tensor_graphs.kernels.signature import Signature

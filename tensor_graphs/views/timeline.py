@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.kernel import Transfer
 from tensor_graphs.measure.points.inputs import make_inputs
 from tensor_graphs.measure.timing.whole_paths import filled

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload, verify_workload
+from tensor_graphs.costs.database_keys import (
+    VERIFIER,
+    environment_of,
+    graph_record,
+    implementation_of,
+    timed_workload,
+    verify_workload,
+)
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.measure.isolation import worker_process

@@ -12,7 +12,7 @@ import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall, Kernel, source_of
 from tensor_graphs.kernels.registry import register, unregister
-from tensor_graphs.language.part import part_of
+from tensor_graphs.language.anonymous_composite import part_of
 
 Arrays = Sequence[np.ndarray]
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 
 BUDGET, ALL = 15_540, 19_620
 """lines of this package: without the library of composites, which grows with every op and is loaded by the page, and with it. What
@@ -14,12 +15,13 @@ goes beyond is behind a door (choice/deferred_measure.py, rewriting.py), or the 
 LIBRARY = "tensor_graphs.language.composites"
 
 NOT_NEEDED = ("proof", "measure", "views", "rewrites.admission", "rewrites.egraph", "frontends", "models", "runtime", "cli",
-              "meaning.interpreter", "language.autodiff", "language.dim_trials", "language.json_reader", "language.text_reader",
-              "language.tracing", "language.call_errors", "language.out_of_range",
-              "records.claims", "records.queries", "records.upkeep", "records.migrating",
-              "records.views", "records.driver_errors", "records.wrong_values", "devices.toolchain", "kernels.host_kernel",
-              "kernels.declaration", "kernels.location", "rewrites.passes.widen", "paths.pin", "paths.path_reader",
-              "paths.plan_screen", "paths.fit_screen", "choice.listing", "choice.replay", "choice.memory_limit")
+              "meaning.interpreter", "language.autodiff", "language.dim_enumeration", "language.json_reader",
+              "language.text_reader", "language.tracing", "language.call_errors", "language.overflowing_numbers",
+              "records.work_queue", "records.queries", "records.upkeep", "records.migrating", "records.views",
+              "records.driver_errors", "records.unstorable_values", "devices.toolchain", "kernels.kernel_decorator",
+              "kernels.check_declaration", "kernels.declaration_place", "rewrites.passes.widen", "paths.pin_file",
+              "paths.path_reader", "paths.plan_text", "paths.fit_terminal", "choice.path_listing", "choice.requested_path",
+              "choice.memory_limit")
 
 SCRIPT = """
 import json, sys
@@ -43,3 +45,7 @@ def test_what_compiling_loads_is_within_its_budget() -> None:
     assert not beside, f"compiling loads {', '.join(beside)}"
     assert total <= BUDGET, f"compiling loads {total} lines, {BUDGET} are allowed: {largest}"
     assert total + library <= ALL, f"compiling loads {total + library} lines with the composites, {ALL} are allowed: {largest}"
+
+
+def test_what_is_not_needed_is_there() -> None:
+    assert [name for name in NOT_NEEDED if find_spec(f"tensor_graphs.{name}") is None] == []

@@ -15,14 +15,14 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice import search
+from tensor_graphs.choice.choice_evidence import Choice
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN
-from tensor_graphs.choice.evidence import Choice
-from tensor_graphs.choice.intermediates import IntermediatesError
-from tensor_graphs.choice.listing import list_paths
+from tensor_graphs.choice.intermediate_dtypes import IntermediatesError
+from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.search import sizes_to_cost
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister

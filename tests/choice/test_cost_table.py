@@ -14,9 +14,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes
-from tensor_graphs.choice.listing import list_paths
+from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.roofline import DeviceRates, estimate_seconds
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of

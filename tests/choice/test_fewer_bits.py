@@ -13,7 +13,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.precision import predicted_with
+from tensor_graphs.costs.predicted_error import predicted_with
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of

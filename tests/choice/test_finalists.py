@@ -19,7 +19,7 @@ from tensor_graphs.choice.finalists import CLOSE, both, finalists, try_finalists
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import needed, rests_on
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import VERIFIER, path_environment, path_implementation, path_workload, whole_graph_record
+from tensor_graphs.costs.database_keys import VERIFIER, path_environment, path_implementation, path_workload, whole_graph_record
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, register, unregister
@@ -29,7 +29,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.measure.isolation.replies import Reply
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.timing.deployed import Deployed, measure_deployed
+from tensor_graphs.measure.timing.in_graph_steps import Deployed, measure_deployed
 from tensor_graphs.paths.path import Cost, Path, Paths
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import TraceRecord

@@ -22,7 +22,7 @@ from tensor_graphs.kernels import registry
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.queue import time_left
-from tensor_graphs.measure.queue.questions import Question
+from tensor_graphs.measure.queue.next_measurements import Question
 from tensor_graphs.records.database import open_database
 from tests.choice.conftest import add_row
 from tests.choice.test_profile_graph import attention

@@ -18,13 +18,13 @@ from tensor_graphs.choice import plan_file
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.plan_file import Images
 from tensor_graphs.choice.prepare import prepare
-from tensor_graphs.choice.replay import form_of
 from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.requested_path import form_of
 from tensor_graphs.devices import cuda
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.part import PartOp
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.paths.path import Cost, NoPathError, Path, Paths
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database

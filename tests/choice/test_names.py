@@ -10,7 +10,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.listing import list_paths
+from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.meaning.interpreter import interpret

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.choice.listing import signatures_of
+from tensor_graphs.choice.path_listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.meaning.interpreter import interpret

@@ -19,16 +19,16 @@ from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.profile_graph import in_place, profile_graph, questions_of
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import VERIFIER
+from tensor_graphs.costs.database_keys import VERIFIER
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.queue import questions
-from tensor_graphs.measure.queue.questions import Question, question_key, unanswered
+from tensor_graphs.measure.queue import next_measurements
+from tensor_graphs.measure.queue.next_measurements import Question, question_key, unanswered
 from tensor_graphs.measure.rates import calibration
 from tensor_graphs.measure.rates.table import Speed
-from tensor_graphs.measure.timing.deployed import Deployed
+from tensor_graphs.measure.timing.in_graph_steps import Deployed
 from tensor_graphs.paths.path import Paths
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
@@ -49,7 +49,7 @@ BEGUN, MINUTES = datetime.now(UTC) - timedelta(days=7), itertools.count()
 @pytest.fixture(autouse=True)
 def rivals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Two more kernels of softmax, and constants of the device that cost nothing."""
-    monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
+    monkeypatch.setattr(next_measurements, "PER_KERNEL", 0.01)
     monkeypatch.setattr(calibration, "memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
     monkeypatch.setattr(calibration, "backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
     for each in (EXACT, ROUGH):

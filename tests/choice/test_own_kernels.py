@@ -7,13 +7,13 @@ import pytest
 import tensor_graphs as tg
 from benchmarks.own_kernels import GRAPHS, registered, two_layers
 from benchmarks.own_kernels_in_models import MODELS
-from tensor_graphs.choice.listing import list_paths, signatures_of
+from tensor_graphs.choice.path_listing import list_paths, signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import by_op, load_backend, matching
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import walk
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.passes.widen import written_for_kernels
 from tests.choice.conftest import add_row

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.arguments import ArgumentError
-from tensor_graphs.choice.listing import not_offered, signatures_of
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.path_listing import not_offered, signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching, unregister
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language.part import PartOp, part_of
+from tensor_graphs.language.anonymous_composite import PartOp, part_of
 from tensor_graphs.paths.path import EXPAND, Cost, Paths
 from tensor_graphs.records.database import Database
 from tests.choice.conftest import add_row

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice import plan_file, search
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.request import Request
-from tensor_graphs.devices import sealed_files
+from tensor_graphs.devices import checksummed_files
 from tensor_graphs.kernels.kernel_decorator import host_kernel
 from tensor_graphs.kernels.registry import all_kernels, kernel_named, unregister
 from tensor_graphs.kernels.signature import signature_of
@@ -43,7 +43,7 @@ GRAPH = made()
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Plans are kept, in a folder of the test's own."""
     monkeypatch.delenv(plan_file.VARIABLE, raising=False)
-    monkeypatch.setattr(plan_file, "user_place", lambda kind, name: sealed_files.place(tmp_path / "cache" / kind, name))
+    monkeypatch.setattr(plan_file, "user_place", lambda kind, name: checksummed_files.place(tmp_path / "cache" / kind, name))
     return tmp_path / "cache" / "plans"
 
 
@@ -189,7 +189,7 @@ def test_plans_that_were_not_used_for_long_go(filled: Database, folder: Path, mo
 
 
 def test_who_finds_a_plan_imports_neither_the_search_nor_sqlalchemy() -> None:
-    script = ("import sys, tensor_graphs.choice.compile, tensor_graphs.choice.evidence\n"
+    script = ("import sys, tensor_graphs.choice.compile, tensor_graphs.choice.choice_evidence\n"
               "print([m for m in sys.modules if m == 'sqlalchemy' or m.startswith(('tensor_graphs.rewrites.egraph', "
               "'tensor_graphs.measure', 'tensor_graphs.choice.search', 'tensor_graphs.proof'))])")
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

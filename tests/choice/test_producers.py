@@ -12,9 +12,9 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import over
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import over
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.records.database import Database
 from tensor_graphs.runtime.compiled_graph import bind

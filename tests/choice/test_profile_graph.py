@@ -22,26 +22,26 @@ from safetensors.numpy import save_file
 import tensor_graphs as tg
 from tensor_graphs.choice import finalists
 from tensor_graphs.choice import profile_graph as module
+from tensor_graphs.choice.choice_evidence import Choice
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.evidence import Choice
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import in_place, profile_graph, questions_of
 from tensor_graphs.choice.profile_paths import parts_on, run_in_place
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
-from tensor_graphs.measure.points.descriptors import InputError
-from tensor_graphs.measure.queue import questions, time_left
-from tensor_graphs.measure.queue.questions import COMPARING, Question
+from tensor_graphs.measure.points.input_descriptors import InputError
+from tensor_graphs.measure.queue import next_measurements, time_left
+from tensor_graphs.measure.queue.next_measurements import COMPARING, Question
 from tensor_graphs.measure.queue.time_left import Ahead, Pace
 from tensor_graphs.measure.rates import calibration
 from tensor_graphs.measure.rates.table import Speed
-from tensor_graphs.measure.timing import deployed
+from tensor_graphs.measure.timing import in_graph_steps
 from tensor_graphs.paths.path import NoPathError, is_way_on
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records import queries, upkeep, work_queue
@@ -88,8 +88,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalists, "MOST", 2)
     monkeypatch.setattr(finalists, "ROUNDS", 2)
     monkeypatch.setattr(finalists, "TURNS", 1)
-    monkeypatch.setattr(deployed, "MOST_RUNS", deployed.LEAST_RUNS)
-    monkeypatch.setattr(questions, "PER_KERNEL", 0.01)
+    monkeypatch.setattr(in_graph_steps, "MOST_RUNS", in_graph_steps.LEAST_RUNS)
+    monkeypatch.setattr(next_measurements, "PER_KERNEL", 0.01)
     monkeypatch.setattr(calibration, "memory_speeds", lambda: {"read_bandwidth": Speed(2e10, "byte/s")})
     monkeypatch.setattr(calibration, "backend_speeds", lambda backend: {"flops_f32": Speed(5e10, "flop/s")})
 
@@ -118,7 +118,7 @@ def test_the_budget_is_for_measuring_and_the_search_before_it_is_told_apart(data
 
     def noted(*args: Any, budget: float, **more: Any) -> Any:
         given.append(budget)
-        yield from questions.answer(*args, budget=budget, **more)
+        yield from next_measurements.answer(*args, budget=budget, **more)
 
     monkeypatch.setattr(module, "prepare", slow)
     monkeypatch.setattr(module, "measure_device", lambda *args, **more: {})      # all was known
@@ -130,7 +130,7 @@ def test_the_budget_is_for_measuring_and_the_search_before_it_is_told_apart(data
 
 def test_a_small_budget_is_shared_by_several_questions(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """A large one gives each kernel as long as ever, and whoever says how long gets that."""
-    monkeypatch.setattr(questions, "PER_KERNEL", 0.25)
+    monkeypatch.setattr(next_measurements, "PER_KERNEL", 0.25)
     seen: list[float] = []
 
     class Listening(Judge):
@@ -142,15 +142,15 @@ def test_a_small_budget_is_shared_by_several_questions(database: Database, monke
     asked = [Question(kernel_named("numpy.softmax"), signature_of(node), {}, 1.0)]
     with Listening(database) as judge:
         for budget in (0.1, 2.0, 60.0):
-            list(questions.answer(judge, asked, budget=budget))
-        list(questions.answer(judge, asked, budget=0.1, per_kernel=4.0))
-    assert seen == [questions.LEAST_EACH, 2.0 / questions.SEVERAL, 0.25, 4.0]
+            list(next_measurements.answer(judge, asked, budget=budget))
+        list(next_measurements.answer(judge, asked, budget=0.1, per_kernel=4.0))
+    assert seen == [next_measurements.LEAST_EACH, 2.0 / next_measurements.SEVERAL, 0.25, 4.0]
 
 
 def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, bool]] = []
     clock = itertools.count()                               # microseconds: what is measured here takes no time
-    monkeypatch.setattr(questions, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 1e-6))
+    monkeypatch.setattr(next_measurements, "time", SimpleNamespace(perf_counter=lambda: next(clock) * 1e-6))
 
     class Listening(Judge):
         def examine_interleaved(self, asked: Sequence[JudgeTask], *, budget: float = 0.3, until: float = math.inf) -> list[Verdict]:
@@ -162,8 +162,8 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, m
     with Listening(database) as judge:
         for budget in (3.0, 60.0):
             end = budget + 1e-3
-            list(questions.answer(judge, asked, budget=budget, per_kernel=1.2))
-        list(questions.answer(judge, asked, budget=0.0, per_kernel=1.2, at_least=1))
+            list(next_measurements.answer(judge, asked, budget=budget, per_kernel=1.2))
+        list(next_measurements.answer(judge, asked, budget=0.0, per_kernel=1.2, at_least=1))
     assert [count for count, _ in seen] == [2, 2, 1, 5, 1] and all(in_time for _, in_time in seen)
 
 
@@ -210,9 +210,9 @@ def test_a_part_inside_of_another_one_has_a_row_as_a_whole_once_it_was_run_in_it
 
 def test_the_time_of_a_part_that_no_kernel_is_known_to_compute_is_not_stored(database: Database) -> None:
     path = paths_of(SMALL, ("numpy",)).cheapest()
-    found = deployed.Deployed(path, (1e-3,), (1e-3,), {}, {("key", "recipe"): (1e-3,)}, True)
+    found = in_graph_steps.Deployed(path, (1e-3,), (1e-3,), {}, {("key", "recipe"): (1e-3,)}, True)
     with Judge(database) as judge:
-        deployed.record_parts(judge, [found], {}, {})
+        in_graph_steps.record_parts(judge, [found], {}, {})
     assert upkeep.stats(database).rows["benchmark_traces"] == 0
 
 
@@ -389,7 +389,7 @@ import sys
 import tensor_graphs as tg
 from tensor_graphs.choice import finalists
 from tensor_graphs.choice.profile_graph import profile_graph
-from tensor_graphs.measure.queue import questions
+from tensor_graphs.measure.queue import next_measurements
 from tensor_graphs.measure.rates import calibration
 from tensor_graphs.measure.rates.table import Speed
 finalists.MOST, finalists.ROUNDS, finalists.TURNS, questions.PER_KERNEL = 2, 2, 1, 0.01     # as `quick` has it

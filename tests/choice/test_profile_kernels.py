@@ -15,8 +15,8 @@ from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.kernel_decorator import host_kernel
 from tensor_graphs.kernels.registry import kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.measure.points.descriptors import InputError
-from tensor_graphs.measure.queue.report import LEFT, Answered
+from tensor_graphs.measure.points.input_descriptors import InputError
+from tensor_graphs.measure.queue.profile_report import LEFT, Answered
 from tensor_graphs.records.database import Database, open_database
 from tests.choice.conftest import add_row
 from tests.choice.trial_kernels import EXACT, ROUGH, USELESS

@@ -13,8 +13,8 @@ from tensor_graphs.choice.profile_paths import written_out
 from tensor_graphs.choice.request import Request
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, register, unregister
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.measure.points.descriptors import InputError
-from tensor_graphs.measure.queue.report import ProfileReport
+from tensor_graphs.measure.points.input_descriptors import InputError
+from tensor_graphs.measure.queue.profile_report import ProfileReport
 from tensor_graphs.paths.path import EXPAND
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database

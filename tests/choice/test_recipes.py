@@ -15,18 +15,18 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice import prepare as prepare_room
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.listing import list_paths, signatures_of
+from tensor_graphs.choice.path_listing import list_paths, signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import in_place
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import VERIFIER, graph_record, part_environment, part_implementation, timed_workload
+from tensor_graphs.costs.database_keys import VERIFIER, graph_record, part_environment, part_implementation, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import RECIPE, Cost, NoPathError, Path, Paths, takes_memory

@@ -14,9 +14,9 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
 from tensor_graphs.language.node import walk
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.request import Request
 from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.errors import TensorGraphsError

@@ -22,10 +22,10 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.cells import Cell, Cells
+from tensor_graphs.paths.size_cells import Cell, Cells
 from tensor_graphs.records.database import Database
 from tests.choice.conftest import add_row
-from tests.choice.test_replay import SOFTMAX, TABLED
+from tests.choice.test_requested_path import SOFTMAX, TABLED
 
 Surface = Callable[[Sequence[int]], float]
 """sizes of the table's dims -> seconds"""

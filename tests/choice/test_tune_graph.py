@@ -17,9 +17,9 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.tune_graph import require_strategy, worth_tuning
-from tensor_graphs.codegen import actions, lowered_request, tuned
-from tensor_graphs.codegen.actions import Again
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.codegen import lowered_request, schedule_actions, tuned_kernel
+from tensor_graphs.codegen.schedule_actions import Again
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -48,14 +48,14 @@ def softmax() -> Signature:
     return signature_of(GRAPH.outputs["y"])
 
 
-def again(signature: Signature) -> actions.Schedule:
+def again(signature: Signature) -> schedule_actions.Schedule:
     definition = lowered_request.definition_of(signature.spec)
-    return actions.changed(definition, actions.seed(definition), Again(1, 0))
+    return schedule_actions.changed(definition, schedule_actions.seed(definition), Again(1, 0))
 
 
 def filled(database: Database) -> Kernel:
     """A database in which a tuned kernel is the fastest."""
-    made = tuned.tuned(softmax(), again(softmax()))
+    made = tuned_kernel.tuned(softmax(), again(softmax()))
     for kernel, us in ((made, 1.0), (registry.kernel_named("gen.loops"), 9.0), (registry.kernel_named("numpy.softmax"), 90.0)):
         add_row(database, kernel, softmax())
         add_row(database, kernel, softmax(), {}, us=us)
@@ -103,13 +103,13 @@ def test_it_is_no_candidate_for_a_database_that_knows_nothing_of_it(database: Da
 
 def test_what_another_generator_made_is_left_out(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     made = filled(database)
-    monkeypatch.setattr(tuned.libraries, "made_with", lambda: "another compiler")
+    monkeypatch.setattr(tuned_kernel.compiled_libraries, "made_with", lambda: "another compiler")
     plan = compile_graph(GRAPH, database=database, backends=BACKENDS)
     assert chosen(plan) == {"gen.loops"} and made.name not in {k.name for k in registry.all_kernels(BACKENDS)}
 
 
 def test_a_search_stores_what_it_looked_at_and_has_its_winner_judged(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    def winner(space: Measured) -> tuple[actions.Schedule, Paired]:
+    def winner(space: Measured) -> tuple[schedule_actions.Schedule, Paired]:
         return again(softmax()), Paired((0.5,) * 9, (1.0,) * 9)
 
     def looks(space: Measured, *_: object) -> None:
@@ -133,10 +133,10 @@ def test_a_search_stores_what_it_looked_at_and_has_its_winner_judged(database: D
                                           "s.implementation_id = i.id WHERE i.name = :name"), {"name": part.kernel}).all()
     assert {(kind, status) for _, kind, status, _, _ in rows} >= {("search", "PASSED"), ("cold", "PASSED")}
     assert ("search", "gen.loops") in {(kind, baseline) for _, kind, _, baseline, _ in rows}
-    assert actions.from_json(json.dumps(json.loads(rows[0].content)["actions"])) == again(softmax())
+    assert schedule_actions.from_json(json.dumps(json.loads(rows[0].content)["actions"])) == again(softmax())
     registry.made.clear()
     known = queries.latest_traces(database, environment_of("gen"))
-    assert tuned.tuned(softmax(), again(softmax())).identity in {source for source, _ in known}
+    assert tuned_kernel.tuned(softmax(), again(softmax())).identity in {source for source, _ in known}
 
 
 def test_what_takes_long_beyond_its_roofline_is_searched_first(database: Database) -> None:

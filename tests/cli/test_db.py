@@ -27,11 +27,11 @@ import typer.main
 from safetensors.numpy import save_file
 
 from benchmarks.kill_the_profiler import ask as ask_questions
-from tensor_graphs.choice.listing import signatures_of
+from tensor_graphs.choice.path_listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.cli import options
 from tensor_graphs.cli.main import app
-from tensor_graphs.costs.filing import (
+from tensor_graphs.costs.database_keys import (
     VERIFIER,
     environment_of,
     graph_record,
@@ -45,9 +45,9 @@ from tensor_graphs.kernels.registry import load_backend
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.measure.failing_point import kept
-from tensor_graphs.measure.points.descriptors import read_descriptor
+from tensor_graphs.measure.points.input_descriptors import read_descriptor
 from tensor_graphs.measure.points.inputs import Point
-from tensor_graphs.measure.timing.deployed import described
+from tensor_graphs.measure.timing.in_graph_steps import described
 from tensor_graphs.paths.path import Path as RunPath
 from tensor_graphs.records import ImplementationRecord, SourceRecord, TraceRecord, open_database, queries, upkeep
 from tensor_graphs.records.schema import REVISION

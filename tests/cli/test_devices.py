@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.cli.devices import table
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.measure.rates.table import WORKING_SETS, memory_names, sized
 from tensor_graphs.records.database import open_database
 from tensor_graphs.records.rows import DeviceConstant

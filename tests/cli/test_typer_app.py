@@ -324,9 +324,9 @@ def test_rewrites_says_so_where_no_step_is_needed() -> None:
 
 def test_a_command_that_compiles_says_where_its_time_went() -> None:
     said = tg("--verbose", "explain", ROOT / "examples" / "softmax.tg").stderr
-    rows = [line.split("INFO tensor_graphs.phases: ")[1] for line in said.splitlines() if "tensor_graphs.phases" in line]
+    rows = [line.split("INFO tensor_graphs.phase_times: ")[1] for line in said.splitlines() if "tensor_graphs.phase_times" in line]
     assert {"import", "prepare", "choose", "lower", "explain", "anything else", "all"} <= {re.split(r"  +", row)[0] for row in rows}
-    assert "tensor_graphs.phases" not in tg("--verbose", "models").stderr
+    assert "tensor_graphs.phase_times" not in tg("--verbose", "models").stderr
 
 
 def test_a_second_start_takes_the_plan_of_the_first_from_its_file(gemma: Path, tmp_path: Path) -> None:

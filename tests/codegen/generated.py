@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.arrange import arranged
 from tensor_graphs.codegen.backend_cuda import HEADER
+from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import Launch, LaunchCall
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.part import part_between
 from tests.codegen import emulated
 from tests.codegen.generated import Library
 

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.interpret import StageError, run
+from tensor_graphs.codegen.loop_ir import Stage, StageProgram
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.stages import Stage, StageProgram
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import Library

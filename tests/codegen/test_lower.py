@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.print.c_source import rendered
-from tensor_graphs.codegen.stages import StageProgram, values_in
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import part_between, part_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between, part_of
 
 N = tg.dim("n", 1, 512)
 X, Y, G = tg.input("x", (N, 64)), tg.input("y", (N, 64)), tg.input("g", (64,))

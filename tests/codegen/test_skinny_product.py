@@ -11,12 +11,12 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lowered_request import loops_of
-from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.language.anonymous_composite import PartOp, part_between
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp, part_between
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import Library
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.print import c_source, cuda_source
 from tensor_graphs.codegen.print.cuda_program import program_of

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.stages import StageProgram
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import HEADERS, Library
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lowered_request import loops_of
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.codegen.traffic import APART, traffic_of
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import part_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_of
 
 N = tg.dim("n", 1, 512)
 X, Y, G = tg.input("x", (N, 64)), tg.input("y", (N, 64)), tg.input("g", (64,))

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import actions, lowered_request
-from tensor_graphs.codegen.actions import Accumulators, Action, Grain, Parts, Schedule, Tiled
-from tensor_graphs.codegen.tuned import tuned
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.codegen import lowered_request, schedule_actions
+from tensor_graphs.codegen.schedule_actions import Accumulators, Action, Grain, Parts, Schedule, Tiled
+from tensor_graphs.codegen.tuned_kernel import tuned
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.learned.fit import LEAST, checked, fitted
 from tensor_graphs.costs.learned.search_samples import schedules_elsewhere, schedules_of
 from tensor_graphs.costs.schedule_features import features_of_schedule
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
 
@@ -35,11 +35,12 @@ def seen(node: Node, *chosen: Action, **binding: int) -> dict[str, float]:
     """The features of a schedule that differs from the rules' by these actions."""
     signature = signature_of(node)
     definition = lowered_request.definition_of(signature.spec)
-    seed = actions.seed(definition)
+    seed = schedule_actions.seed(definition)
     schedule = seed
     for action in chosen:
-        schedule = actions.changed(definition, schedule, action)
-    return features_of_schedule(signature, binding, actions.replay(definition, schedule), actions.replay(definition, seed))
+        schedule = schedule_actions.changed(definition, schedule, action)
+    return features_of_schedule(signature, binding, schedule_actions.replay(definition, schedule),
+                                schedule_actions.replay(definition, seed))
 
 
 def changes(features: dict[str, float]) -> dict[str, float]:
@@ -97,10 +98,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
             signature = signature_of(tg.reduce_max(tg.input("x", (rows, columns)), axis=1))
             definition = lowered_request.definition_of(signature.spec)
             for size in (2, 4, 8):
-                schedule = actions.changed(definition, actions.seed(definition), Accumulators(size, 0, 0))
+                schedule = schedule_actions.changed(definition, schedule_actions.seed(definition), Accumulators(size, 0, 0))
                 good = 0.8 if columns >= 128 else 1.2
                 filed(made, signature, schedule, good ** math.log2(size) * math.exp(rng.gauss(0.0, 0.02)))
-            filed(made, signature, actions.changed(definition, actions.seed(definition), Accumulators(3, 0, 0)), None)
+            schedule = schedule_actions.changed(definition, schedule_actions.seed(definition), Accumulators(3, 0, 0))
+            filed(made, signature, schedule, None)
         yield made
 
 
@@ -130,7 +132,8 @@ def test_what_is_no_schedule_any_more_is_left_out(tmp_path: Path, monkeypatch: p
     definition = lowered_request.definition_of(signature.spec)
     with open_database(tmp_path / "bench.db") as made:
         for size in (2, 4):
-            filed(made, signature, actions.changed(definition, actions.seed(definition), Accumulators(size, 0, 0)), 0.9)
+            schedule = schedule_actions.changed(definition, schedule_actions.seed(definition), Accumulators(size, 0, 0))
+            filed(made, signature, schedule, 0.9)
         assert len(schedules_of(made)) == 3
         monkeypatch.setattr(Accumulators, "most", 2)
         assert len(schedules_of(made)) == 2

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tensor_graphs.devices.known import register_device, unregister_device
+from tensor_graphs.devices.device_registry import register_device, unregister_device
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.numpy import atomics, composites
 from tensor_graphs.kernels.registry import register_backend, unregister_backend

@@ -176,7 +176,7 @@ def install(folder: Path) -> None:
     sys.modules["cuda.bindings.driver"] = cuda.bindings.driver = made  # type: ignore[assignment]
 
     from tensor_graphs.devices.cuda import Cuda
-    from tensor_graphs.devices.known import register_device
+    from tensor_graphs.devices.device_registry import register_device
     from tensor_graphs.kernels import registry
 
     class EmulatedCuda(Cuda):
@@ -203,7 +203,7 @@ def remove() -> None:
     """Forget it; NVIDIA's driver, if there is one, is asked again."""
     import cuda.bindings
 
-    from tensor_graphs.devices.known import unregister_device
+    from tensor_graphs.devices.device_registry import unregister_device
     from tensor_graphs.kernels import registry
 
     sys.modules["cuda.bindings.driver"] = cuda.bindings.driver = _real.pop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec, source_of
 from tensor_graphs.kernels.registry import register
 from tests.fake import backend as backend

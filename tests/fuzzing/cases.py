@@ -28,8 +28,8 @@ from tensor_graphs.paths.path import Alternative, Cost, Path, Paths
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tensor_graphs.rewrites.passes.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
-from tensor_graphs.runtime.row_bounds import check_rows, rows_from_inputs
 from tensor_graphs.runtime.session import Session
+from tensor_graphs.runtime.write_row_checks import check_rows, rows_from_inputs
 from tests.choice.part_kernels import FUSED, registered
 from tests.fuzzing.grow import Hint, grown, leaf_values
 from tests.fuzzing.oracle import Answer, leaves_of

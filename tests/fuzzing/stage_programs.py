@@ -1,4 +1,4 @@
-"""stage_programs: a random stage program of a seed: what codegen/stages.py allows, beyond what definitions are lowered to.
+"""stage_programs: a random stage program of a seed: what codegen/loop_ir.py allows, beyond what definitions are lowered to.
 
 Each value carries how large it may be, of which power of two it is a multiple, and how far it may be off where a kernel rounds.
 What is exact in the dtype that it is computed in has to come out exactly; a comparison, a floor or a cast to integers is only made
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tensor_graphs.codegen.loop_ir import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.codegen.lower import steps_apart
-from tensor_graphs.codegen.stages import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal

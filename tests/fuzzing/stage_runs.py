@@ -20,10 +20,11 @@ from unittest import mock
 
 import numpy as np
 
-from tensor_graphs.codegen import actions, arrange, interpret
+from tensor_graphs.codegen import default_schedule, interpret
+from tensor_graphs.codegen.loop_ir import StageProgram, Value, values_in
 from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.stages import StageProgram, Value, values_in
+from tensor_graphs.codegen.schedule_actions import Accumulators, Columns, NarrowRows, SumBlock, Unroll
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
@@ -36,8 +37,7 @@ def advised(program: StageProgram) -> StageProgram:
     for i, nest in enumerate(program.nests):
         nest.advice = replace(nest.advice, grain=1, tile=16)
         for j, stage in enumerate(nest.stages):
-            for kind, size in ((actions.SumBlock, 8), (actions.Accumulators, 4), (actions.Unroll, 4), (actions.Columns, 16),
-                               (actions.NarrowRows, 4)):
+            for kind, size in ((SumBlock, 8), (Accumulators, 4), (Unroll, 4), (Columns, 16), (NarrowRows, 4)):
                 action = kind(size, i, j)
                 if action.unfit(stage) is None:
                     action.advise(stage)
@@ -46,10 +46,11 @@ def advised(program: StageProgram) -> StageProgram:
 
 FORMS: Mapping[str, tuple[Callable[[StageProgram], StageProgram], Mapping[tuple[object, str], int]]] = {
     "as drawn": (lambda p: p, {}),
-    "arranged": (arrange.arranged, {}),
-    "in parts, small blocks": (lambda p: advised(arrange.arranged(p)), {(arrange, "CHUNK"): 16, (arrange, "LEAST_TILE"): 2}),
-    "columns in parts": (lambda p: split_columns.in_parts(arrange.arranged(p)), {
-        (split_columns, "LEAST"): 4, (split_columns, "PARALLEL"): 1 << 12, (arrange, "LEAST_TILE"): 2})}
+    "arranged": (default_schedule.arranged, {}),
+    "in parts, small blocks": (lambda p: advised(default_schedule.arranged(p)), {
+        (default_schedule, "CHUNK"): 16, (default_schedule, "LEAST_TILE"): 2}),
+    "columns in parts": (lambda p: split_columns.in_parts(default_schedule.arranged(p)), {
+        (split_columns, "LEAST"): 4, (split_columns, "PARALLEL"): 1 << 12, (default_schedule, "LEAST_TILE"): 2})}
 """name -> what is done to the program, and what is patched for it"""
 
 

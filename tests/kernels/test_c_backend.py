@@ -17,9 +17,9 @@ from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.measure.points.coverage import taken_ways
 from tensor_graphs.measure.points.inputs import SAME_VALUES, Point, make_inputs, point_inputs
-from tensor_graphs.measure.points.single_kernel import as_stored, single_kernel_plan, views_graph
+from tensor_graphs.measure.points.point_plan import taken_ways
+from tensor_graphs.measure.points.single_op_plans import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import applied
 from tests.plans import check

@@ -15,7 +15,7 @@ from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import item
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.conformance.cases import op_named
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import CASES, Draw, applied
 from tests.plans import poison, worst_error

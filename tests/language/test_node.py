@@ -17,7 +17,7 @@ from tensor_graphs.language import atomic, node
 from tensor_graphs.language.errors import NOWHERE, ShapeError, written_at
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import ArrayValue, TensorType, alike, consumers, encode_attribute, rebuild, walk
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 
 X = tg.input("x", (2, 3))
 Y = tg.input("y", (2, 3))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning import accuracy as tg_accuracy
 from tensor_graphs.meaning.accuracy import RANGES, Accuracy, Term, as_written, cosine, kl, maximum, norm, parse, top1

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.measure.timing.reference_stream import FEW_QUIET
+from tensor_graphs.measure.timing.noise_reference import FEW_QUIET
 from tests.measure.wrong_kernels import HOSTILE, Arrays, Body, add, right, softmax
 
 clock, processor = time.perf_counter, time.thread_time
@@ -894,7 +894,7 @@ def empties_the_file_of_its_outputs(outs: Arrays, ins: Arrays, attrs: Mapping[st
 @hostile(*NOTHING_RIGHT)
 def writes_into_the_database_that_it_finds(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Adds a passed trace of a nanosecond for itself, wherever the package says that the database is."""
-    from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
+    from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, verify_workload
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.kernels.signature import signature_of
     from tensor_graphs.records.database import open_database

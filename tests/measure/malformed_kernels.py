@@ -78,7 +78,7 @@ def raises_megabytes_of_control_characters(outs: Arrays, ins: Arrays, attrs: Map
 @malformed()
 def raises_an_error_about_its_inputs(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """As a worker does when a user's file has changed."""
-    from tensor_graphs.measure.points.descriptors import InputError
+    from tensor_graphs.measure.points.input_descriptors import InputError
 
     raise InputError("the file has changed")
 

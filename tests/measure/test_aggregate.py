@@ -6,7 +6,7 @@ import pytest
 
 from tensor_graphs.measure.isolation.replies import Name
 from tensor_graphs.measure.timing.aggregate import aggregate, found_quiet, level_between, runs_that_count
-from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, STILL
+from tensor_graphs.measure.timing.noise_reference import FEW_QUIET, QUIET, STILL
 from tensor_graphs.measure.timing.timed_batch import WARM_UP, Block
 
 LEVEL = 1e-4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.measured_rates import FLOPS, READ, known_rates, prior_rates
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.measure.rates import calibration, table

@@ -13,7 +13,7 @@ import pytest
 
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.measure.timing import clock
 from tensor_graphs.measure.timing.clock import Watched
 from tensor_graphs.runtime.compiled_graph import bind

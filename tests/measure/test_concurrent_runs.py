@@ -17,7 +17,7 @@ from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.concurrent_runs import RUNS, run_interleaved, run_under_load
 from tensor_graphs.measure.isolation.memory_guards import Guarded
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 
 SQUARE = signature_of(tg.square(tg.input("x", (4, 24), tg.f32)))
 X, Y = (np.random.default_rng(seed).standard_normal((4, 24)).astype(np.float32) for seed in (1, 2))

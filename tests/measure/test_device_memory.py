@@ -14,7 +14,7 @@ from tensor_graphs.costs.measured_rates import known_links
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.single_kernel import as_stored, single_kernel_plan, views_graph
+from tensor_graphs.measure.points.single_op_plans import as_stored, single_kernel_plan, views_graph
 from tensor_graphs.measure.rates.calibration import measure_device
 from tensor_graphs.measure.timing.clock import Watched
 from tensor_graphs.records.database import open_database

@@ -14,7 +14,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.costs.filing import VERIFIER, environment_of, verdict_key
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of, verdict_key
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
@@ -25,7 +25,7 @@ from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.isolation.worker_process import JudgeError
 from tensor_graphs.measure.judge import Judge, JudgeTask, Verdict
 from tensor_graphs.measure.points.inputs import Point
-from tensor_graphs.measure.queue.questions import Question, answer
+from tensor_graphs.measure.queue.next_measurements import Question, answer
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database, open_database
 from tests.measure.wrong_kernels import BY_NAME, NODES

@@ -8,8 +8,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.anonymous_composite import part_of
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.comparison_pipeline import compare
 from tensor_graphs.measure.isolation.replies import ReportedOutput

@@ -10,12 +10,12 @@ import pytest
 
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.cli.devices import table
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.measured_rates import known_rates, prior_rates
 from tensor_graphs.devices.cuda import Cuda
 from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.devices.free_memory import OutOfMemory
-from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves

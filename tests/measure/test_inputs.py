@@ -14,7 +14,7 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.points.inputs import BIG_INPUT, Point, largest_sizes, make_inputs, point_inputs, work_points
-from tensor_graphs.measure.points.single_kernel import as_stored, plain_plan, single_kernel_plan, views_graph
+from tensor_graphs.measure.points.single_op_plans import as_stored, plain_plan, single_kernel_plan, views_graph
 from tensor_graphs.runtime.compiled_graph import bind
 
 N, M = tg.dim("n", 1, 4096), tg.dim("m", 2, 30)

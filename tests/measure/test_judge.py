@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.filing import VERIFIER, environment_of, timed_workload, verify_workload
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of, timed_workload, verify_workload
 from tensor_graphs.costs.roofline import DeviceRates
-from tensor_graphs.kernels.import_spec import out_of_reach
 from tensor_graphs.kernels.kernel import Kernel, KernelError
+from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure import judge as judging
@@ -30,8 +30,8 @@ from tensor_graphs.measure.isolation.worker import INSIDE
 from tensor_graphs.measure.isolation.worker_process import JOB_SECONDS, JudgeError, WorkerProcess
 from tensor_graphs.measure.judge import PLAIN, PROCESS_SECONDS, Judge, JudgeTask
 from tensor_graphs.measure.points.inputs import Point, point_inputs
-from tensor_graphs.measure.queue.questions import Question, answer, unanswered
-from tensor_graphs.measure.timing.reference_stream import SHARED
+from tensor_graphs.measure.queue.next_measurements import Question, answer, unanswered
+from tensor_graphs.measure.timing.noise_reference import SHARED
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tests.measure.wrong_kernels import BY_NAME, NODES

@@ -10,8 +10,8 @@ import pytest
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.cuda import Cuda
 from tensor_graphs.devices.device import DeviceLost, Memory
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.devices.free_memory import OutOfMemory
-from tensor_graphs.devices.known import HOST, device_named
 from tensor_graphs.measure.timing import launch_ahead
 from tensor_graphs.measure.timing.launch_ahead import LONG, MOST_FLUSHES, HostAhead
 from tensor_graphs.runtime.arrays import device_array

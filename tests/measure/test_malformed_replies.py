@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tensor_graphs.kernels.import_spec import out_of_reach
+from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure import judge as judging

@@ -14,7 +14,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.kernels import registry
-from tensor_graphs.kernels.import_spec import Origin, load, origin_of, out_of_reach
+from tensor_graphs.kernels.kernel_origin import Origin, load, origin_of, out_of_reach
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.records.database import Database

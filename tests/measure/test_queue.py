@@ -17,13 +17,13 @@ from safetensors.numpy import save_file
 
 import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
-from tensor_graphs.arguments import ArgumentError
-from tensor_graphs.costs.filing import environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.costs.graph_of_row import why_no_graph
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.costs.check_row_graph import why_no_graph
+from tensor_graphs.costs.database_keys import environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
-from tensor_graphs.measure.points.descriptors import read_descriptor
+from tensor_graphs.measure.points.input_descriptors import read_descriptor
 from tensor_graphs.measure.queue import requests as queue
 from tensor_graphs.measure.queue.requests import drain_queue, reclaim, settle_queue, worker_name
 from tensor_graphs.records import DatabaseFull, queries, upkeep, work_queue

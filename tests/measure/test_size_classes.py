@@ -16,8 +16,8 @@ import pytest
 os.environ.setdefault("TRIAL_SEED", "0")                            # before the module is imported, here and in the worker
 
 import tensor_graphs as tg
-from tensor_graphs.choice.evidence import in_words
-from tensor_graphs.costs.filing import environment_of, verify_workload
+from tensor_graphs.choice.choice_evidence import in_words
+from tensor_graphs.costs.database_keys import environment_of, verify_workload
 from tensor_graphs.kernels.kernel import HostCall, Kernel, source_of
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of

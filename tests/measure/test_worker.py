@@ -7,8 +7,8 @@ from types import CodeType
 
 import pytest
 
-from tensor_graphs.kernels.import_spec import Origin
 from tensor_graphs.kernels.kernel import KernelError
+from tensor_graphs.kernels.kernel_origin import Origin
 from tensor_graphs.kernels.user_source import require_numbers
 from tensor_graphs.measure.isolation.worker import LONGEST_LOG, words_of
 from tensor_graphs.records.logs import reason_of

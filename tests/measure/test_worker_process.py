@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tensor_graphs.kernels.import_spec import origin_of
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel_origin import origin_of
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.text import print_graph
 from tensor_graphs.measure.isolation import process_tree, supervisor, worker_process

@@ -19,9 +19,9 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.search import sizes_to_cost
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
-from tensor_graphs.kernels.import_spec import origin_of
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.kernel import Kernel
+from tensor_graphs.kernels.kernel_origin import origin_of
 from tensor_graphs.kernels.registry import unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.text_writer import print_graph

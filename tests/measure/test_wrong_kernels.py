@@ -10,13 +10,13 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.search import sizes_to_cost
-from tensor_graphs.costs.filing import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.kernels.registry import register, unregister
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.leaves import item
 from tensor_graphs.meaning.same_math import same_math_limit
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.queue.questions import Question, answer, unanswered
+from tensor_graphs.measure.queue.next_measurements import Question, answer, unanswered
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.records.rows import TraceRecord
 from tensor_graphs.views.explain import explain, explain_data

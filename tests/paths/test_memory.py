@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.language import dims as d
 from tensor_graphs.models.bert import BertSpec, bert_graph
 from tensor_graphs.models.gemma3 import Gemma3Spec, Rope, gemma3_graph

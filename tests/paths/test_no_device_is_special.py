@@ -11,7 +11,7 @@ import pytest
 import tensor_graphs
 
 ROOT = Path(tensor_graphs.__file__).parent
-FILES = sorted([*(ROOT / "paths").glob("*.py"), ROOT / "runtime/executor.py", ROOT / "runtime/frame.py"])
+FILES = sorted([*(ROOT / "paths").glob("*.py"), ROOT / "runtime/executor.py", ROOT / "runtime/run_frame.py"])
 KINDS = {"ndarray", "Memory", "Device", "HostCall", "NativeCall", "Transfer", "Segment", "HostCalls", "NativeList", "Transfers"}
 
 

@@ -21,11 +21,11 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, kernel_named, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.anonymous_composite import part_of
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Expr
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.language.part import part_of
 from tensor_graphs.paths.fit_terminal import SCREEN_LINES
 from tensor_graphs.paths.path import EXPAND, Cost, NoPathError, Path, Paths
 from tensor_graphs.paths.path_reader import path_from_json

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice.listing import signatures_of
+from tensor_graphs.choice.path_listing import signatures_of
 from tensor_graphs.kernels.kernel import Kernel, Transfer
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp, PartRecipe, name_of
 from tensor_graphs.language.composite import CompositeOp, definition_digest
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, apply, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, name_of
-from tensor_graphs.paths.counting import PathCount, count_paths
 from tensor_graphs.paths.path import EXPAND, Cost, Path, Paths
+from tensor_graphs.paths.path_count import PathCount, count_paths
 from tests.fake.device import Fake
 from tests.plans import program_of, random_path
 from tests.runtime.test_two_devices import models

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.fit_terminal import SCREEN_LINES, SCREEN_WIDTH, human
 from tensor_graphs.paths.plan import Evidence, PlanError, midpoint
+from tensor_graphs.paths.size_cells import Cell
 from tests.plans import plan_of
 
 N = tg.dim("n", 1, 1000)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.part import PartOp
 
 
 def parts_in(graph: Graph) -> Counter[PartOp]:

@@ -10,9 +10,9 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.language import atomic
+from tensor_graphs.language.anonymous_composite import PartOp, PartRecipe
 from tensor_graphs.language.composite import LIBRARY, expand_all
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.language.part import PartOp, PartRecipe
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.rules import ALL

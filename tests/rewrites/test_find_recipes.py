@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language.anonymous_composite import PartOp, PartRecipe, part_of
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node, walk
-from tensor_graphs.language.part import PartOp, PartRecipe, part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.check_recipe import compare
-from tensor_graphs.rewrites.parts import form
+from tensor_graphs.rewrites.find_parts import form
+from tensor_graphs.rewrites.passes.offer_recipes import reword
 from tensor_graphs.rewrites.passes.result import PassResult
-from tensor_graphs.rewrites.passes.reword import reword
 from tests.rewrites.parts_in import parts_in
 
 N = tg.dim("n", 1, 64)

@@ -7,9 +7,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.rewrites import proved_composites
 from tensor_graphs.rewrites.proved_composites import offers_of_composites

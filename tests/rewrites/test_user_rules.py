@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.records import open_database
 from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.errors import RewriteError
+from tensor_graphs.rewrites.passes.offer_recipes import reword
 from tensor_graphs.rewrites.passes.result import PassResult
-from tensor_graphs.rewrites.passes.reword import reword
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.rules import allowed
 from tests.rewrites.parts_in import parts_in

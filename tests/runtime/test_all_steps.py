@@ -15,7 +15,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.measure.timing.check_decoder_kernel import error_at_once
 from tensor_graphs.models.gemma3 import Gemma3Spec, gemma3_graph
 from tensor_graphs.models.rope import Rope
-from tensor_graphs.paths.pin import Pin
+from tensor_graphs.paths.pin_file import Pin
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.segments.decoder_kernel import AllSteps

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.devices import sealed_files
+from tensor_graphs.devices import checksummed_files
 from tensor_graphs.devices.safetensors import open_weights, write_weights
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan, with_parameters
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan, with_parameters
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime import bind_time_cache
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -27,7 +27,7 @@ X = np.random.default_rng(0).standard_normal((3, INNER)).astype(np.float32)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder of this test, where even small values are kept."""
     monkeypatch.setattr(bind_time_cache, "LEAST_BYTES", 1)
-    monkeypatch.setattr(sealed_files, "user_folder", lambda kind: tmp_path / "cache" / kind)
+    monkeypatch.setattr(checksummed_files, "user_folder", lambda kind: tmp_path / "cache" / kind)
     return tmp_path / "cache" / "bound"
 
 

@@ -26,8 +26,8 @@ from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.language import atomic
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.paths.cells import Cell
 from tensor_graphs.paths.plan import Plan, PlanError
+from tensor_graphs.paths.size_cells import Cell
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.errors import RunError
 from tests.plans import compiled_of, paths_of, plan_of, poison, program_of

@@ -15,8 +15,8 @@ import tensor_graphs as tg
 from tensor_graphs.devices import cuda
 from tensor_graphs.devices.cpu import CPU, array_view, memory_of
 from tensor_graphs.devices.device import Device, DeviceError, UnknownDevice
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.devices.free_memory import OutOfMemory
-from tensor_graphs.devices.known import device_named
 from tensor_graphs.kernels.kernel import KernelError
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named, load_backend, why_missing
 from tensor_graphs.kernels.signature import signature_of
@@ -24,11 +24,11 @@ from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.single_kernel import plan_along
+from tensor_graphs.measure.points.single_op_plans import plan_along
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
+from tensor_graphs.runtime.segments.captured_calls import OnDevice
 from tensor_graphs.runtime.segments.launches import Launches
-from tensor_graphs.runtime.segments.on_device import OnDevice
 from tests.fake import cuda as emulated
 from tests.plans import check, compiled_of
 
@@ -197,7 +197,7 @@ def test_the_clock_counts_what_the_device_did() -> None:
 def test_a_lost_context_is_reported_as_that() -> None:
     said = """
 import numpy as np
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 device = device_named("cuda:0")
 entry = device.entry('extern "C" __global__ void f(int *x) { *x = 1; }', "f", 0)
 words = np.array([8], np.uint64)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tensor_graphs as tg
-from tensor_graphs.devices.address import _by_field, _by_numpy
+from tensor_graphs.devices.array_address import _by_field, _by_numpy
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.errors import RunError

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import tensor_graphs as tg
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.language.errors import ShapeError
 from tensor_graphs.language.text import parse_graph
 from tensor_graphs.runtime.errors import RunError

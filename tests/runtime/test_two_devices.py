@@ -14,7 +14,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices.cpu import CPU, array_view
 from tensor_graphs.devices.device import DeviceError, UnknownDevice
-from tensor_graphs.devices.known import device_named, devices
+from tensor_graphs.devices.device_registry import device_named, devices
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.huggingface.load import model_graph
 from tensor_graphs.kernels.kernel import Kernel, Transfer

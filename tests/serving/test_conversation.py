@@ -18,7 +18,7 @@ from family_cases import DECODERS, VOCABULARY
 from transformers import PreTrainedTokenizerFast
 
 import tensor_graphs as tg
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import ConversationError, FrontendError, TokenizerError

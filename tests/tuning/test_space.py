@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import actions
-from tensor_graphs.codegen.actions import Again, Grain, Parts
+from tensor_graphs.codegen import schedule_actions
+from tensor_graphs.codegen.schedule_actions import Again, Grain, Parts
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.tuning import space as module
 from tensor_graphs.tuning.space import BAD, Measured, TimeIsOver
@@ -47,14 +47,14 @@ def test_symbolic_sizes_are_searched_at_the_ones_that_are_asked() -> None:
 def test_a_schedule_that_computes_something_else_gets_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
     space = Measured(columns(), {}, 60.0)
     cut = space.changed(space.seed, Parts(64, 0))
-    real = actions.replay
+    real = schedule_actions.replay
 
-    def wrong(definition: object, schedule: actions.Schedule = ()) -> object:
+    def wrong(definition: object, schedule: schedule_actions.Schedule = ()) -> object:
         program = real(definition, schedule)                        # type: ignore[arg-type]
         program.nests[-1].stages[-1].value = program.values.constant(1.0, program.nests[-1].stages[-1].value.dtype)
         return program
 
-    monkeypatch.setattr(actions, "replay", wrong)
+    monkeypatch.setattr(schedule_actions, "replay", wrong)
     assert space.scores([cut]) == [BAD] and "the interpreter" in space.looked[cut].why
     monkeypatch.setattr(module, "SMALL", 0)                         # the compiled code is compared as well
     other = space.changed(space.seed, Parts(256, 0))

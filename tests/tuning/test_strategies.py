@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tensor_graphs.codegen.actions import Action, Grain, Schedule
+from tensor_graphs.codegen.schedule_actions import Action, Grain, Schedule
 from tensor_graphs.tuning import strategies
 from tensor_graphs.tuning.space import BAD, Space, TimeIsOver
 from tensor_graphs.tuning.strategies import STRATEGIES, StrategyError, register, walk

@@ -18,7 +18,7 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.views.compare import compare
 from tests.choice.conftest import add_row
 from tests.choice.test_recipes import GRAPH, ON, rows
-from tests.choice.test_replay import SOFTMAX, TABLED, tabled
+from tests.choice.test_requested_path import SOFTMAX, TABLED, tabled
 
 
 def the_differences_add_up(a: Plan, b: Plan) -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.paths.plan import Evidence, Plan
 from tensor_graphs.records.database import Database, open_database

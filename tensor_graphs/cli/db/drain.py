@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.db.environment_text import place_in_words
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def drain(
     again: Annotated[bool, typer.Option("--again", help="Abandoned requests, too: those whose workers died five times.")] = False,
     backends: options.Backends = None,
     threads: options.Threads = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Answer the requests in the profile queue, most urgent first. Ctrl-C is safe; the next call goes on from there."""
     from tensor_graphs.measure.queue.requests import Waiting, drain_queue

@@ -72,7 +72,7 @@ def import_(
     if sound_only and format != "own":
         raise options.UsageError("--sound-only: of a data set, records that no table takes are kept whole\n  fix: leave it out")
     if format == "own":
-        from tensor_graphs.costs.graph_of_row import why_no_graph
+        from tensor_graphs.costs.check_row_graph import why_no_graph
         from tensor_graphs.records.portable import import_file
 
         taken = partial(import_file, file=source, reads=why_no_graph, sound_only=sound_only)
@@ -110,7 +110,7 @@ def _receiving(db: str | None, read: Callable[[Database], object]) -> Database:
 
 def _installed(name: str) -> ImplementationRecord | None:
     """Return the installed kernel of this name, or None; its backend is loaded only when needed."""
-    from tensor_graphs.costs.filing import implementation_of
+    from tensor_graphs.costs.database_keys import implementation_of
     from tensor_graphs.kernels.registry import kernel_named
 
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.db.drain import queue_lines
 from tensor_graphs.cli.db.environment_text import place_in_words
 from tensor_graphs.errors import TensorGraphsError
@@ -61,7 +61,7 @@ def best(
     tolerance: options.Tolerance = 1e-3,
     every: Annotated[bool, typer.Option("--all", help="Not only the fastest, but all: tg db leaderboard.")] = False,
     at: SizesAsked = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """The fastest within the tolerance, per graph, workload and machine, of whichever backend: of whole runs (a kernel, or the
     definition in steps), and of kernels timed alone."""
@@ -81,7 +81,8 @@ def best(
     _show_ranking(store, rows, tolerance, common.json, meant)
 
 
-def leaderboard(*, what: What = None, tolerance: options.Tolerance = 1e-3, at: SizesAsked = None, common: groups.Common) -> None:
+def leaderboard(*, what: What = None, tolerance: options.Tolerance = 1e-3, at: SizesAsked = None,
+                common: option_groups.Common) -> None:
     """All ways within the tolerance per graph and machine, whole runs before kernels timed alone: from the smallest sizes on, the
     fastest first at each."""
     store = common.store(create=False)
@@ -129,7 +130,7 @@ def _machines(store: Database) -> dict[str, str]:
 
 def _way(r: FullTrace) -> str:
     """Return a kernel's name, with the assumptions it makes; for a run of an entire path, its description."""
-    from tensor_graphs.costs.filing import ASSUMES
+    from tensor_graphs.costs.database_keys import ASSUMES
 
     if r.kind != "in_graph":
         description = r.description or ""
@@ -190,7 +191,7 @@ class _Meant:
 
     def axes_of(self, key: str) -> list[dict[str, int]]:
         """Return the axes of a graph's workloads at the requested sizes."""
-        from tensor_graphs.costs.filing import FIXED
+        from tensor_graphs.costs.database_keys import FIXED
 
         return [{f"d{i}": self.sizes[n] for i, n in enumerate(names)} or {FIXED: 1}
                 for names in self.dims[key] if self.sizes.keys() >= set(names)]
@@ -243,7 +244,7 @@ def history(
     json: options.Json = False,
 ) -> None:
     """Every trace of a kernel, failures too, the newest first, and which time counts: over its identities and workloads."""
-    from tensor_graphs.costs.filing import VERIFIER
+    from tensor_graphs.costs.database_keys import VERIFIER
     from tensor_graphs.records import queries
 
     store = options.database(db, create=False)
@@ -366,7 +367,7 @@ def _meant(store: Database, what: str | None, tolerance: float, imports: Sequenc
 def _dims_in_file(what: str) -> dict[str, dict[tuple[str, ...], None]]:
     """Return key -> the file's names for canonical dims: of the entire graph, as written and as compiled, and of each op in it. An
     op that occurs at several dims has several tuples of names."""
-    from tensor_graphs.choice.listing import signatures_of
+    from tensor_graphs.choice.path_listing import signatures_of
     from tensor_graphs.kernels.signature import signature_of
 
     dims_of: dict[str, dict[tuple[str, ...], None]] = {}
@@ -383,7 +384,7 @@ def _dims_in_file(what: str) -> dict[str, dict[tuple[str, ...], None]]:
 def _forms_of(what: str) -> list[Graph]:
     """Return a file's graph as written, prepared, and with float32 between ops where that is wider."""
     from tensor_graphs.choice.prepare import prepare
-    from tensor_graphs.choice.widening import rewritten, widened
+    from tensor_graphs.choice.widen_intermediates import rewritten, widened
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 
     written = options.read_graph(what)
@@ -396,10 +397,10 @@ def _in_file(what: str, imported: bool) -> tuple[list[str], dict[str, str]]:
     """Return the keys under which the database has a file's graph: of the graph, its ops, the ops that are compiled instead (parts,
     recognised ops, wider intermediates) and ops inside of definitions. Also return key -> the option of tg profile that measures
     the op: with a numpy kernel, as numpy has one for each op and needs no compilation, unless kernels were imported."""
-    from tensor_graphs.choice.listing import signatures_of
+    from tensor_graphs.choice.path_listing import signatures_of
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching
     from tensor_graphs.kernels.signature import signature_of
-    from tensor_graphs.language.part import PartOp
+    from tensor_graphs.language.anonymous_composite import PartOp
 
     written, prepared, *others = _forms_of(what)
     keys = [written.structural_key, *(s.key for g in dict.fromkeys((written, prepared, *others)) for s in signatures_of(g))]

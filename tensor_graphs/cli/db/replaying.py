@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 from tensor_graphs.errors import TensorGraphsError
 
 if TYPE_CHECKING:
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 def replay(
     *,
     trace: Annotated[int, typer.Argument(min=1, help="The number of a trace whose numbers are wrong (tg db failures).")],
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Run a kernel once, in this process, on the inputs at which it was wrong, and compare it with the oracle. Nothing is stored.
     Exit code 1 if it is wrong again."""
-    from tensor_graphs.costs.filing import VERIFIER
+    from tensor_graphs.costs.database_keys import VERIFIER
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.kernels.one_op_signature import signature_of_graph
     from tensor_graphs.kernels.registry import kernel_named
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.measure.failing_point import FailingPointError, beyond_one_call, compared, inputs_of
-    from tensor_graphs.measure.points.descriptors import InputError
+    from tensor_graphs.measure.points.input_descriptors import InputError
     from tensor_graphs.records import MissingRecord, queries
     from tensor_graphs.records.logs import reason_of
 

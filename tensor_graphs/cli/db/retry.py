@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tensor_graphs.cli import groups, options
+from tensor_graphs.cli import option_groups, options
 
 if TYPE_CHECKING:
     from tensor_graphs.measure.judge import Judge
@@ -26,7 +26,7 @@ def retry(
     *,
     what: Annotated[str, typer.Argument(metavar="KERNEL|TRACE", help="A kernel's name, or the number of one trace.")],
     threads: options.Threads = None,
-    common: groups.Common,
+    common: option_groups.Common,
 ) -> None:
     """Have the judge measure again what failed on this machine, compare again what passed (a trace that passed: by its number, a
     time too), and store what it finds. Exit code 1 if anything fails."""
@@ -58,7 +58,7 @@ def retry(
 def _last_here(store: Database, what: str, threads: int | None) -> list[FullTrace]:
     """Return the newest traces of this kernel (or this trace) in this machine's environments: failures, and verdicts that passed
     for the kernel's current code; verdicts come before times."""
-    from tensor_graphs.costs.filing import environment_of
+    from tensor_graphs.costs.database_keys import environment_of
     from tensor_graphs.kernels.registry import BACKENDS, why_missing
     from tensor_graphs.records import MissingRecord, queries
 
@@ -111,7 +111,7 @@ def _identity_today(name: str) -> str | None:
 def _again(judge: Judge, store: Database, t: FullTrace) -> tuple[str, str]:
     """Verify or measure the kernel as the trace was, and store the row. Return (its status or "NOT RETRIED", the reason)."""
     from tensor_graphs.measure.dataset import NotAgain, asked_again
-    from tensor_graphs.measure.points.descriptors import given_of
+    from tensor_graphs.measure.points.input_descriptors import given_of
     from tensor_graphs.records import queries
     from tensor_graphs.records.logs import reason_of
     from tensor_graphs.records.rows import REFUTING

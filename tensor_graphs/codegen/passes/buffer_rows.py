@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.codegen.arrange import reloaded
+from tensor_graphs.codegen.default_schedule import reloaded
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, Values, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tensor_graphs.codegen.loop_ir import Array, Stage, StageProgram, Value, rewritten, values_in
 from tensor_graphs.codegen.lower import least_of
-from tensor_graphs.codegen.stages import Array, Stage, StageProgram, Value, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_

@@ -10,7 +10,7 @@ In: an arranged program.  Out: that program, changed in place.
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 

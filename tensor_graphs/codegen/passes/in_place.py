@@ -6,7 +6,7 @@ if each element of the operand is read by the iteration that writes the same ele
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.stages import Array, Nest, Pairs, Stage, StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import Array, Nest, Pairs, Stage, StageProgram, values_in
 from tensor_graphs.language.atomic import same_dim
 
 

@@ -1,4 +1,4 @@
-"""skip_masked_blocks: a pass over blocks (one_pass.py) skips blocks in which every element is masked.
+"""skip_masked_blocks: a pass over blocks (online_reductions.py) skips blocks in which every element is masked.
 
 Masked elements are −∞ unless index comparisons hold (causal order, a window). As −∞ does not change a maximum and has weight 0, a
 block of −∞ changes nothing. The comparisons give the first and last block with an unmasked element, for all lanes together.
@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from tensor_graphs.codegen.arrange import Entangled, changed, moved
+from tensor_graphs.codegen.default_schedule import Entangled, changed, moved
+from tensor_graphs.codegen.loop_ir import Axis, Stage, StageProgram
 from tensor_graphs.codegen.lower import least_of
 from tensor_graphs.codegen.passes.closed_form_count import all_of
-from tensor_graphs.codegen.passes.one_pass import OnePass, hidden_unless
-from tensor_graphs.codegen.stages import Axis, Stage, StageProgram
+from tensor_graphs.codegen.passes.online_reductions import OnePass, hidden_unless
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from tensor_graphs.codegen.arrange import changed
-from tensor_graphs.codegen.stages import Nest, Stage, StageProgram, Value
+from tensor_graphs.codegen.default_schedule import changed
+from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
-from tensor_graphs.codegen.stages import Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, Value, Values, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim

@@ -5,8 +5,8 @@ In: an arranged program.  Out: that program, changed in place: a nest of partial
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.arrange import value_in_parts
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, flat
+from tensor_graphs.codegen.default_schedule import value_in_parts
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, flat
 from tensor_graphs.language import dims as d
 
 PARALLEL = 1 << 16

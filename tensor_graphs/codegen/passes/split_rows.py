@@ -6,7 +6,7 @@
                                                                        t = sum over p in 0..16 of tp
                                                                        y[i] = t / 200704
 
-A reduction of everything to one number is cut earlier (arrange.py), one across memory later (split_columns.py).
+A reduction of everything to one number is cut earlier (default_schedule.py), one across memory later (split_columns.py).
 
 In: an arranged program.  Out: that program, changed in place; only the order of sums changes.
 """
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.codegen.arrange import value_in_parts
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
+from tensor_graphs.codegen.default_schedule import value_in_parts
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
 from tensor_graphs.language import dims as d
 
 FEW = 132

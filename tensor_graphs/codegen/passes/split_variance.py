@@ -25,9 +25,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tensor_graphs.codegen.arrange import changed, reloaded, value_in_parts
+from tensor_graphs.codegen.default_schedule import changed, reloaded, value_in_parts
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
 from tensor_graphs.codegen.passes.split_rows import BLOCKS, few_and_long, with_parts
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f64

@@ -1,4 +1,4 @@
-"""tile_rows: run a pass over blocks (one_pass.py) for many rows at the same time, so that its sums become matrix products.
+"""tile_rows: run a pass over blocks (online_reductions.py) for many rows at the same time, so that its sums become matrix products.
 
     nest over h, i in 0..n                          nest over h, p in 0..ceil(n / 32)
         for each block:                                 for each block:
@@ -10,7 +10,7 @@ contiguous in memory. A sum over a block, or over a row's own elements, becomes 
 operands need the right layout: a row's own numbers are packed before the first block; the data of a block are copied if their dtype
 is narrow, or if their rows map to few sets of the cache.
 
-In: a pass as one_pass.py derives it.  Out: that program, changed in place; only the order of sums changes.
+In: a pass as online_reductions.py derives it.  Out: that program, changed in place; only the order of sums changes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensor_graphs.codegen.arrange import Entangled, in_chunks, moved
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value
+from tensor_graphs.codegen.default_schedule import Entangled, in_chunks, moved
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, StageProgram, Value, Values, across, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.stages import Array, Nest, Stage, StageProgram, Value, Values, across, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import bool_, f32, f64
 

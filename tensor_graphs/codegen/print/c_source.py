@@ -16,11 +16,7 @@ from dataclasses import replace
 from functools import reduce
 from itertools import groupby, takewhile
 
-from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.passes.split_at_conditions import Limits, limits
-from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
-from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
-from tensor_graphs.codegen.stages import (
+from tensor_graphs.codegen.loop_ir import (
     Array,
     Axis,
     Nest,
@@ -36,6 +32,10 @@ from tensor_graphs.codegen.stages import (
     products_alone,
     values_in,
 )
+from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.passes.split_at_conditions import Limits, limits
+from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
+from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tensor_graphs.codegen import lowered_request
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.forward_stores import handed_on
-from tensor_graphs.codegen.passes.group_axis import grouped
 from tensor_graphs.codegen.passes.split_columns import in_parts
+from tensor_graphs.codegen.passes.split_into_groups import grouped
 from tensor_graphs.codegen.passes.split_rows import rows_in_parts
 from tensor_graphs.codegen.passes.split_variance import deviations_in_parts
 from tensor_graphs.codegen.print import cuda_streams
 from tensor_graphs.codegen.skinny_product import streamed
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.composite import Definition
 

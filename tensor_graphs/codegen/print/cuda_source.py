@@ -16,6 +16,17 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+from tensor_graphs.codegen.loop_ir import (
+    Array,
+    Axis,
+    Nest,
+    Stage,
+    StageProgram,
+    Value,
+    across,
+    computed_in,
+    values_in,
+)
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.codegen.print.c_source import (
     LEAST,
@@ -34,17 +45,6 @@ from tensor_graphs.codegen.print.c_source import (
     called,
     dim_name,
     parallel,
-)
-from tensor_graphs.codegen.stages import (
-    Array,
-    Axis,
-    Nest,
-    Stage,
-    StageProgram,
-    Value,
-    across,
-    computed_in,
-    values_in,
 )
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d

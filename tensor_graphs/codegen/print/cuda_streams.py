@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.codegen.print.c_source import _is_number, _kind, _width, c_of, c_type, parallel
 from tensor_graphs.codegen.print.cuda_source import Rendered, _Cuda, _divides, _Loop, _widened
 from tensor_graphs.codegen.skinny_product import weight_of
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import same_dim

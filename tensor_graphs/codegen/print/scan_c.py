@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tensor_graphs.codegen import libraries
+from tensor_graphs.codegen import compiled_libraries
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lowered_request import PAGE, AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.language import dims as d
@@ -128,7 +128,7 @@ def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
 def build(spec: Spec) -> NativeCall:
     """Return the call of the loops of a scan; they are compiled on first use. Raises NotLowered."""
     program = lowered(program_of(asked(spec)))
-    code = libraries.later(program)
+    code = compiled_libraries.later(program)
     shared, own = c_source.scratch_bytes(program.step)
     threads = library.load().threads()
     return NativeCall(code.symbol, tuple(range(len(spec.inputs))), program.dims, (),
@@ -144,5 +144,5 @@ def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the loops of several scans together; return None for each, or why it cannot be built. Raises CacheFolderError."""
     programs = [program_of(asked(spec)) for spec in specs]
     scans = [p for p in programs if not isinstance(p, str)]
-    whys = dict(zip(map(id, scans), libraries.compiled(scans), strict=True))
+    whys = dict(zip(map(id, scans), compiled_libraries.compiled(scans), strict=True))
     return [p if isinstance(p, str) else whys[id(p)] for p in programs]

@@ -16,14 +16,14 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tensor_graphs.arguments import switch
+from tensor_graphs.argument_checks import switch
 from tensor_graphs.devices.cache_folder import CacheFolderError, private_folder, unusable, user_folder
+from tensor_graphs.devices.checksummed_files import read
 from tensor_graphs.devices.environment import fingerprint
-from tensor_graphs.devices.sealed_files import read
 
 if TYPE_CHECKING:
-    from tensor_graphs.costs.learned.own_model import CallModel, Own
     from tensor_graphs.costs.learned.trees import Model
+    from tensor_graphs.costs.learned.user_model import CallModel, Own
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def file_of_machine(what: str = CALLS) -> Path:
 
 def keep(model: Model, what: str = CALLS) -> Path:
     """Write a model to the file that `of_machine` reads, and use it from now on. Raises CacheFolderError, CacheDiskError."""
-    from tensor_graphs.devices.sealing import whole_file  # a door: models are mostly read
+    from tensor_graphs.devices.write_checksummed_files import whole_file  # a door: models are mostly read
 
     path = file_of_machine(what)
     private_folder(path.parent)
@@ -92,7 +92,7 @@ def use(model: CallModel | None, version: str = "") -> None:
     version: a key of cached plans; change it whenever the estimates of the model change. The model is called for built-in kernels
     on the host that were not measured. Raises CostModelError.
     """
-    from tensor_graphs.costs.learned.own_model import owned  # a door: few have a model of their own
+    from tensor_graphs.costs.learned.user_model import owned  # a door: few have a model of their own
 
     global _own
     _own = None if model is None else owned(model, version)

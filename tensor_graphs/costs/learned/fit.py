@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.costs.filing import VERIFIER, environment_of
+from tensor_graphs.costs.database_keys import VERIFIER, environment_of
 from tensor_graphs.costs.learned.cost_model import machine
 from tensor_graphs.costs.learned.features import features_of
 from tensor_graphs.costs.learned.trees import HIGH, MIDDLE, Model, Tree

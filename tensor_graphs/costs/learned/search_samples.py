@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from statistics import median
 
-from tensor_graphs.codegen import actions, backend, lowered_request, tuned
-from tensor_graphs.codegen.actions import Schedule
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.codegen import backend, lowered_request, schedule_actions, tuned_kernel
+from tensor_graphs.codegen.schedule_actions import Schedule
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.learned.fit import Sample
 from tensor_graphs.costs.measured_rates import rates_in
 from tensor_graphs.costs.roofline import DeviceRates, estimate_seconds, says_of
@@ -54,22 +54,22 @@ def _of_workload(rows: list[SearchedRow], machine: str, rates: DeviceRates | Non
     signature = _signature(rows[0].graph)
     binding = signature.binding(rows[0].axes) if signature.dim_names else {}
     definition = lowered_request.definition_of(signature.spec)
-    seed = actions.seed(definition)
-    rules = actions.replay(definition, seed)
+    seed = schedule_actions.seed(definition)
+    rules = schedule_actions.replay(definition, seed)
     base = median(row.baseline_ms for row in rows) * 1e-3
     scores: dict[Schedule, list[float]] = {seed: [1.0]}
     for row in rows:
-        scores.setdefault(tuned.schedule_of(tuned.kernel_from(row.source)), []).append(row.score)
+        scores.setdefault(tuned_kernel.schedule_of(tuned_kernel.kernel_from(row.source)), []).append(row.score)
     for schedule, score in scores.items():
         try:
-            program = actions.replay(definition, schedule)
-        except actions.IllegalAction:
+            program = schedule_actions.replay(definition, schedule)
+        except schedule_actions.IllegalAction:
             continue
         features = features_of_schedule(signature, binding, program, rules)
         roofline = estimate_seconds(signature, binding, backend.NAME, rates,
-                                 *says_of(tuned.tuned(signature, schedule), signature.spec, binding))
-        yield Sample(signature.key, rows[0].workload_key, actions.to_json(schedule), machine, features, median(score) * base,
-                     roofline, base)
+                                 *says_of(tuned_kernel.tuned(signature, schedule), signature.spec, binding))
+        yield Sample(signature.key, rows[0].workload_key, schedule_actions.to_json(schedule), machine, features,
+                     median(score) * base, roofline, base)
 
 
 @lru_cache(maxsize=64)

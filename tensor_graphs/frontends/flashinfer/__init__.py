@@ -4,7 +4,7 @@ benchmark database and exports them again without loss.
 In: a folder, or the database.  Out: ordinary rows, or the original folder, byte by byte; and a report.
 May import: records, language (a reference becomes a graph).  Never: anything that runs a reference or a solution.
 Read first: fields.py (value of a record <-> column), then importing.py, exporting.py; documents.py is about JSON text;
-reference_graph.py turns a definition's Python text into a graph (functions.py: one row for each function of torch).
+reference_graph.py turns a definition's Python text into a graph (frontends/torch/functions.py: a row for each function of torch).
 Words: record = one definition, solution, workload or trace; line = a record's line in its file; rest = the values of a
 record that have no column; kept whole = a record stored as JSON, as no table fits it.
 """

@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from tensor_graphs.frontends.flashinfer.documents import parse, same, write
-from tensor_graphs.frontends.flashinfer.lines import StoredLine, input_files, is_inside, missing, stored_lines
 from tensor_graphs.frontends.flashinfer.report import DatasetExport
+from tensor_graphs.frontends.flashinfer.stored_lines import StoredLine, input_files, is_inside, missing, stored_lines
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError
 from tensor_graphs.records.schema import ImportedFile

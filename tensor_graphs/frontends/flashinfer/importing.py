@@ -25,9 +25,9 @@ from sqlalchemy.engine import Connection
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.frontends.flashinfer.documents import Line, Problem, canonical, malformed, read_lines, same
 from tensor_graphs.frontends.flashinfer.fields import ABSENT, FIELDS, NAME_LENGTH, look, name, split, timestamp
-from tensor_graphs.frontends.flashinfer.lines import UNREADABLE, input_files, missing, stored_lines
 from tensor_graphs.frontends.flashinfer.reference_graph import reference_graph
 from tensor_graphs.frontends.flashinfer.report import DatasetImport
+from tensor_graphs.frontends.flashinfer.stored_lines import UNREADABLE, input_files, missing, stored_lines
 from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.text_writer import print_graph

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.arguments import place
+from tensor_graphs.argument_checks import place
 from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.frontends.errors import ConfigError, FrontendError
@@ -45,11 +45,11 @@ from tensor_graphs.frontends.huggingface.folder import (
 )
 from tensor_graphs.frontends.huggingface.names import TensorPlace, places, prefix_of, unexplained
 from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph
-from tensor_graphs.phases import phase
+from tensor_graphs.phase_times import phase
 
 log = logging.getLogger(__name__)
 

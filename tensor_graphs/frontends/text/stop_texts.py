@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 
 
 class UntilStop:

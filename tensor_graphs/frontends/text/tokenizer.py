@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tensor_graphs.arguments import ArgumentError
-from tensor_graphs.arguments import text as text_given
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.argument_checks import text as text_given
 from tensor_graphs.frontends.errors import FolderError, FrontendError, TokenizerError
 from tensor_graphs.frontends.huggingface.folder import (
     SentenceConfig,

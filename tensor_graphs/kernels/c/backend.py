@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from tensor_graphs.devices import toolchain
-from tensor_graphs.kernels.c import direct, library, scratch, screened
+from tensor_graphs.kernels.c import direct_conv, library, scratch, screened_argmax
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
@@ -458,8 +458,9 @@ ROWS: tuple[CRow, ...] = (
     CRow("rope_table", "rope_table.c", _rope_table_refuse, _rope_table),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
     # before the plain one: where their estimates are equal, this one is faster
-    CRow("conv", "direct.c", lambda spec: _conv_refuse(spec) or direct.refuse(spec), lambda spec: direct.build(spec, _conv(spec)),
-         mark="_direct", prepare=direct.prepare, arithmetic=direct.arithmetic),
+    CRow("conv", "direct_conv.c", lambda spec: _conv_refuse(spec) or direct_conv.refuse(spec),
+         lambda spec: direct_conv.build(spec, _conv(spec)), mark="_direct", prepare=direct_conv.prepare,
+         arithmetic=direct_conv.arithmetic),
     CRow("conv", "conv.c", _conv_refuse, _conv),
     CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
 )
@@ -479,7 +480,7 @@ def kernels() -> list[Kernel]:
                    in_place=row.in_place, contiguous=True, updates=row.updates, strided=row.strided,
                    prepare=row.prepare, arithmetic=row.arithmetic, requirements={"arch": row.arch} if row.arch else {},
                    together=_together(SOURCES / row.file)) for row in ROWS] + [
-            screened.kernel(identity(screened.SOURCE), __name__, _together(screened.SOURCE))]
+            screened_argmax.kernel(identity(screened_argmax.SOURCE), __name__, _together(screened_argmax.SOURCE))]
 
 
 def _together(file: Path) -> Callable[[Sequence[Spec]], Sequence[str | None]]:
@@ -494,7 +495,7 @@ def compile_ahead(ops: Collection[str]) -> None:
     """Start threads that compile the libraries in LIKELY that have a kernel of one of these ops. The copy kernel is compiled too:
     comparisons of such kernels copy operands first."""
     parts = {library.part_of(SOURCES / row.file) for row in ROWS if row.op in ops}
-    parts |= {library.part_of(screened.SOURCE)} if screened.OP in ops else set()
+    parts |= {library.part_of(screened_argmax.SOURCE)} if screened_argmax.OP in ops else set()
     likely = [part for part in LIKELY if part in parts]
     library.ahead([part for part in LIKELY if part in likely or (likely and part == library.part_of(COPIES))])
 

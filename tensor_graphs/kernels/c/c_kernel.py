@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
-from tensor_graphs.devices.sealed_files import holds
+from tensor_graphs.devices.checksummed_files import holds
 from tensor_graphs.kernels import check_declaration, registry, user_source
 from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.declaration_place import here
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, NativeCall, Spec
-from tensor_graphs.kernels.location import here
 from tensor_graphs.kernels.strides import Strides
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.explain_call_errors import worded
 
 BACKEND = "c"
 

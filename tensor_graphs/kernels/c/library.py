@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tensor_graphs.devices import c_code, cache_folder, toolchain
-from tensor_graphs.devices.sealed_files import holds
-from tensor_graphs.phases import phase
+from tensor_graphs.devices.checksummed_files import holds
+from tensor_graphs.phase_times import phase
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ IN_CORE = ("pool.c", "runner.c", "tiles.c")
 """C files of the core, which every process needs, also for generated kernels alone. Compiling them takes a quarter of a second and
 shows whether the compiler works. A search for a path waits for the core, and for no other library"""
 
-TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct.c"), "convolutions")
+TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct_conv.c"), "convolutions")
 """C file -> name of the library that it shares with other files, as they call functions of each other that are not exported"""
 
 AHEAD = ("gemm", "movement", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")

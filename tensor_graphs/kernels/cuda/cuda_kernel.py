@@ -12,13 +12,13 @@ import numpy as np
 from tensor_graphs.devices import c_code, cache_folder, cuda, nvrtc
 from tensor_graphs.kernels import check_declaration, registry, user_source
 from tensor_graphs.kernels.cuda.backend import HEADER, NAME
+from tensor_graphs.kernels.declaration_place import here
 from tensor_graphs.kernels.identity import base_folder
 from tensor_graphs.kernels.kernel import Kernel, KernelError, Launch, LaunchCall, Spec
-from tensor_graphs.kernels.location import here
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.call_decorator import worded
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.explain_call_errors import worded
 
 TRIED = "sm_90"
 """architecture for which a source is compiled at its declaration, as a check; at a run it is compiled for the device's"""

@@ -5,7 +5,7 @@
 
 The graph is matched from its last step to its first: the likeliest row of an embedding; layers of two sums `x + norm(…)`, attention
 of normed and rotated queries over a cache that the step writes into, and a gated feed-forward; the embedding of the token. Parts
-(language/part.py) are expanded into their definitions."""
+(language/anonymous_composite.py) are expanded into their definitions."""
 
 from __future__ import annotations
 

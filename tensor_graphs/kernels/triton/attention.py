@@ -45,7 +45,7 @@ def attention_near(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, 
 
 def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any], near: bool = False) -> None:
     """Compute attention, with softmax weights rounded to the dtype of values. near: their rounding errors multiply values too."""
-    from tensor_graphs.kernels.triton import programs
+    from tensor_graphs.kernels.triton import jit_functions
 
     y, (q, k, v) = outs[0], ins[:3]
     if not y.numel():
@@ -57,7 +57,7 @@ def attention(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any],
     pack = math.gcd(16, q_row, q_head, k_row, k_head, v_row, v_head)
     cap = float(attrs["softcap"])
     factor = float(attrs["scale"]) * math.log2(math.e)
-    programs.attention[(-(-queries // tall) * heads,)](
+    jit_functions.attention[(-(-queries // tall) * heads,)](
         y, q, k, v, queries, keys, int(attrs["start"]), factor * 2 / cap if cap else factor, cap * math.log2(math.e),
         int(attrs["window"]), heads, heads // of_keys, *y.stride()[:2], q_row // pack, q_head // pack, q_each, k_row // pack,
         k_head // pack, k_each, v_row // pack, v_head // pack, v_each,

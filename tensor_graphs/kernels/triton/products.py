@@ -93,7 +93,7 @@ def tile_for(rows: int, columns: int, k: int, batches: int, multiprocessors: int
 
 def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
     """Write y[batch, rows, columns] = x[batch, rows, k] · w[batch, columns, k]ᵀ + bias[columns]; y must be contiguous."""
-    from tensor_graphs.kernels.triton import programs
+    from tensor_graphs.kernels.triton import jit_functions
 
     batches, rows, columns = y.shape
     k = x.shape[2]
@@ -104,12 +104,13 @@ def multiplied(y: Any, x: Any, w: Any, bias: Any, of: Machine) -> None:
     has_bias = bias is not None
     added, bias_each = (bias, bias.stride(0)) if has_bias else (x, 0)       # where there is none, anything: it is not read
     tiles = batches * -(-rows // tile.tall) * -(-columns // tile.wide)
-    programs.product[(tiles, tile.parts)](out, x, w, added, rows, columns, k, batches, length, *x.stride(), *w.stride(), bias_each,
-                                          TALL=tile.tall, WIDE=tile.wide, DEEP=tile.deep, GROUP=8, WHOLE=k % tile.deep == 0,
-                                          BIAS=has_bias and not cut, num_warps=tile.warps, num_stages=tile.stages(of.shared))
+    jit_functions.product[(tiles, tile.parts)](out, x, w, added, rows, columns, k, batches, length, *x.stride(), *w.stride(),
+                                               bias_each, TALL=tile.tall, WIDE=tile.wide, DEEP=tile.deep, GROUP=8,
+                                               WHOLE=k % tile.deep == 0, BIAS=has_bias and not cut, num_warps=tile.warps,
+                                               num_stages=tile.stages(of.shared))
     if cut:
-        programs.added_parts[(-(-y.numel() // 1024),)](y, out, added, y.numel(), columns, tile.parts, bias_each, BIAS=has_bias,
-                                                       BLOCK=1024, num_warps=4)
+        jit_functions.added_parts[(-(-y.numel() // 1024),)](y, out, added, y.numel(), columns, tile.parts, bias_each, BIAS=has_bias,
+                                                            BLOCK=1024, num_warps=4)
 
 
 def linear(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

@@ -43,7 +43,7 @@ def _in_rows(t: Any, n: int) -> tuple[Any, int, int]:
 
 
 def softmax(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.kernels.triton import programs
+    from tensor_graphs.kernels.triton import jit_functions
 
     x, y = ins[0], outs[0]
     if not y.numel():
@@ -55,19 +55,19 @@ def softmax(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -
         columns = min(128, 1 << (inner - 1).bit_length())
         steps = min(1 << (n - 1).bit_length(), 4096 // columns)
         tiles = len(cube) * -(-inner // columns)
-        programs.softmax_columns[(tiles,)](y, cube, n, inner, *cube.stride(), ROWS=steps, COLUMNS=columns, num_warps=4)
+        jit_functions.softmax_columns[(tiles,)](y, cube, n, inner, *cube.stride(), ROWS=steps, COLUMNS=columns, num_warps=4)
         return
     rows, x_row, x_each = _in_rows(x, n)
     if n > LONGEST:
-        programs.softmax_long[(len(rows),)](y, rows, n, n, x_row, x_each, BLOCK=BLOCK, num_warps=WARPS)
+        jit_functions.softmax_long[(len(rows),)](y, rows, n, n, x_row, x_each, BLOCK=BLOCK, num_warps=WARPS)
         return
     together, block, warps = block_of(n)
-    programs.softmax_rows[(-(-len(rows) // together),)](y, rows, len(rows), n, n, x_row, x_each, ROWS=together, BLOCK=block,
-                                                        num_warps=warps)
+    jit_functions.softmax_rows[(-(-len(rows) // together),)](y, rows, len(rows), n, n, x_row, x_each, ROWS=together, BLOCK=block,
+                                                             num_warps=warps)
 
 
 def _norm(outs: Sequence[Any], x: Any, weight: Any, bias: Any, eps: float, offset: float, centred: bool) -> None:
-    from tensor_graphs.kernels.triton import programs
+    from tensor_graphs.kernels.triton import jit_functions
 
     y = outs[0]
     if not y.numel():
@@ -78,11 +78,12 @@ def _norm(outs: Sequence[Any], x: Any, weight: Any, bias: Any, eps: float, offse
     flags = {"CENTRED": centred, "WEIGHT": weight is not None, "BIAS": bias is not None}
     scales = rows if weight is None else weight, rows if bias is None else bias      # where there is none, anything: it is not read
     if n > LONGEST:
-        programs.norm_long[(len(rows),)](y, rows, *scales, n, n, x_row, x_each, eps, offset, **flags, BLOCK=BLOCK, num_warps=WARPS)
+        jit_functions.norm_long[(len(rows),)](y, rows, *scales, n, n, x_row, x_each, eps, offset, **flags, BLOCK=BLOCK,
+                                              num_warps=WARPS)
         return
     together, block, warps = block_of(n)
-    programs.norm_rows[(-(-len(rows) // together),)](y, rows, *scales, len(rows), n, n, x_row, x_each, eps, offset, **flags,
-                                                     ROWS=together, BLOCK=block, num_warps=warps)
+    jit_functions.norm_rows[(-(-len(rows) // together),)](y, rows, *scales, len(rows), n, n, x_row, x_each, eps, offset, **flags,
+                                                          ROWS=together, BLOCK=block, num_warps=warps)
 
 
 def rms_norm(outs: Sequence[Any], ins: Sequence[Any], attrs: Mapping[str, Any]) -> None:

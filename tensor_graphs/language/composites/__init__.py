@@ -6,8 +6,8 @@ except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
 gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py, writes.py,
 random.py; scan.py (loops).
-Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (composite.py) = all of them by
-name.
+Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
+of them by name.
 
 Importing this package fills LIBRARY. Several functions have the names of Python builtins (abs, any, pow, round, …).
 """

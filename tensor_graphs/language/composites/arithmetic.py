@@ -19,9 +19,9 @@ from tensor_graphs.language.axis import Axes, several_axes
 from tensor_graphs.language.composite import CompositeOp, library, of_one_output
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
 __all__ = [

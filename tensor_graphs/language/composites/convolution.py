@@ -23,8 +23,8 @@ from tensor_graphs.language.composites.windows import Geometry, Padding, PerAxis
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to
 
 __all__ = ["conv", "conv1d", "conv2d", "conv3d"]

@@ -21,8 +21,8 @@ from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.errors import AttributeValueError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 
 __all__ = ["cos", "erf", "erfc", "exp", "expm1", "gelu", "log", "log1p", "relu", "sigmoid", "silu", "softplus", "tan", "tanh"]
 

@@ -12,8 +12,8 @@ from tensor_graphs.language.atomic import need, same_dtype, same_shape
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.elementary import gelu, silu, wide
 from tensor_graphs.language.errors import AttributeValueError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 
 __all__ = ["gated"]
 

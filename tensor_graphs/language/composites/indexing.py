@@ -25,8 +25,8 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
-from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts, Rows
 from tensor_graphs.language.operands import broadcast_to, keep
 
 __all__ = ["argmax", "concat", "cumsum", "embedding", "flip", "linear_argmax", "one_hot", "prod", "split", "stack", "topk"]

@@ -23,9 +23,9 @@ from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to, keep
 
 __all__ = [

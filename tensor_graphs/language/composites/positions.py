@@ -20,8 +20,8 @@ from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dims import format_dim
 from tensor_graphs.language.dtypes import DType, f32, f64
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to
 
 __all__ = ["rope", "rope_table"]

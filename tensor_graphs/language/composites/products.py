@@ -22,9 +22,9 @@ from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, i32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
-from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts, Rows
 from tensor_graphs.language.operands import broadcast_to
 
 __all__ = ["dot", "gather_linear", "linear", "scaled_linear"]

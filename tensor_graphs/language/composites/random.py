@@ -23,9 +23,9 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, f32, u32
 from tensor_graphs.language.errors import DTypeError, ShapeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.leaves import _shape
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to
 
 __all__ = ["normal", "random_bits", "threefry2x32", "uniform"]

@@ -20,8 +20,8 @@ from tensor_graphs.language.composite import Build, CompositeOp, Definition, def
 from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import AttributeValueError, LanguageError, ShapeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node, TensorType, apply, encode_attribute
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.subgraph import Body, Turns, slice_type
 
 __all__ = ["scan"]

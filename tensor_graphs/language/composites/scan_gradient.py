@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.anonymous_composite import over
 from tensor_graphs.language.autodiff import reverse
 from tensor_graphs.language.node import Node, TensorType, apply
-from tensor_graphs.language.part import over
 from tensor_graphs.language.subgraph import Body, Turns
 
 

@@ -14,8 +14,8 @@ from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to
 
 __all__ = ["upsample"]

@@ -21,8 +21,8 @@ from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import f32, i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import OpFacts
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 
 __all__ = ["avg_pool", "avg_pool1d", "avg_pool2d", "max_pool", "max_pool1d", "max_pool2d", "windows"]
 

@@ -18,9 +18,9 @@ from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
-from tensor_graphs.language.facts import OpFacts, Rows
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts, Rows
 from tensor_graphs.language.operands import broadcast_to
 
 __all__ = ["write_at", "write_at_index", "write_rows"]

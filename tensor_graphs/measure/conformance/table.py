@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tensor_graphs.costs.filing import VERIFIER
+from tensor_graphs.costs.database_keys import VERIFIER
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.meaning.same_math import SAME_MATH

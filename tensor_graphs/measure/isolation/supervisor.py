@@ -1,5 +1,5 @@
 """supervisor: the parent of a worker. It forks the worker, reports how it ended, and ends what it left running. Its own parent is a
-template (template.py).
+template (fork_server.py).
 
 The judge is not the candidate's parent: a candidate that kills its parent kills this process, and the judge starts another. It runs
 no candidate, and adopts every process whose parent has ended (a subreaper), so that a child in another session is found. When the

@@ -21,8 +21,8 @@ from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 
 if TYPE_CHECKING:
-    from tensor_graphs.kernels.import_spec import Origin
     from tensor_graphs.kernels.kernel import Kernel
+    from tensor_graphs.kernels.kernel_origin import Origin
     from tensor_graphs.measure.isolation.process_state import StateGuard
     from tensor_graphs.measure.isolation.tampering import Watch
     from tensor_graphs.measure.timing.bench import Bench
@@ -59,8 +59,8 @@ def preload(names: Sequence[str] = ()) -> None:
 
 def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
     """Return the kernel after its origins were loaded. Raises KernelError: a script that is imported may not register it."""
-    from tensor_graphs.kernels.import_spec import MAIN
     from tensor_graphs.kernels.kernel import KernelError
+    from tensor_graphs.kernels.kernel_origin import MAIN
     from tensor_graphs.kernels.registry import kernel_named
 
     try:
@@ -77,10 +77,10 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     """Run one kernel on one signature at several points, and time it if the job requests that. replaced: `Watch.replaced`, looked
     up before the candidate could replace it. outputs: the file to which outputs are appended."""
     from tensor_graphs.kernels.c import library
-    from tensor_graphs.kernels.import_spec import load
+    from tensor_graphs.kernels.kernel_origin import load
     from tensor_graphs.language.text import parse_graph
     from tensor_graphs.measure.isolation.process_state import StateGuard, deployed, floating_point
-    from tensor_graphs.measure.points.single_kernel import plain_plan, prepared_names
+    from tensor_graphs.measure.points.single_op_plans import plain_plan, prepared_names
     from tensor_graphs.measure.timing.bench import Bench
     from tensor_graphs.runtime.compiled_graph import bind
 
@@ -145,12 +145,12 @@ def _show(bench: Bench, job: dict[str, Any], guard: StateGuard, channel: Channel
 def guarded_job(job: dict[str, Any], channel: Channel, watch: Watch, outputs: int) -> dict[str, Any]:
     """Return the reply of `run_job`, or one that describes what the candidate raised. spoiled: run nothing else in this process."""
     from tensor_graphs.devices.c_code import ToolchainError
-    from tensor_graphs.devices.known import devices
+    from tensor_graphs.devices.device_registry import devices
     from tensor_graphs.kernels.c import library
     from tensor_graphs.kernels.kernel import KernelError
     from tensor_graphs.measure.isolation.process_state import StateError
     from tensor_graphs.measure.isolation.tampering import LIBRARIES
-    from tensor_graphs.measure.points.descriptors import InputError
+    from tensor_graphs.measure.points.input_descriptors import InputError
     from tensor_graphs.measure.timing.bench import LateError, ReplacedError
 
     replaced, file = watch.replaced, _file(outputs)

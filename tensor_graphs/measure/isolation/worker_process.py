@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.measure.isolation import process_tree, template_process
+from tensor_graphs.measure.isolation import fork_server_process, process_tree
+from tensor_graphs.measure.isolation.fork_server_process import DATA_VARIABLE
 from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel, Forged
 from tensor_graphs.measure.isolation.replies import Mark, Next, ProtocolError, Reply, clean, parse
-from tensor_graphs.measure.isolation.template_process import DATA_VARIABLE
 from tensor_graphs.measure.isolation.worker import INSIDE
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class WorkerProcess:
 
     def __init__(self, timeout: float = JOB_SECONDS) -> None:
         self.timeout = timeout
-        self.supervisor: template_process.Forked | None = None
+        self.supervisor: fork_server_process.Forked | None = None
         self.pid: int | None = None
         """process number of the worker; None without a worker"""
         self.imports: Sequence[str] = ()
@@ -151,16 +151,16 @@ class WorkerProcess:
             self.folder = _folder()
             nowhere = Path(self.folder.name, "data")
             nowhere.mkdir()
-        return {**template_process.shared_environment(), DATA_VARIABLE: str(nowhere)}
+        return {**fork_server_process.shared_environment(), DATA_VARIABLE: str(nowhere)}
 
     def _start_supervisor(self, environment: dict[str, str], theirs: socket.socket) -> None:
-        self._environment, self._token = environment, template_process.token()
+        self._environment, self._token = environment, fork_server_process.token()
         mine, control = socket.socketpair()
         own = {INSIDE: self._token, DATA_VARIABLE: environment[DATA_VARIABLE]}
         shared = {name: value for name, value in environment.items() if name not in own}
         with control:                                               # what is printed goes to a file: a full pipe would block
             ends = (control.fileno(), theirs.fileno(), self._outputs_end, self._said_end)
-            self.supervisor = template_process.fork(shared, own, self.imports, ends)
+            self.supervisor = fork_server_process.fork(shared, own, self.imports, ends)
         self._control = mine
 
     def _respawn(self, theirs: socket.socket) -> bool:

@@ -20,13 +20,13 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import between
 from tensor_graphs.language.composite import CompositeOp, Definition, defined
 from tensor_graphs.language.defined_ops import is_library
 from tensor_graphs.language.dims import is_static
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
-from tensor_graphs.language.part import between
 from tensor_graphs.measure.isolation import reused_arrays
 
 log = logging.getLogger(__name__)

@@ -27,8 +27,8 @@ from tensor_graphs.measure.definition_analysis import adds_products, definition_
 from tensor_graphs.measure.isolation import reused_arrays
 from tensor_graphs.measure.isolation.memory_guards import BIG_BYTES, bytes_of
 from tensor_graphs.measure.points import fewer_rows
-from tensor_graphs.measure.points.descriptors import Given, values
 from tensor_graphs.measure.points.extremes import Kind, begins_late, extreme_values, integer_values, one_sided_values, rising_values
+from tensor_graphs.measure.points.input_descriptors import Given, values
 from tensor_graphs.normal_numbers import quantiles
 
 POSITIONS = {"rope_table"}
@@ -49,7 +49,7 @@ same: two operands in the same memory; overlapping: memory that overlaps by all 
 (outputs too)"""
 
 STORED: frozenset[Form] = frozenset({"views", "windows", "strided", "backwards", "repeated", "uniform", "gaps", "turned"})
-"""forms in which a plan passes a window of another array (single_kernel.py builds them)"""
+"""forms in which a plan passes a window of another array (single_op_plans.py builds them)"""
 
 SAME_VALUES: frozenset[Form] = frozenset({"repeated", "uniform", "same", "overlapping"})
 """forms that constrain the operands' values"""
@@ -71,9 +71,9 @@ class Point:
     like: the values come from `seed`, except the first and last number of each float operand (and all integers), which come from
     the seed `like`. The operands have the addresses at which the worker has just run those of `like`, so that a kernel that
     remembers answers is found. special: NaN and infinities among the floats. perturbed: perturbation of a few values. extreme: kind
-    of all floats (extremes.py). given: operands whose values come from descriptors (descriptors.py). anew: a seed, and the operands
-    whose values come from it. axis: axis of a form that has one; of `in_place` the index of the pair; of structured values the
-    first structure. only: the only operand that is special or extreme (default: the first float; all floats) or has a form of
+    of all floats (extremes.py). given: operands whose values come from descriptors (input_descriptors.py). anew: a seed, and the
+    operands whose values come from it. axis: axis of a form that has one; of `in_place` the index of the pair; of structured values
+    the first structure. only: the only operand that is special or extreme (default: the first float; all floats) or has a form of
     `STORED` (default: all). integers: full-range integers, and indices at the ends of tables. rows: a dim, or a fixed axis
     (fewer_rows.py), and the number of distinct rows along it, of which all rows are copies. beside: many runs in parallel with
     another thread (concurrent_runs.py)."""

@@ -21,8 +21,8 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import apply
 from tensor_graphs.measure.definition_points import long_sums
-from tensor_graphs.measure.points.coverage import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
 from tensor_graphs.measure.points.inputs import Point, largest_sizes, pairs, work_points
+from tensor_graphs.measure.points.point_plan import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
 
 BLOCK, WORTH = 64, 1 << 15
 """BLOCK: multiple of the sizes of kernels' blocks (vectors of 16, tiles of at most 32, pieces of 64 bytes). WORTH: least elements

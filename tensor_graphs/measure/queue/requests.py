@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tensor_graphs.arguments import function
-from tensor_graphs.costs.filing import FIXED, VERIFIER, environment_of
+from tensor_graphs.argument_checks import function
+from tensor_graphs.costs.database_keys import FIXED, VERIFIER, environment_of
 from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import KernelError
@@ -25,8 +25,8 @@ from tensor_graphs.language.text import parse_graph
 from tensor_graphs.measure.isolation import process_tree
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
 from tensor_graphs.measure.judge import Judge
-from tensor_graphs.measure.points.descriptors import given_of
-from tensor_graphs.measure.queue.questions import Question, answer, unanswered
+from tensor_graphs.measure.points.input_descriptors import given_of
+from tensor_graphs.measure.queue.next_measurements import Question, answer, unanswered
 from tensor_graphs.records import DatabaseError, queries, work_queue
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.rows import QueueItem, at_sizes

@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tensor_graphs.costs.roofline import work
-from tensor_graphs.measure.queue.questions import COMPARING, PER_KERNEL, Question
+from tensor_graphs.measure.queue.next_measurements import COMPARING, PER_KERNEL, Question
 
 ORACLE_RATE, SEARCH = 1e8, 2.5
 """bytes per second that a comparison reads (logs of two cores); time to find all questions, relative to that for the first"""

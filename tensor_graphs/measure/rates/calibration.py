@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
-from tensor_graphs.costs.filing import environment_of
+from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.measured_rates import BEATEN, FLOPS, READ, RUN, known_rates
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, device_of, native_library, why_missing
 from tensor_graphs.measure.rates.gpu import gpu_speeds, products_of

@@ -33,7 +33,7 @@ from tensor_graphs.language.composites import linear, scaled_linear
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.measure.rates.table import CALL, CHAIN, COPY, REPEATS, Speed, sized, takers
 from tensor_graphs.measure.timing.launch_ahead import HostAhead
 from tensor_graphs.runtime.arrays import device_array

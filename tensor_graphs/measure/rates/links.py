@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from tensor_graphs.devices.device import Device, Memory, transfer
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.measure.rates.table import Speed
 from tensor_graphs.measure.timing.clock import now
 

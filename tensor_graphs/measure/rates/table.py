@@ -34,7 +34,7 @@ from tensor_graphs.language.composites import linear
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.measure.points.single_kernel import plan_along, single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import plan_along, single_kernel_plan
 from tensor_graphs.measure.timing.settle_threads import settle
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 

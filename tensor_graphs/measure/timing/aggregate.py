@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from tensor_graphs.measure.isolation.replies import Name
-from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, STILL, level_of, waits_for_quiet
+from tensor_graphs.measure.timing.noise_reference import FEW_QUIET, QUIET, STILL, level_of, waits_for_quiet
 from tensor_graphs.measure.timing.statistics import drifting, thinned
 from tensor_graphs.measure.timing.timed_batch import WARM_UP, Block
 

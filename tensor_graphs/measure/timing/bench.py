@@ -42,9 +42,9 @@ from tensor_graphs.measure.points.inputs import (
     rows_read_by,
     seal,
 )
-from tensor_graphs.measure.points.single_kernel import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
+from tensor_graphs.measure.points.single_op_plans import as_stored, prepared_names, single_kernel_plan, views_graph, with_parameters
 from tensor_graphs.measure.timing.clock import Watched, busy_seconds, now, others_running, sleep, switches, waited
-from tensor_graphs.measure.timing.reference_stream import (
+from tensor_graphs.measure.timing.noise_reference import (
     FEW_QUIET,
     QUIET,
     Kind,

@@ -112,7 +112,7 @@ class Watched:
     exactly the given memory: unlike with `CompiledGraph.run`, an output may be in an input's memory."""
 
     def __init__(self, compiled: CompiledGraph) -> None:
-        from tensor_graphs.runtime.frame import Frame
+        from tensor_graphs.runtime.run_frame import Frame
 
         self.executor = compiled.executors[0]
         self.dims = compiled.dims

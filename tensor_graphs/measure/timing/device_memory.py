@@ -14,7 +14,7 @@ import numpy as np
 
 from tensor_graphs.devices.cpu import array_view
 from tensor_graphs.devices.device import Memory, transfer
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import DTYPES, DType
@@ -23,7 +23,7 @@ from tensor_graphs.paths.lower import Operand, arena_buffers
 
 if TYPE_CHECKING:
     from tensor_graphs.runtime.executor import Executor
-    from tensor_graphs.runtime.frame import Frame
+    from tensor_graphs.runtime.run_frame import Frame
 
 PIECE, ZONE_BYTES = 16 << 20, 64 << 10
 """bytes of a copy that are transferred back in one piece; size of the zone around each buffer: as large as a misplaced tile"""

@@ -1,7 +1,7 @@
 """one_thread: limits numpy's matrix products to one thread for a while, where other processes use the other processors.
 
 threadpoolctl does that for more libraries, and is no dependency: numpy's OpenBLAS needs two calls; with another BLAS the judge
-takes longer and decides the same. blas_sleep.py sets, before numpy is loaded, how long its threads spin."""
+takes longer and decides the same. blas_thread_sleep.py sets, before numpy is loaded, how long its threads spin."""
 
 from __future__ import annotations
 

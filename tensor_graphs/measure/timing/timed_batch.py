@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.measure.isolation.replies import End, Name, ProtocolError
-from tensor_graphs.measure.timing.reference_stream import FEW_QUIET, QUIET, level_of
+from tensor_graphs.measure.timing.noise_reference import FEW_QUIET, QUIET, level_of
 
 WARM_UP = 2
 """first runs of a block, which do not count"""

@@ -1,4 +1,4 @@
-"""whole_paths: the worker's part of deployed.py: builds the plans of several paths of one graph and runs them interleaved."""
+"""whole_paths: the worker's part of in_graph_steps.py: builds the plans of several paths of one graph and runs them interleaved."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.kernels.registry import copy_kernels, kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
@@ -19,12 +19,12 @@ from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.measure import path_errors
 from tensor_graphs.measure.points.inputs import make_inputs
-from tensor_graphs.measure.points.single_kernel import plain_plan, plan_along
+from tensor_graphs.measure.points.single_op_plans import plain_plan, plan_along
 from tensor_graphs.measure.timing.bench import LLC_BYTES
 from tensor_graphs.measure.timing.check_decoder_kernel import error_at_once
 from tensor_graphs.measure.timing.clock import now, others_running, switches
 from tensor_graphs.measure.timing.launch_ahead import HostAhead
-from tensor_graphs.measure.timing.reference_stream import QUIET, level_of, reference_stream, waits_for_quiet
+from tensor_graphs.measure.timing.noise_reference import QUIET, level_of, reference_stream, waits_for_quiet
 from tensor_graphs.measure.timing.settle_threads import settle, warm_up
 from tensor_graphs.paths.path import Path, kernel_of_all_steps
 from tensor_graphs.paths.path_reader import path_from_json
@@ -33,8 +33,8 @@ from tensor_graphs.paths.residency import arriving
 from tensor_graphs.runtime.arrays import device_array
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.prepared_run import Prepared
+from tensor_graphs.runtime.segments.captured_calls import OnDevice
 from tensor_graphs.runtime.segments.launches import Launches
-from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.segment import Segment
 from tensor_graphs.runtime.segments.transfers import Transfers
 

@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensor_graphs.codegen.arithmetic_count import steps_of
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
 from tensor_graphs.codegen.lowered_request import loops_of
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp, known_when_bound, part_between
 from tensor_graphs.language.composite import CompositeOp, Definition
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
-from tensor_graphs.language.part import PartOp, known_when_bound, part_between
 from tensor_graphs.rewrites.candidate import Offer
+from tensor_graphs.rewrites.passes.offer_recipes import formed
 from tensor_graphs.rewrites.passes.result import PassResult
-from tensor_graphs.rewrites.passes.reword import formed
 from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)

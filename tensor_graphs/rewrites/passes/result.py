@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.rewrites.rule import BITWISE, LEVELS, NumericClass
 
 

@@ -1,8 +1,8 @@
 """unroll: a loop with a known, small number of iterations that may also run as separate iterations, one after another.
 
-This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (language/part.py) whose definition is
-the loop itself, so predicted errors and wider intermediates are those of the loop. The unrolled iterations are a recipe of the
-part; cost decides which of the two runs. Each iteration takes its slices and applies the step; the results are stacked at the end.
+This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (anonymous_composite.py) whose
+definition is the loop itself, so predicted errors and wider intermediates are those of the loop. The unrolled steps are its
+recipe; cost decides which of the two runs. Each step takes its slices; the results are stacked at the end.
 
 The step is prepared once, as a separate graph, so all iterations hold the same parts and are measured once; nothing is fused across
 two iterations. The sum over the iterations is not judged together: each kernel is compared alone, as in a hand-unrolled graph.
@@ -19,12 +19,12 @@ from typing import Any
 
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp, PartRecipe, between, known_when_bound, name_of, over
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN, length
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, TensorType, apply, rebuild
-from tensor_graphs.language.part import PartOp, PartRecipe, between, known_when_bound, name_of, over
 from tensor_graphs.language.subgraph import Body, Turns
 from tensor_graphs.rewrites.passes.result import PassResult, count_parts
 from tensor_graphs.rewrites.rule import BITWISE

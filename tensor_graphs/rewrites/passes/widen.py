@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from tensor_graphs.costs.precision import loop_roundings, unit_roundoff
+from tensor_graphs.costs.predicted_error import loop_roundings, unit_roundoff
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.anonymous_composite import PartOp, known_when_bound, note_same, over, part_between
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dtypes import DType, f32, f64
@@ -19,7 +20,6 @@ from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, TensorType, apply, consumers, walk
-from tensor_graphs.language.part import PartOp, known_when_bound, note_same, over, part_between
 from tensor_graphs.language.subgraph import Body
 from tensor_graphs.meaning.exact_definitions import is_exact
 from tensor_graphs.rewrites.passes.result import PassResult

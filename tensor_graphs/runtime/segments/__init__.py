@@ -1,7 +1,7 @@
 """segments: groups of consecutive instructions that one engine executes; the call of an instruction names its engine.
 
 Read first: segment.py (the interface), then native.py, host_calls.py, launches.py, transfers.py. decoder_kernel.py replaces
-launches by one kernel, on_device.py joins launches and host calls, replays.py holds captured work of both."""
+launches by one kernel, captured_calls.py joins launches and host calls, replays.py holds captured work of both."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables
+from tensor_graphs.runtime.segments.captured_calls import OnDevice
 from tensor_graphs.runtime.segments.host_calls import HostCalls
 from tensor_graphs.runtime.segments.launches import Launches
 from tensor_graphs.runtime.segments.native import NativeList
-from tensor_graphs.runtime.segments.on_device import OnDevice
 from tensor_graphs.runtime.segments.segment import Segment
 from tensor_graphs.runtime.segments.transfers import Transfers
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
+from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.kernels.decoder.one_kernel import MODEL, SHARED, OneKernel, packing_text
@@ -21,7 +21,7 @@ from tensor_graphs.kernels.decoder.read_graph import Decoder
 from tensor_graphs.kernels.kernel import Kernel, NotLowered
 from tensor_graphs.paths.lower import Instruction, Operand, Program
 from tensor_graphs.runtime.dim_tables import DimTables
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.launches import Launches
 
 log = logging.getLogger(__name__)

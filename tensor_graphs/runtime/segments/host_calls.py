@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.kernel import HostCall
 from tensor_graphs.kernels.registry import View, optional_member, view_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import resolve_attributes
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables, Window
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 Order = Callable[[str], AbstractContextManager[Any]]

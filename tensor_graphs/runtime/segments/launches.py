@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
+from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
-from tensor_graphs.devices.known import HOST, device_named
+from tensor_graphs.devices.device_registry import HOST, device_named
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.replays import Replays
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.devices.address import address
+from tensor_graphs.devices.array_address import address
 from tensor_graphs.kernels.kernel import NativeCall
 from tensor_graphs.kernels.registry import native_library
 from tensor_graphs.paths.lower import Instruction, Operand
 from tensor_graphs.runtime.dim_tables import DimTables
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 STEP = np.dtype([("fn", "<u8"), ("n_ptr", "<i4"), ("n_int", "<i4"), ("n_float", "<i4"), ("_pad", "<i4"),

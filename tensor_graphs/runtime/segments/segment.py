@@ -9,7 +9,7 @@ from typing import Any
 from tensor_graphs.devices.device import Memory
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 
 Clock = Callable[[], float]
 

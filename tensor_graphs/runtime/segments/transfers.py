@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensor_graphs.devices.device import Memory, transfer, transfer_all
-from tensor_graphs.devices.known import HOST
+from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables, Window
-from tensor_graphs.runtime.frame import Frame
+from tensor_graphs.runtime.run_frame import Frame
 from tensor_graphs.runtime.segments.segment import Segment
 
 

@@ -10,7 +10,7 @@ from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.language.node import Node
-from tests.codegen.passes.test_one_pass import S, agree, definition_of
+from tests.codegen.passes.test_online_reductions import S, agree, definition_of
 
 KEYS, ROWS = (tg.iota((9, S), axis=axis, dtype=tg.i32) for axis in (1, 0))
 X = tg.input("x", (9, S))

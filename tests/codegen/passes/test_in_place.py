@@ -10,13 +10,13 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
+from tensor_graphs.codegen.loop_ir import Pairs, StageProgram
 from tensor_graphs.codegen.lowered_request import loops_of
-from tensor_graphs.codegen.stages import Pairs, StageProgram
 from tensor_graphs.language import atomic
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.composites import write_rows
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import Library
 

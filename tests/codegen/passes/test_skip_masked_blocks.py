@@ -6,17 +6,17 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.passes.one_pass import BLOCK, online
+from tensor_graphs.codegen.passes.online_reductions import BLOCK, online
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.tile_rows import laned
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
 from tests.codegen.generated import Library
-from tests.codegen.passes.test_one_pass import S, agree, definition_of
+from tests.codegen.passes.test_online_reductions import S, agree, definition_of
 from tests.codegen.passes.test_tile_rows import drawn, qkv
 
 CASES: dict[str, Node] = {

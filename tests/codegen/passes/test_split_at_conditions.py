@@ -7,14 +7,14 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret
-from tensor_graphs.codegen.arrange import arranged
+from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.split_at_conditions import decided, limits
 from tensor_graphs.codegen.print.c_source import rendered
-from tensor_graphs.codegen.stages import StageProgram, values_in
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.interpreter import interpret as interpreted
 from tests.codegen.generated import Library
 

@@ -11,9 +11,9 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
 from tensor_graphs.codegen.backend_cuda import call_of
+from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.print.cuda_program import program_of
-from tensor_graphs.codegen.stages import StageProgram, values_in
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated

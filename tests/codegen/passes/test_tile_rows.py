@@ -7,16 +7,16 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.passes.one_pass import online
+from tensor_graphs.codegen.passes.online_reductions import online
 from tensor_graphs.codegen.passes.tile_rows import FEWEST, laned, product_of
 from tensor_graphs.codegen.print.c_source import rendered
-from tensor_graphs.codegen.stages import StageProgram
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
 from tests.codegen.generated import Library
-from tests.codegen.passes.test_one_pass import S, W, agree, definition_of, passed
+from tests.codegen.passes.test_online_reductions import S, W, agree, definition_of, passed
 
 N = tg.dim("n", 1, 70)
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.arrange import CHUNK, arranged
+from tensor_graphs.codegen.default_schedule import CHUNK, arranged
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.wide_accumulate import LONG, unrounded
 from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.devices.features import features
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import Library

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import actions
-from tensor_graphs.codegen.arrange import CHUNK, LANES, LONG_ROW, arranged
+from tensor_graphs.codegen import schedule_actions
+from tensor_graphs.codegen.default_schedule import CHUNK, LANES, LONG_ROW, arranged
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.print.c_source import rendered
-from tensor_graphs.codegen.stages import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.language.anonymous_composite import part_between, part_of
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between, part_of
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import Library
 
@@ -81,13 +81,13 @@ def test_reductions_beside_each_other_have_variables_of_their_own() -> None:
     """Two of one row in lanes, and two of one value."""
     n, m = tg.dim("n", 1, 64), 21
     x, z = tg.input("x", (n, m), tg.i32), tg.input("z", (n, 1), tg.i32)
-    lanes = actions.Accumulators(4, 0, 0), actions.Accumulators(4, 0, 1)
+    lanes = schedule_actions.Accumulators(4, 0, 0), schedule_actions.Accumulators(4, 0, 1)
     values = {"x": np.random.default_rng(3).integers(-9, 9, (5, m), np.int32), "z": np.arange(-2, 3, dtype=np.int32)[:, None]}
     for reduced, schedule in ((x, lanes), (tg.expand(z, (n, m)), ())):
         both = tg.reduce_max(reduced, axis=1, keepdims=True) + reduced.sum(axis=1, keepdims=True)
         graph = tg.graph({"y": x * both})
         written = part_between(list(graph.outputs.values()), list(graph.inputs.values())).written
-        library = Library([actions.replay(written, schedule)])
+        library = Library([schedule_actions.replay(written, schedule)])
         assert [s.monoid for s in library.programs[0].nests[0].stages] == ["max", "sum", None]
         given = {k: values[k] for k in graph.inputs}
         (found,) = library.run(0, written, list(given.values()), {"n": 5})

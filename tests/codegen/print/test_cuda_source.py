@@ -17,13 +17,13 @@ from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, NativeCall, NotLowered
+from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.dtypes import DTYPES, DType, bf16, parse_dtype
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import part_between
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated

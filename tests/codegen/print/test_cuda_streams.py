@@ -12,12 +12,12 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend_cuda
 from tensor_graphs.codegen.print.cuda_streams import MANY_COLUMNS
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.anonymous_composite import PartOp, part_between
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.part import PartOp, part_between
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated, launched
 from tests.codegen.test_skinny_product import CASES, Kind, gated, norms, residual, several

@@ -12,7 +12,7 @@ from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import apply
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tensor_graphs.views.kernel_text import texts_in
 from tests.language.test_scan import LENGTHS, rnn, values

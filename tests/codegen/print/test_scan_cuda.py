@@ -14,7 +14,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import HEADER
 from tensor_graphs.codegen.print import scan_cuda
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import Node

@@ -17,7 +17,7 @@ import tensor_graphs as tg
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.filing import graph_record
+from tensor_graphs.costs.database_keys import graph_record
 from tensor_graphs.costs.learned import cost_model, fit
 from tensor_graphs.costs.learned.features import features_of
 from tensor_graphs.costs.learned.fit import (
@@ -31,11 +31,11 @@ from tensor_graphs.costs.learned.fit import (
     samples_of,
     tree_of,
 )
-from tensor_graphs.costs.learned.own_model import CostModelError
 from tensor_graphs.costs.learned.trees import HIGH, MIDDLE, Estimate, Model, Tree
+from tensor_graphs.costs.learned.user_model import CostModelError
 from tensor_graphs.costs.roofline import estimate_seconds
-from tensor_graphs.devices.sealed_files import read
-from tensor_graphs.devices.sealing import keep
+from tensor_graphs.devices.checksummed_files import read
+from tensor_graphs.devices.write_checksummed_files import keep
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.records.database import Database, open_database

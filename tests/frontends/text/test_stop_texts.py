@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.frontends.text.stop_texts import UntilStop
 
 LETTERS = st.text("abc", max_size=12)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tensor_graphs.arguments import ArgumentError
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.frontends.errors import ConfigError, FolderError, TokenizerError
 from tensor_graphs.frontends.text import chat_template
 from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer

@@ -30,7 +30,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.measure.isolation.replies import Reply
 from tensor_graphs.measure.isolation.worker_process import CRASHED
 from tensor_graphs.measure.judge import Judge, _Dialogue
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.records.database import open_database
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.plans import check
 
@@ -68,7 +68,7 @@ import ctypes, mmap, sys
 import numpy as np
 import tensor_graphs as tg
 from tensor_graphs.kernels.registry import kernel_named
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 
 SHAPE = (16, 64, 96)                       # a matrix is 6 pages

@@ -68,7 +68,7 @@ def test_every_c_file_is_in_one_library_and_each_is_linked_with_those_that_its_c
     parts = {library.part_of(path): library.sources(library.part_of(path)) for path in library.sources()}
     assert sorted(path for paths in parts.values() for path in paths) == list(library.sources()) and all(parts.values())
     assert {path.name for path in parts[library.CORE]} == set(library.IN_CORE)
-    assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct.c"}
+    assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct_conv.c"}
     assert set(library.TOGETHER) <= {path.name for path in library.sources()} and set(library.AHEAD) <= parts.keys()
     assert library.linked_with("linear") == ["gemm"] and library.linked_with("gather_linear") == ["gemm", "linear"]
     assert library.linked_with("rms_norm") == library.linked_with(library.CORE) == []

@@ -13,7 +13,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.points.inputs import make_inputs
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.c.test_native import poisoned
 

@@ -14,7 +14,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tensor_graphs.measure.points.inputs import make_inputs
-from tensor_graphs.measure.points.single_kernel import single_kernel_plan
+from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 
 N = tg.dim("n", 1, 700)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.kernels.c import screened
+from tensor_graphs.kernels.c import screened_argmax
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.language.dtypes import bf16, f32
@@ -130,7 +130,7 @@ def test_what_the_kernel_does_not_take() -> None:
     assert why(bf16, f32) == "f32 or f64 activations only"
     assert why(f32, tg.f16) == "f32 or bf16 weights only"
     assert why(f32, f32, n) == "weights of fixed shape only"
-    long = tg.linear_argmax(tg.input("x", (1, screened.LONGEST + 1)), tg.input("w", (1, screened.LONGEST + 1)))[0]
+    long = tg.linear_argmax(tg.input("x", (1, screened_argmax.LONGEST + 1)), tg.input("w", (1, screened_argmax.LONGEST + 1)))[0]
     assert kernel.accepts(Spec.of(long.inputs[0])) == "rows of at most 1048576 elements"
 
 

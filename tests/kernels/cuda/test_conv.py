@@ -13,7 +13,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.device import Device
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.cuda import backend, conv
 from tensor_graphs.kernels.kernel import LaunchCall, Preparation, Spec
 from tensor_graphs.language import dims as d

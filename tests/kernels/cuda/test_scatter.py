@@ -13,7 +13,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.devices import cuda, nvrtc
-from tensor_graphs.devices.known import device_named
+from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.cuda import scatter as scattering
 from tensor_graphs.kernels.cuda.scatter import AVERAGE, CHUNK, RUNS, SLOTS, TILE, scatter, scatter_takes
 from tensor_graphs.kernels.kernel import LaunchCall, Spec

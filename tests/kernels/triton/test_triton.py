@@ -175,7 +175,7 @@ def test_its_identity_covers_the_programs_and_the_version_of_triton(monkeypatch:
     made = backend.kernels()
     assert {k.name.partition(".")[2] for k in made} == set(backend.TABLE) and len({k.identity for k in made}) == len(made)
     for kernel in made:
-        assert {"programs.py", f"{kernel.build.args[0].__module__.rpartition('.')[2]}.py"} <= {  # type: ignore[attr-defined]
+        assert {"jit_functions.py", f"{kernel.build.args[0].__module__.rpartition('.')[2]}.py"} <= {  # type: ignore[attr-defined]
             Path(f.path).name for f in kernel.code.files if Path(f.path).parent.name == "triton"}
         assert kernel.build(Spec.of(tg.softmax(given("x", 3, 4)))).on_stream  # type: ignore[union-attr]
     monkeypatch.setattr(backend, "versions", lambda: {"triton": "3.7.0", "torch": "2.11"})

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import walk
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tests.counted_lines import lines_run

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
-from tensor_graphs.costs.precision import predicted_error
+from tensor_graphs.costs.predicted_error import predicted_error
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import gemma3_graph

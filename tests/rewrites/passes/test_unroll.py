@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import Definition, expand_all
 from tensor_graphs.language.composites.scan import AT_ONCE
-from tensor_graphs.language.part import PartOp
 from tensor_graphs.rewrites.passes import unroll as module
 from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.passes.unroll import MOST_NODES, unroll, why_whole

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
-from tensor_graphs.costs.precision import predicted_error
+from tensor_graphs.costs.predicted_error import predicted_error
 from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.errors import DTypeError
-from tensor_graphs.language.facts import UNKNOWN
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import item
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import UNKNOWN
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.gemma3 import gemma3_graph

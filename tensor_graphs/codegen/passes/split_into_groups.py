@@ -1,0 +1,91 @@
+"""split_into_groups: split a nest's axis whose iterations share numbers in groups: an axis of groups, an axis in a group.
+
+    nest over i, c in 0..64                                        nest over i, g in 0..8
+        t[j] = sum over r of x[i, j, r]    over j in 0..8    →         t = sum over r of x[i, g, r]
+        y[i, c, k] = … t[c // 8] …         over k                      y[i, 8 g + h, k] = … t …    over h in 0..8, k
+
+Each group becomes an iteration of the nest, and all of its threads share the sums of the group (group_norm). Without this pass one
+iteration has all groups, and only as many threads add as there are groups.
+
+In: an arranged program.  Out: that program, changed in place where a nest has this form; only the order of sums may change.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, StageProgram, Value, rewritten, values_in
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+
+def grouped(program: StageProgram) -> StageProgram:
+    """Return the program with the last axis of each such nest split into groups."""
+    for nest in program.nests:
+        groups = _groups(program, nest)
+        if groups is not None:
+            _split(program, nest, *groups)
+    return program
+
+
+def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
+    """Return (number of groups, iterations of each) for a nest's last axis; None where the nest has another form."""
+    if len(nest.axes) < 1 or nest.tile is not None:
+        return None
+    axis, level = nest.axes[-1], len(nest.axes) - 1
+    outer = [s for s in nest.stages if s.level == level]
+    inner = [s for s in nest.stages if s.level == level + 1]
+    if not d.is_static(axis.size) or not outer or not inner or len(outer) + len(inner) != len(nest.stages):
+        return None
+    if any(s.scan is not None or s.within is not None or s.joined or s.tiled or s.product for s in nest.stages):
+        return None
+    if any(s.monoid is not None or s.target.role == "scratch" or not s.axes for s in inner):
+        return None
+    if any(len(s.axes) != 1 or s.index != s.axes[0].symbol or s.target.role != "scratch" or s.target.level != level for s in outer):
+        return None
+    sizes = {s.axes[0].size for s in outer}
+    if len(sizes) != 1 or not all(map(d.is_static, sizes)):
+        return None
+    turns, groups = int(d.evaluate(axis.size, {})), int(d.evaluate(sizes.pop(), {}))
+    if groups < 2 or turns % groups or turns == groups or any(axis.name in v.symbols for v in program.values.gathered.values()):
+        return None
+    size = turns // groups
+    targets = [s.target for s in outer]
+    for s in nest.stages:
+        here = s.axes[0].symbol if s in outer else axis.symbol // size
+        if any(v.op == "load" and v.attr[0] in targets and v.attr[1] != here for root in s.roots() for v in values_in(root)):
+            return None
+    others = (s for other in program.nests if other is not nest for s in other.stages)
+    if any(v.op == "load" and v.attr[0] in targets for s in others for root in s.roots() for v in values_in(root)):
+        return None
+    return groups, size
+
+
+def _split(program: StageProgram, nest: Nest, groups: int, size: int) -> None:
+    axis, level = nest.axes[-1], len(nest.axes) - 1
+    group, turn = Axis(f"{axis.name}g", groups), Axis(f"{axis.name}h", size)
+    numbers = {s.target: Array(s.target.name, "scratch", s.target.number, s.target.dtype, 1, level + 1)
+               for s in nest.stages if s.level == level}
+
+    def value_of(value: Value, names: dict[str, Dim]) -> Value:
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = v.attr
+            if v.op == "index":
+                attr = d.substitute(attr, names)
+            elif v.op == "load" and v.attr[0] in numbers:
+                attr = (numbers[v.attr[0]], 0, (v.attr[2] - {axis.name}) | {group.name})
+            elif v.op == "load":
+                inside = v.attr[2]
+                attr = (v.attr[0], d.substitute(v.attr[1], names),
+                        (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
+            return program.values.make(v.op, v.dtype, *args, attr=attr)
+
+        return rewritten(value, one)
+
+    for s in nest.stages:
+        if s.level == level:
+            names: dict[str, Dim] = {s.axes[0].name: group.symbol}
+            s.target, s.index, s.axes = numbers[s.target], 0, ()
+        else:
+            names = {axis.name: group.symbol * size + turn.symbol}
+            s.index, s.axes = d.substitute(s.index, names), (turn, *s.axes)
+        s.value, s.level = value_of(s.value, names), level + 1
+    nest.axes = (*nest.axes[:-1], group)
