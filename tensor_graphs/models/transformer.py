@@ -438,7 +438,7 @@ class _Step:
 
     def remember(self, name: str, rows: Node) -> Node:
         """Return the cache with rows p … p + n − 1 overwritten, and register it as the state's next value."""
-        cache = state(name, (self.max_positions, *rows.shape[1:]), f32)
+        cache = state(name, (self.max_positions, *rows.shape[1:]), self.dtype)
         self.updates[cache] = cache.write(rows, at=self.p)
         return self.updates[cache]
 
