@@ -7,8 +7,8 @@ prompt length, prefill, decode and teacher forcing. Printed per case: distinct t
 difference is excused where the oracle's gap between its two best is below 10 × our logit error there), whether greedy decoding
 without all logits (compiled once too) gives the same, and the largest and median error of our logits (DESIGN 4.4's measure) over
 all positions, beside transformers' own in f32. Then the same comparison with mutants of the model, each of which must fail it.
---dtype bfloat16: weights are rounded to bf16, activations are f32; the oracle has the rounded weights, transformers computes all
-by itself in bf16: its tokens may be others.
+--dtype bfloat16: weights, activations and caches are bf16, here and in transformers, whose tokens may be others; the oracle has the
+rounded weights.
 """
 
 from __future__ import annotations

@@ -141,13 +141,14 @@ def test_the_logits_are_the_oracles_however_the_tokens_arrive(case: Case) -> Non
         assert error <= 2e-5, (chunks, error)
 
 
-def test_bf16_weights_cost_what_rounding_them_costs_and_no_more(tmp_path: Path) -> None:
-    """With activations of f32 hardly anything is lost after the rounding of the weights itself."""
+def test_rounding_activations_to_bf16_costs_no_more_than_in_transformers(tmp_path: Path) -> None:
     write_gemma3_folder(tmp_path, SMALL, seed=3, dtype="bfloat16")
-    model = load_model(tmp_path, dtype="bfloat16", activations="float32")  # these weights are the rounded ones
-    compiled = bind(compile_graph(model.graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64}), model.weights)
-    ids = prompt_of(53)
-    expected = oracle(model, ids)
-    error = measure(ours(compiled, ids, (40, *[1] * 13)), expected, f32).max_relative_error
-    theirs = measure(transformers_logits(tmp_path, ids, torch.bfloat16), expected, f32).max_relative_error
-    assert error <= 3e-2 and error <= theirs, (error, theirs)
+    ids, errors = prompt_of(53), {}
+    for activations in ("float32", "bfloat16"):
+        model = load_model(tmp_path, dtype="bfloat16", activations=activations)     # the weights are stored in bf16
+        compiled = bind(compile_graph(model.graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64}), model.weights)
+        expected = oracle(model, ids)
+        errors[activations] = measure(ours(compiled, ids, (40, *[1] * 13)), expected, f32).norm_error
+    theirs = measure(transformers_logits(tmp_path, ids, torch.bfloat16), expected, f32).norm_error
+    assert errors["float32"] <= 2e-5, errors
+    assert errors["bfloat16"] <= min(theirs, 5e-2), (errors, theirs)

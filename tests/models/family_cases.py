@@ -43,12 +43,16 @@ class Case:
     def id(self) -> str:
         return f"{self.family}: {self.name}"
 
+    @property
+    def encoder(self) -> bool:
+        return any(case.family == self.family for case in ENCODERS)
+
     def write(self, folder: Path) -> Any:
         """The model in double precision, after it was saved to a folder in single precision."""
         config = getattr(transformers, self.config + "Config")(**self.settings)
         config._attn_implementation = config._experts_implementation = "eager"      # grouped products have no double precision
         kind = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}.get(
-            self.config, self.config + ("Model" if self in ENCODERS else "ForCausalLM"))
+            self.config, self.config + ("Model" if self.encoder else "ForCausalLM"))
         model = getattr(transformers, kind)(config).eval()
         redraw(model, self.seed)
         stacked = {"save_original_format": False} if "stacked" in self.name else {}

@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 import torch
 from family_cases import ENCODERS, VOCABULARY, Case
-from test_families import ROW_MUTANTS, fact, marked, relative_error
+from test_families import ROW_MUTANTS, fact, first_of_families, graph_in_bf16, marked, relative_error, stored_in
 
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.frontends.huggingface.families import FAMILIES, MODEL_TYPES
 from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
+from tensor_graphs.language.dtypes import bf16, f32
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.transformer import encoder_graph
 from tensor_graphs.runtime.compiled_graph import bind
@@ -68,6 +69,13 @@ def test_embeddings_are_those_of_transformers(case: Case, tmp_path: Path) -> Non
         assert error <= 1e-5 or error <= 3 * error_in_float32(theirs, ids, expected)      # some weights amplify every rounding
         vector, wanted = out["embedding"].astype(np.float64), pooled(expected, pooling)
         assert vector @ wanted / np.linalg.norm(wanted) >= 0.99999 and abs(np.linalg.norm(vector) - 1) <= 1e-5
+
+
+@pytest.mark.parametrize("case", first_of_families(ENCODERS).values(), ids=lambda case: case.family)
+def test_an_encoder_in_bf16_has_hidden_rows_of_bf16_and_an_embedding_of_float32(case: Case, tmp_path: Path) -> None:
+    g = graph_in_bf16(case, tmp_path)
+    assert {name: node.dtype for name, node in g.outputs.items()} == {"hidden": bf16, "embedding": f32}
+    assert stored_in(g) == {bf16}
 
 
 @cache

@@ -13,14 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from family_cases import DECODERS, VOCABULARY, Case
 
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.frontends.huggingface.families import FAMILIES
-from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
+from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model, model_graph
 from tensor_graphs.kernels.signature import signature_of
-from tensor_graphs.language.dtypes import f32
+from tensor_graphs.language.dtypes import DType, bf16, f32, i32
+from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph
@@ -73,10 +75,24 @@ def ours(compiled: CompiledGraph, prompt: list[int], after: list[int]) -> np.nda
     return np.concatenate(rows)
 
 
+def first_of_families(cases: list[Case]) -> dict[str, Case]:
+    return {case.family: case for case in reversed(cases)}
+
+
 def marked(cases: list[Case]) -> list[Any]:
     """The first case of each family always runs, the others are `long`."""
-    first = {case.family: case for case in reversed(cases)}
+    first = first_of_families(cases)
     return [pytest.param(case, id=case.id, marks=() if first[case.family] is case else pytest.mark.long) for case in cases]
+
+
+def graph_in_bf16(case: Case, folder: Path, **more: Any) -> Graph:
+    getattr(transformers, case.config + "Config")(**case.settings).save_pretrained(folder)
+    return model_graph(folder, dtype="bfloat16", **more)
+
+
+def stored_in(graph: Graph) -> set[DType]:
+    """Dtypes of the results of the composites that every family has some of."""
+    return {node.dtype for node in graph.nodes if node.op.name in ("embedding", "attention", "rms_norm", "layer_norm", "rope")}
 
 
 @pytest.mark.parametrize("case", marked(DECODERS))
@@ -93,6 +109,16 @@ def test_tokens_and_logits_are_those_of_transformers(case: Case, tmp_path: Path)
         expected = stepped(theirs, prompt, made[:-1])
         assert made == [int(i) for i in expected[length - 1:].argmax(axis=-1)]
         assert relative_error(ours(compiled, prompt, made[:-1]), expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize("case", first_of_families(DECODERS).values(), ids=lambda case: case.family)
+def test_a_decoder_in_bf16_has_caches_of_bf16_and_logits_of_float32(case: Case, tmp_path: Path) -> None:
+    for greedy, outputs in ((False, {"logits": f32}), (True, {"token": i32, "logit": f32})):
+        g = graph_in_bf16(case, tmp_path, greedy=greedy)
+        assert {name: node.dtype for name, node in g.outputs.items()} == outputs
+        assert {node.dtype for node in (*g.states.values(), *g.parameters.values())} == stored_in(g) == {bf16}
+        wide = graph_in_bf16(case, tmp_path, greedy=greedy, activations="float32")
+        assert {node.dtype for node in wide.states.values()} == stored_in(wide) == {f32}
 
 
 # ---- the comparison refuses another model ----------------------------------------------------------------------------

@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 Array = np.ndarray[Any, Any]
 
 DTYPES = (f32, bf16)
-"""Dtypes that weights can be kept in. Activations are f32 with both."""
+"""Dtypes of weights, and of activations and KV caches."""
 
 BUILTIN: Mapping[str, Gemma3TextConfig] = {"gemma-3-270m": GEMMA3_270M}
 """Published shapes that need no folder when the weights are random."""
