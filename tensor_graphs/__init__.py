@@ -64,9 +64,9 @@ for _name, _value in list(globals().items()):           # ops and leaves: the er
         del globals()[_name]                            # a file of the library, which came with its ops
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.checked_bind import AccuracyError as AccuracyError
     from tensor_graphs.choice.checked_bind import bind as bind
     from tensor_graphs.choice.compile import compile_graph
-    from tensor_graphs.choice.measured_accuracy import AccuracyError as AccuracyError
     from tensor_graphs.choice.path_listing import list_paths as list_paths
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
@@ -89,7 +89,7 @@ if TYPE_CHECKING:
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
 
 LAZY: dict[str, tuple[str, str]] = {
-    "AccuracyError": ("tensor_graphs.choice.measured_accuracy", "AccuracyError"),
+    "AccuracyError": ("tensor_graphs.choice.checked_bind", "AccuracyError"),
     "Conversation": ("tensor_graphs.serving.conversation", "Conversation"),
     "DeviceArray": ("tensor_graphs.runtime.device_array", "DeviceArray"),
     "accuracy": ("tensor_graphs.meaning.accuracy", ""),

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.request import Request
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tensor_graphs.runtime.compiled_graph import bind as bind_unchecked
 
 
+class AccuracyError(TensorGraphsError):
+    """The weights that a plan is bound to make its error larger than was asked for."""
+
+
+@worded
 def bind(plan: Plan, parameters: Mapping[str, Any] | None = None, *, check: bool = True) -> CompiledGraph:
     """Bind parameters to a plan and return the compiled graph. parameters: name -> array; a lazy mapping is read name by name.
 
@@ -22,7 +30,22 @@ def bind(plan: Plan, parameters: Mapping[str, Any] | None = None, *, check: bool
         raise ArgumentError(f"check is {check!r}\n  fix: check=True or check=False")
     compiled = bind_unchecked(plan, parameters)
     if check and plan.accuracy.terms and plan.given is not None and plan.graph.parameters:
-        from tensor_graphs.choice.measured_accuracy import check_weights  # here: as written needs no oracle
-
-        check_weights(plan, compiled.parameters)
+        _check_weights(plan, compiled.parameters)
     return compiled
+
+
+def _check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
+    """Raise AccuracyError if a plan's error on these weights may exceed its tolerance, measured now unless it was before."""
+    from tensor_graphs.choice.measured_accuracy import form_name, measured_accuracy, weights_key  # here: as written needs no oracle
+
+    assert plan.given is not None
+    if plan.weights == weights_key(weights, plan.graph):
+        return
+    at = {n: plan.variants[0].at[n] for n in plan.given.dims if n in plan.variants[0].at}
+    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", at, weights=weights)
+    accuracy = measured_accuracy(request).of(plan)
+    if not accuracy.allowed.allowed:
+        others = "random weights" if plan.weights == "drawn" else "other weights"
+        raise AccuracyError(f"the plan's error on these weights may be larger than asked: {accuracy}\n  on {others}, with "
+                            f"{form_name(plan)} between the ops, it was {plan.measured}\n"
+                            "  fix: tg.compile(graph, tolerance=…, weights=…) with these weights; check=False binds them anyway")

@@ -12,11 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from tensor_graphs.choice.cost_table import typical_sizes
+from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.database_keys import VERIFIER, path_environment, path_workload, whole_graph_record
 from tensor_graphs.costs.predicted_error import predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError, counted
@@ -30,9 +31,6 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phase_times import phase
 from tensor_graphs.records.measurements import conditions_at
 from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
-
-if TYPE_CHECKING:
-    from tensor_graphs.choice.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +50,8 @@ KIND = "path error"
 """`what` of the conditions of these rows"""
 
 
-class AccuracyError(TensorGraphsError):
-    """The weights that a plan is bound to make its error larger than was asked for."""
-
-
 @dataclass(frozen=True)
-class Measured:
+class PlanAccuracy:
     """Decision on one plan. draws: number of trajectories, 0 if the error is predicted. source: that of inputs and weights."""
 
     allowed: Allowed
@@ -78,6 +72,14 @@ class Measured:
         return f"{self.accuracy}: {bound} ({how})"
 
 
+def measured_accuracy(request: Request) -> MeasuredAccuracy:
+    """Return the measurement of a request's plans, created once: forms of one graph share the exact outputs."""
+    measured: MeasuredAccuracy | None = request.__dict__.get("measured")
+    if measured is None:
+        measured = request.__dict__["measured"] = MeasuredAccuracy(request)
+    return measured
+
+
 class MeasuredAccuracy:
     """Measures the plans of one request. Raises ArgumentError for an accuracy that does not fit the graph."""
 
@@ -88,9 +90,8 @@ class MeasuredAccuracy:
 
     @cached_property
     def draws(self) -> ErrorDraws:
-        given = self.request.weights
-        weights = drawn_weights(self.request.graph) if given is None else given
-        return ErrorDraws(self.request.graph, weights, self.sizes)
+        graph, weights = self.request.graph, self.request.weights
+        return ErrorDraws(graph, drawn_weights(graph) if weights is None else weights, self.sizes)
 
     @cached_property
     def weights_key(self) -> str:
@@ -128,12 +129,12 @@ class MeasuredAccuracy:
     def _loosely(self, draw: Draw) -> bool:
         """Return whether a draw is within PROMISING times each limit."""
         for term in self.accuracy.terms:
-            found = draw.get(term.output)
-            if found is None:
+            output = draw.get(term.output)
+            if output is None:
                 continue
             limit = PROMISING * term.limit
-            errors = {"max": found.max, "norm": found.norm, "kl": found.kl}
-            least = {"top1": found.top1, "cosine": found.cosine}
+            errors = {"max": output.max, "norm": output.norm, "kl": output.kl}
+            least = {"top1": output.top1, "cosine": output.cosine}
             if term.statistic in errors and not errors[term.statistic] <= limit:
                 return False
             if term.statistic in least and not 1.0 - least[term.statistic] <= PROMISING * (1.0 - term.limit):
@@ -141,20 +142,21 @@ class MeasuredAccuracy:
         return True
 
     @phase("verify")
-    def of(self, plan: Plan) -> Measured:
+    def of(self, plan: Plan) -> PlanAccuracy:
         """Return whether a plan is accurate enough, by rows of the database or by new draws, which are stored."""
         key, seconds = plan_key(plan), self.request.accuracy_seconds
-        known = self._known(key)
+        draws = self._stored(key)
         try:
-            if len(known) < DRAWS:
+            if len(draws) < DRAWS:
                 if not seconds:
                     return self._predicted(plan, "accuracy_seconds=0")
-                known = {**known, **self._new(plan, key, [seed for seed in range(DRAWS) if seed not in known], seconds)}
-            written = list(self._written(known)) if any(t.statistic == "as_written" for t in self.accuracy.terms) else []
+                draws = {**draws, **self._new(plan, key, [seed for seed in range(DRAWS) if seed not in draws], seconds)}
+            relative = any(term.statistic == "as_written" for term in self.accuracy.terms)
+            written = self.draws.of_graph(self.request.graph, list(draws)) if relative else []
         except (TensorGraphsError, MemoryError) as error:
             return self._predicted(plan, str(error).partition("\n")[0])
         source = f"drawn inputs, {'drawn weights' if self.weights_key == 'drawn' else 'given weights'}"
-        return Measured(self.accuracy.allows(list(known.values()), written), self.accuracy, len(known), source)
+        return PlanAccuracy(self.accuracy.allows(list(draws.values()), written), self.accuracy, len(draws), source)
 
     def _new(self, plan: Plan, key: str, seeds: list[int], seconds: float) -> dict[int, Draw]:
         draws = dict(zip(seeds, self.draws.of_plan(plan, seeds, seconds), strict=False))
@@ -171,7 +173,7 @@ class MeasuredAccuracy:
                         "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
         return draws
 
-    def _known(self, key: str) -> dict[int, Draw]:
+    def _stored(self, key: str) -> dict[int, Draw]:
         """Return the stored draws of a plan with these weights, by seed."""
         request = self.request
         rows = conditions_at(request.store, path_workload(request.graph, self.sizes).key, key, "verify", verifier=VERIFIER)
@@ -179,32 +181,12 @@ class MeasuredAccuracy:
                 for row in rows if row.get("what") == KIND and row.get("weights") == self.weights_key
                 for seed, draw in row["draws"].items()}
 
-    def _written(self, known: Mapping[int, Draw]) -> list[Draw]:
-        return self.draws.of_graph(self.request.graph, list(known))
-
-    def _predicted(self, plan: Plan, why: str) -> Measured:
+    def _predicted(self, plan: Plan, why: str) -> PlanAccuracy:
         """Return the decision by the predicted error, which says nothing of terms other than the largest error."""
         predicted = predicted_error(plan.graph, plan.backends)
         worst = min((t for t in self.accuracy.terms if t.statistic == "max"), key=lambda t: t.limit, default=None)
         within = worst is not None and predicted <= worst.limit
-        return Measured(Allowed(within, predicted, worst or self.accuracy.terms[0]), self.accuracy, 0, why)
-
-
-def check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
-    """Raise AccuracyError if a plan's error on these weights may exceed its tolerance, measured now unless it was before."""
-    from tensor_graphs.choice.request import Request  # here: it imports this module for its property `measured`
-
-    assert plan.given is not None
-    if plan.weights == weights_key(weights, plan.graph):
-        return
-    at = {n: plan.variants[0].at[n] for n in plan.given.dims if n in plan.variants[0].at}
-    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", at, weights=weights)
-    found = request.measured.of(plan)
-    if not found.allowed.allowed:
-        others = "random weights" if plan.weights == "drawn" else "other weights"
-        raise AccuracyError(f"the plan's error on these weights may be larger than asked: {found}\n  on {others}, with "
-                            f"{form_name(plan)} between the ops, it was {plan.measured}\n"
-                            "  fix: tg.compile(graph, tolerance=…, weights=…) with these weights; check=False binds them anyway")
+        return PlanAccuracy(Allowed(within, predicted, worst or self.accuracy.terms[0]), self.accuracy, 0, why)
 
 
 def _looser(term: Term, bound: float) -> float:
@@ -249,9 +231,9 @@ def weights_key(weights: Mapping[str, Any], graph: Graph) -> str:
     return digest.hexdigest()
 
 
-def _numbers(found: Statistics) -> list[float | None]:
+def _numbers(errors: Statistics) -> list[float | None]:
     """Return statistics as JSON has them: None for a number that is not finite."""
-    return [x if math.isfinite(x) else None for x in map(float, astuple(found))]
+    return [x if math.isfinite(x) else None for x in map(float, astuple(errors))]
 
 
 def _statistics(numbers: list[float | None]) -> Statistics:

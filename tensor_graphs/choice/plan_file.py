@@ -116,7 +116,7 @@ def of(request: Request) -> PlanFile | None:
         names = request.names
         what = {
             "graph": (graph.structural_key, graph_to_json(graph)),
-            "asked": request.decides(),
+            "asked": [*request.decides(), ("weights", _weights_key(request))],
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "rules": user_rules.digest(),
@@ -125,6 +125,15 @@ def of(request: Request) -> PlanFile | None:
         }
         path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")
         return None if path is None else PlanFile(path, request)
+
+
+def _weights_key(request: Request) -> str:
+    """Return a digest of the weights on which a request measures errors; "" where it measures none."""
+    if request.weights is None or not request.accuracy.terms:
+        return ""
+    from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: most graphs run as written
+
+    return measured_accuracy(request).weights_key
 
 
 class Images(Mapping[Node, Node]):

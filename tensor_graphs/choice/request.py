@@ -25,7 +25,6 @@ from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
 if TYPE_CHECKING:
-    from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy
     from tensor_graphs.paths.pin_file import Pin
     from tensor_graphs.records.database import Database
 
@@ -84,12 +83,10 @@ class Request:
             raise ArgumentError(f"backends names no backend: it is {self.backends!r}\n  fix: {USUAL}")
 
     def decides(self) -> list[tuple[str, str]]:
-        """Return all that decides about a plan except the graph, the database and a path: the same for equal requests."""
+        """Return all that decides about a plan except weights, the graph, the database and a path: the same for equal requests."""
         apart = ("graph", "database", "path", "tolerance", "weights")
         values: list[tuple[str, Any]] = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in apart]
         values.append(("accuracy", self.accuracy.text))
-        if self.weights is not None and self.accuracy.terms:
-            values.append(("weights", self.measured.weights_key))
         return [(n, repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)) for n, value in values]
 
     @cached_property
@@ -140,13 +137,6 @@ class Request:
         """Error beyond which a kernel is not tried for this accuracy; None if nothing limits it."""
         limits = [term.limit * LARGEST_TO_NORM.get(term.statistic, math.inf) for term in self.accuracy.terms]
         return None if not limits or math.isinf(min(limits)) else min(limits)
-
-    @cached_property
-    def measured(self) -> MeasuredAccuracy:
-        """Measurement of this request's plans against the oracle."""
-        from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy  # here: as written needs no oracle
-
-        return MeasuredAccuracy(self)
 
 
 def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:

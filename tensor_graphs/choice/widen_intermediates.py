@@ -1,8 +1,8 @@
-"""widen_intermediates: a graph with wider values between its ops or with narrower products, as a tolerance needs.
+"""widen_intermediates: forms of a graph with wider values between its ops, or with narrower products, that meet a tolerance.
 
-A piece of narrow floats that a user's kernel computes stays one node, of the dtypes that were written, where the tolerance allows
-its roundings: one for each operand that is computed, one for its result. Its definition is in wider values like the rest, so this
-holds whether the kernel runs or not (decision 0092).
+A piece of narrow floats for which a user registered a kernel stays one node with its written dtypes, if the tolerance allows the
+roundings that this adds: of each operand that is computed, and of the result. Inside the piece nothing else is rounded: its
+definition has wider values like the rest of the graph, whether it is run or the kernel (decision 0092).
 """
 
 from __future__ import annotations

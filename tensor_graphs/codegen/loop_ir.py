@@ -261,11 +261,11 @@ class Scan:
 class StageAdvice:
     """Advice on how a stage is walked; results do not change, except for the order of sums.
 
-    block: elements that a sum of narrow floats adds, in each of its lanes, before it continues in a wider dtype; for a scan, see
-    SCANNED. lanes: accumulator vectors of a reduction along memory (1: the compiler decides). unroll: unrolled turns of the
-    innermost loop (1: the compiler decides). columns, rows: of a reduction across memory, columns reduced at the same time, and
-    rows summed in the narrow dtype. Sums of 2048 rows of 768 to 1024 f32 took 0.6 of the cold and of the hot time with 256 columns
-    rather than 512 or 1024; for rows of 4096, 0.8 and 0.5; fewer columns are no faster."""
+    block: elements that each lane of a sum of narrow floats adds before it continues in a wider dtype; for a scan, elements
+    computed before they are accumulated. lanes: accumulator vectors of a reduction along memory (1: the compiler decides). unroll:
+    turns of the innermost loop that are unrolled (1: the compiler decides). columns, rows: for a reduction across memory, columns
+    that are reduced together, and rows that are summed before the sum is added to a wider one. Measured on sums of 2048 rows: 256
+    columns took 0.6 of the time of 512 or 1024 (rows of 768 to 1024 f32), or 0.8 cold and 0.5 hot (4096); fewer: no gain."""
 
     block: int = 512
     lanes: int = 1

@@ -25,7 +25,7 @@ FEWEST = 128
 
 
 def streamed(program: StageProgram) -> StageProgram:
-    """Return the program with its products as streams over weights. Raises NotLowered where one cannot be, or they are not last."""
+    """Return the program; its products read each weight once. Raises NotLowered if nests follow them, or if one cannot be so."""
     streams = [nest for nest in program.nests if any(s.product for s in nest.stages)]
     if not streams or streams != program.nests[-len(streams):]:
         raise NotLowered("more is made of its products, taken together")

@@ -72,16 +72,16 @@ def trajectory(graph: Graph, at: Mapping[str, int]) -> list[dict[str, int]]:
 def _positions(graph: Graph) -> tuple[str, str, int] | None:
     """Return (dim of new positions, dim of the first one, number of positions that the states hold), where every state is updated
     by writing rows there; None where one is not."""
-    found = set()
+    places = set()
     for node in graph.updates.values():
         if node.op.name != "write_rows":
             return None
         base, value = node.inputs
         rows, start, room = value.shape[node.attrs["axis"]], node.attrs["start"], base.shape[node.attrs["axis"]]
-        found.add((str(rows), str(start), d.bounds(room)[1]))
-    if len(found) != 1:
+        places.add((str(rows), str(start), d.bounds(room)[1]))
+    if len(places) != 1:
         return None
-    ((rows, start, room),) = found
+    ((rows, start, room),) = places
     return (rows, start, room) if rows in graph.dims and start in graph.dims else None
 
 

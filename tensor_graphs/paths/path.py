@@ -277,8 +277,8 @@ class Paths:
         return self._inner[key]
 
     def within(self, s: Signature) -> list[tuple[Signature, int]]:
-        """Return the signatures inside a composite to search for one that no kernel computes: those of its definition, or, for a
-        loop, those of one iteration."""
+        """Return (signature, number of calls) for each step inside a composite: of its definition, or of one iteration for a loop.
+        A search for steps without a kernel continues in these."""
         loop = any(is_loop(i.spec.op) for i, _ in self.inner(s))
         return self.inner(s, next((a for a in self.alternatives(s) if loop and a.recipe is not None), None))
 

@@ -182,9 +182,9 @@ class Agreement:
     """Result of a comparison at one choice of sizes.
 
     equal: all outputs agreed at all points. where: if not, the output and the position in it. probability: upper bound on different
-    graphs agreeing by chance. points: number of points at which the least often defined element was defined. work: elements
-    computed. both_ways: values are compared in both directions, so that a tie is an outcome of its own. tied: agreement at ties was
-    not shown. exact: all values were tried. values: by leaf, those at which trying all values showed a difference.
+    graphs agreeing by chance. points: at how many points each element was defined, at least. work: elements computed. both_ways:
+    some values are compared as a < b and as b < a, so ties count as a third outcome. tied: without ties the graphs agreed; with
+    ties this was not shown. exact: all values were tried. values: leaf -> its value where trying all values found a difference.
     """
 
     equal: bool

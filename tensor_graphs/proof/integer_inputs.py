@@ -341,7 +341,7 @@ class IntegerInputs:
         return self._atom(node, operands)
 
     def _compared(self, node: Node, operands: Sequence[Kind], of: Sequence[Node]) -> bool:
-        """Record thresholds and return True for a comparison of the nodes `of`, if of plain integers; else return False."""
+        """Return whether a comparison of plain or known integers can be handled; if so, record its thresholds. of: its operands."""
         if any(o.name not in ("known", "plain") for o in operands):
             return False
         one, other = (self._numbers_of(n) if o.name == "known" else o for n, o in zip(of, operands, strict=True))

@@ -104,7 +104,7 @@ def release(database: Database, item: QueueItem, error: str = "", *, attempt: bo
 
 
 def release_worker(database: Database, worker: str) -> int:
-    """Return all requests of a worker that is known to be dead to the queue at once; else its leases would have to run out."""
+    """Put all requests of a dead worker back into the queue now, before its leases run out; return their number."""
     queue = schema.ProfileQueue
     with database.writing() as connection:
         change = sa.update(queue).where(queue.claimed_by == worker).values(**NOBODY, last_error="worker died")

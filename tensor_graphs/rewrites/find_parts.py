@@ -314,7 +314,7 @@ class Several:
 
 
 def _taken(graph: Graph, places: Sequence[JointPlace]) -> dict[Node, JointPlace]:
-    """Return occurrences by their outputs, the larger first; none has another's output, or operands that depend on its outputs."""
+    """Return output -> occurrence, larger ones first; without those that share an output with one taken or would form a cycle."""
     taken: dict[Node, JointPlace] = {}
     for place in sorted(places, key=lambda p: -len(between(p.outputs, p.operands))):
         if not taken.keys() & {*place.outputs} and not {*place.outputs} & {*_in_order(place.operands, taken)}:

@@ -77,12 +77,12 @@ class Conversation:
         """Yield the answer to a user's text, a piece per token (often "", while a character is not complete or a stop text may have
         begun).
 
-        tokens: the largest number of tokens; None: until the model ends its answer (`model.end_ids`), or the cache is full. A
-        caller may stop at any piece: the text generated so far remains as the answer. A message without any answer is forgotten, so
-        after an error the conversation is unchanged. Raises ConversationError when the cache has no room for the message and
-        `tokens` more, and then nothing was computed; with tokens None, when the cache is full before the answer ends. ArgumentError
-        for a text that is no string; TokenizerError for a text or a template that gives no tokens; FrontendError for tokens that
-        the model does not have; SamplingError; RunError while another answer is open: until it was read to its end or is closed.
+        tokens: the largest number of tokens; None: until the model ends its answer (`model.end_ids`). A caller may stop at any
+        piece: the text generated so far remains as the answer. A message without any answer is forgotten, so after an error the
+        conversation is unchanged. Raises ConversationError if the cache has no room: with `tokens`, before anything is computed;
+        with None, when it is full before the answer ends. ArgumentError: the text is no string. TokenizerError: the text or the
+        template gives no tokens. FrontendError: the model does not have some token. SamplingError. RunError: another answer has
+        neither been read to its end nor closed.
         """
         with self.session.turn(left_open=True):
             yield from self._say(text, tokens)

@@ -43,7 +43,7 @@ class TimeIsOver(Exception):
 
 
 class Space(Protocol):
-    """Interface for strategies. Scores: time ÷ the seed's, BAD for unusable schedules. All but `seed` may raise TimeIsOver."""
+    """The schedules that a strategy searches. Scores: time ÷ the seed's; BAD: unusable. All but `seed` may raise TimeIsOver."""
 
     seed: Schedule
 

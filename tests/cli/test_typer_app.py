@@ -334,5 +334,5 @@ def test_a_second_start_takes_the_plan_of_the_first_from_its_file(gemma: Path, t
     own = {"TENSOR_GRAPHS_DB": str(tmp_path / "own.db")}            # rows that another test adds meanwhile make a plan stale
     first, second = (tg(*asked, env=own) for _ in range(2))
     assert second.stdout == first.stdout and "the plan is taken from" in second.stderr
-    phases = {line.split("phases: ")[1].split()[0] for line in second.stderr.splitlines() if "phases: " in line}
+    phases = {line.split("phase_times: ")[1].split()[0] for line in second.stderr.splitlines() if "phase_times: " in line}
     assert "lower" in phases and not {"choose", "prepare"} & phases

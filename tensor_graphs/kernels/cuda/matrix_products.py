@@ -246,7 +246,7 @@ units of one step of one column (3.6 ns on an H200)"""
 
 
 def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
-    """Return the number of columns of a tile with the least estimated time of all tiles. down: number of rows of tiles."""
+    """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles."""
     columns = _matrices(spec)[5]
     (of_x, of_w), steps = (1, 1) if tf32 else parts_of(spec), _steps(spec, tf32)
 

@@ -1,9 +1,9 @@
-"""doubtful_rows: computes the running errors of only those rows for which a kernel would be refused, where all are too much work.
+"""doubtful_rows: computes running errors for only the rows in which a kernel exceeds its limit, where all rows are too much work.
 
-    p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is nearly −0.001 g²: its row is evaluated
+Beyond WORK numbers (running_error.py) a running error is estimated, and estimates miss cancellation. So before a kernel of large
+fixed sizes is refused, these rows are evaluated alone, if the oracle gives them the same values alone as among all. An example:
 
-Beyond WORK numbers (running_error.py) a running error is estimated, which misses cancellation. So before a kernel of large fixed
-sizes is refused, the op is evaluated on the rows beyond the limit alone, if the oracle's result for these equals that among all."""
+    p − m / (√(0.999 v + 0.001 g²) + ε)     one of 2^20 numbers is off by 1.3e-4, where v is nearly −0.001 g²"""
 
 from __future__ import annotations
 
