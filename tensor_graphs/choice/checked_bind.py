@@ -41,8 +41,7 @@ def _check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
     assert plan.given is not None
     if plan.weights == weights_key(weights, plan.graph):
         return
-    at = {n: plan.variants[0].at[n] for n in plan.given.dims if n in plan.variants[0].at}
-    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", at, weights=weights)
+    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", plan.measured_at, weights=weights)
     accuracy = measured_accuracy(request).of(plan)
     if not accuracy.allowed.allowed:
         others = "random weights" if plan.weights == "drawn" else "other weights"

@@ -84,7 +84,7 @@ def _fastest_first(graph: Graph, request: Request) -> Iterator[Intermediates]:
     from tensor_graphs.choice import widen_intermediates  # as above
 
     allowed, here = request.allowed, request.here
-    products, wider = (widen_intermediates.widened(graph, word, last_step=True) for word in (NARROWER, WIDER[0]))
+    products, wider = (widen_intermediates.widened(graph, word) for word in (NARROWER, WIDER[0]))
     narrow = (allowed is None or allowed >= LEAST_NARROW) and products != wider
     if narrow and wider is graph:
         yield widen_intermediates.rewritten(graph, NARROWER, FOR_ACCURACY, here)

@@ -16,14 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.cost_table import typical_sizes
 from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.widen_intermediates import widened
 from tensor_graphs.costs.database_keys import VERIFIER, path_environment, path_workload, whole_graph_record
 from tensor_graphs.costs.predicted_error import predicted_error, unpredictable
-from tensor_graphs.errors import TensorGraphsError, counted
+from tensor_graphs.errors import TensorGraphsError, counted, listed
+from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import Accuracy, Allowed, Term, named
-from tensor_graphs.meaning.draw_bound import LEAST
+from tensor_graphs.meaning.draw_bound import LEAST, PRIOR, Spread
 from tensor_graphs.meaning.draw_statistics import Statistics
 from tensor_graphs.measure.error_draws import Draw, ErrorDraws, drawn_weights
 from tensor_graphs.paths.path import NoPathError
@@ -31,11 +34,19 @@ from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phase_times import phase
 from tensor_graphs.records.measurements import conditions_at
 from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
+from tensor_graphs.runtime.arrays import as_array
 
 log = logging.getLogger(__name__)
 
-DRAWS = 2
-"""draws of a plan's first measurement; the prior of their spread makes the bound about twice the measured error"""
+DRAWS, DRAWS_OF_FEW, FEW = 2, 8, 64
+"""draws of a plan's first measurement, and where an output has fewer than FEW elements; the prior of their spread makes the bound
+about twice the measured error"""
+
+OF_FEW = Spread(1.0, 8)
+"""spread of ln(error) between draws of few elements: one that is near 0 has a large relative error"""
+
+UNSEEN = 4.0
+"""roundings of the accumulations (float32, or float64) that a plan may be off by where no draw shows an error"""
 
 PROMISING = 3.0
 """factor by which the error of a form, evaluated with each value rounded, may exceed a limit: kernels round less often"""
@@ -63,7 +74,9 @@ class PlanAccuracy:
     def fix(self) -> str:
         """An accuracy that the bound meets, as it is asked for."""
         term = self.allowed.term
-        return "another accuracy" if term is None else Accuracy((replace(term, limit=_looser(term, self.allowed.bound)),)).text
+        if term is None or not math.isfinite(self.allowed.bound):
+            return ""
+        return Accuracy((replace(term, limit=_looser(term, self.allowed.bound)),)).text
 
     def __str__(self) -> str:
         output = "" if self.allowed.term is None else f" on {self.allowed.term.output}"
@@ -86,25 +99,41 @@ class MeasuredAccuracy:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.accuracy = named(request.accuracy, request.graph)
+        lacking = [] if request.weights is None else [name for name in request.graph.parameters if name not in request.weights]
+        if lacking:
+            raise ArgumentError(f"weights lack the parameter {lacking[0]!r}, {request.graph.parameters[lacking[0]].type}\n"
+                                f"  fix: an array for each of {listed(request.graph.parameters)}")
         self.sizes = typical_sizes(request.graph, request.at)
 
     @cached_property
     def draws(self) -> ErrorDraws:
         graph, weights = self.request.graph, self.request.weights
-        return ErrorDraws(graph, drawn_weights(graph) if weights is None else weights, self.sizes)
+        if weights is None:
+            return ErrorDraws(graph, drawn_weights(graph), self.sizes)
+        return ErrorDraws(graph, {name: as_array(name, weights[name], node.type, "parameter")
+                                  for name, node in graph.parameters.items()}, self.sizes)
+
+    @property
+    def count(self) -> int:
+        """Draws of a plan: more of an output of few elements, whose error varies more."""
+        return DRAWS if self.draws.elements >= FEW else DRAWS_OF_FEW
+
+    @property
+    def spread(self) -> Spread:
+        return PRIOR if self.draws.elements >= FEW else OF_FEW
 
     @cached_property
     def weights_key(self) -> str:
         return "drawn" if self.request.weights is None else weights_key(self.request.weights, self.request.graph)
 
     def check_margins(self) -> None:
-        """Raise NoPathError where an output depends on a comparison, floor or argmax of computed floats that a change by 2⁻⁴⁴ of
-        values decides otherwise: no arithmetic of floats can promise an error there."""
+        """Raise NoPathError where an output depends on a comparison, floor or argmax of computed floats that rounding errors
+        of float64 decide otherwise: no arithmetic of floats can promise an error there."""
         leaps = unpredictable(self.request.graph, math.inf)
         if not leaps:
             return
         try:
-            draw = self.draws.of_graph(self.request.graph, [0], first_run=True, mode="jittered")[0]
+            draw = self.draws.of_graph(widened(self.request.graph), [0], first_run=True, mode="jittered")[0]
         except (TensorGraphsError, MemoryError) as error:
             log.info("the margins of comparisons are not known: %s", error)
             return
@@ -147,16 +176,20 @@ class MeasuredAccuracy:
         key, seconds = plan_key(plan), self.request.accuracy_seconds
         draws = self._stored(key)
         try:
-            if len(draws) < DRAWS:
+            if len(draws) < self.count:
                 if not seconds:
                     return self._predicted(plan, "accuracy_seconds=0")
-                draws = {**draws, **self._new(plan, key, [seed for seed in range(DRAWS) if seed not in draws], seconds)}
+                draws = {**draws, **self._new(plan, key, [seed for seed in range(self.count) if seed not in draws], seconds)}
             relative = any(term.statistic == "as_written" for term in self.accuracy.terms)
             written = self.draws.of_graph(self.request.graph, list(draws)) if relative else []
         except (TensorGraphsError, MemoryError) as error:
             return self._predicted(plan, str(error).partition("\n")[0])
         source = f"drawn inputs, {'drawn weights' if self.weights_key == 'drawn' else 'given weights'}"
-        return PlanAccuracy(self.accuracy.allows(list(draws.values()), written), self.accuracy, len(draws), source)
+        allowed = self.accuracy.allows(list(draws.values()), written, self.spread)
+        unseen = min((term for term in self.accuracy.terms if term.statistic == "max"), key=lambda term: term.limit, default=None)
+        if allowed.allowed and unseen is not None and unseen.limit < (least := _unseen(plan.graph)):
+            allowed = Allowed(False, least, unseen)
+        return PlanAccuracy(allowed, self.accuracy, len(draws), source)
 
     def _new(self, plan: Plan, key: str, seeds: list[int], seconds: float) -> dict[int, Draw]:
         draws = dict(zip(seeds, self.draws.of_plan(plan, seeds, seconds), strict=False))
@@ -191,8 +224,6 @@ class MeasuredAccuracy:
 
 def _looser(term: Term, bound: float) -> float:
     """Return a limit of two digits that a bound is within."""
-    if not math.isfinite(bound):
-        return term.limit
     if term.statistic in LEAST:
         return math.floor(bound * 1000) / 1000
     step = 10.0 ** (math.floor(math.log10(bound)) - 1) if bound > 0 else 1.0
@@ -204,6 +235,13 @@ def _coarsest(graph: Graph) -> float:
     outputs = set(graph.roots)
     return max((t.dtype.epsilon / 2 for node in graph.nodes if node.op.kind != "leaf" and node not in outputs
                 for t in node.types if t.dtype.is_float), default=0.0)
+
+
+def _unseen(graph: Graph) -> float:
+    """Return the error that a few draws may miss, as it shows only where it crosses half a gap of an output's dtype; 0 for a graph
+    that rounds nothing."""
+    widest = max((t.dtype.epsilon for node in graph.nodes for t in node.types if t.dtype is f64), default=f32.epsilon)
+    return UNSEEN * widest / 2 if predicted_error(graph) else 0.0
 
 
 def form_name(plan: Plan) -> str:

@@ -58,7 +58,8 @@ def not_accurate(request: Request, measured: Sequence[tuple[PlanAccuracy, Plan]]
     best, plan = min(measured, key=lambda pair: pair[0].allowed.bound)
     lines = [f"{form_name(plan)}: {accuracy}" for accuracy, plan in measured]
     return NoPathError(f"no path is as accurate as asked: {request.accuracy}\n  " + "\n  ".join(lines)
-                       + f"\n  fix: {best.fix}, which {form_name(plan)} between the ops reaches")
+                       + (f"\n  fix: {best.fix}, which {form_name(plan)} between the ops reaches" if best.fix else
+                          "\n  fix: no tolerance, and it runs as written"))
 
 
 @dataclass

@@ -67,6 +67,8 @@ class Request:
         """Raise ArgumentError for a value of another kind or out of range, before a kernel is judged with it and the verdict is
         filed."""
         check(parse(self.tolerance), self.graph)
+        if self.weights is not None and not isinstance(self.weights, Mapping):
+            raise ArgumentError(f"weights are {self.weights!r:.60}\n  fix: an array per parameter, by name")
         number("accuracy_seconds", self.accuracy_seconds, "seconds for measuring a plan's error, 0 or more", infinite=True)
         if self.memory_limit is not None:
             number("memory_limit", self.memory_limit, "bytes that the device may use in all, as 8e9", 1.0)

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -62,36 +62,41 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
     """Return the plan of the first form of the graph that has one. decided: the form of a given path. Raises NoPathError and
     PlanError."""
     if decided is not None and request.intermediates == "auto":
-        return _plan(request, prepared, decided, progress)
+        plan = _plan(request, prepared, decided, progress)
+        return plan if not request.accuracy.terms else _accurate_plan(request, iter([plan]))
     if request.accuracy.terms:
-        return _accurate_plan(request, prepared, progress)
-    refused: dict[bool, NoPathError] = {}
+        refused: list[NoPathError] = []
+        return _accurate_plan(request, _plans(request, prepared, progress, refused), refused)
+    by_form: dict[bool, NoPathError] = {}
     for form in forms(prepared.graph, request):
         try:
             return _plan(request, prepared, form, progress)
         except NoPathError as e:
-            refused[form.wide] = e
-    raise refused.get(False) or refused[True]                    # what the graph's own kernels could do, where that was tried
+            by_form[form.wide] = e
+    raise by_form.get(False) or by_form[True]                    # what the graph's own kernels could do, where that was tried
 
 
-def _accurate_plan(request: Request, prepared: PreparedGraph, progress: Progress | None) -> Plan:
-    """Return the plan of the first form of the graph whose measured error is as small as asked. Raises NoPathError, PlanError."""
+def _plans(request: Request, prepared: PreparedGraph, progress: Progress | None, refused: list[NoPathError]) -> Iterator[Plan]:
+    """Yield the plan of each form of the graph that has one; the errors of the others are added to `refused`."""
+    for form in forms(prepared.graph, request):
+        try:
+            yield _plan(request, prepared, form, progress)
+        except NoPathError as e:
+            refused.append(e)
+
+
+def _accurate_plan(request: Request, plans: Iterator[Plan], refused: Sequence[NoPathError] = ()) -> Plan:
+    """Return the first plan whose measured error is as small as asked. Raises NoPathError."""
     from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: most graphs run as written
 
     accuracy = measured_accuracy(request)
     accuracy.check_margins()
-    refused: list[NoPathError] = []
     nearest: list[tuple[PlanAccuracy, Plan]] = []
-    for form in forms(prepared.graph, request):
-        try:
-            plan = _plan(request, prepared, form, progress)
-        except NoPathError as e:
-            refused.append(e)
-            continue
+    for plan in plans:
         measured = accuracy.of(plan)
         if measured.allowed.allowed:
-            return replace(plan, measured=str(measured), weights=accuracy.weights_key, database=request.store.location,
-                           rests_on=generation(request.store))
+            return replace(plan, measured=str(measured), measured_at=accuracy.sizes, weights=accuracy.weights_key,
+                           database=request.store.location, rests_on=generation(request.store))
         nearest.append((measured, plan))
     if not nearest:
         raise refused[0]

@@ -31,12 +31,11 @@ _made: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Node]]
 `Intermediates`"""
 
 
-def widened(graph: Graph, word: str = WIDER[-1], last_step: bool = False) -> Graph:
-    """Return the graph with wider values between its ops, of their last steps too on request, or with narrower products; itself
-    where nothing of it changes."""
+def widened(graph: Graph, word: str = WIDER[-1]) -> Graph:
+    """Return the graph with wider values between its ops, or with narrower products; itself where nothing of it changes."""
     if word == NARROWER:
-        return narrow(widen(graph, parse_dtype(WIDER[0]), last_step=last_step).graph).graph
-    return widen(graph, parse_dtype(word), last_step=last_step).graph
+        return narrow(widen(graph, parse_dtype(WIDER[0])).graph).graph
+    return widen(graph, parse_dtype(word)).graph
 
 
 @phase("prepare")
@@ -51,7 +50,7 @@ def rewritten(graph: Graph, word: str = "float64", why: str = "asked for", backe
         if unchanged:
             wide = widened_around(graph, unchanged, parse_dtype(word))
         else:
-            wide = PassResult(widened(graph, word, last_step=True))
+            wide = PassResult(widened(graph, word))
         base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
         recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base)
         if wide.graph is not graph and (recipes or fused):

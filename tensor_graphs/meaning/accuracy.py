@@ -117,6 +117,8 @@ class Accuracy:
     def __and__(self, other: Accuracy | float | Mapping[str, float | None] | str | None) -> Accuracy:
         return Accuracy(self.terms + parse(other).terms)
 
+    __rand__ = __and__
+
     def __str__(self) -> str:
         return " and ".join(map(str, self.terms)) or "as written"
 
@@ -157,14 +159,13 @@ def _bound(term: Term, output: str, draws: Sequence[Mapping[str, Statistics]], w
     def values(of: Sequence[Mapping[str, Statistics]]) -> list[float]:
         return [getattr(draw[output], field) if output in draw else math.nan for draw in of]
 
-    upper = bound(values(draws), field, spread or PRIOR)
     if not relative:
-        return upper
-    norms = values(written)
-    if not norms or any(map(math.isnan, norms)):
+        return bound(values(draws), field, spread or PRIOR)
+    norms, of_written = values(draws), values(written)              # on the same draws, so their means are compared
+    if not of_written or any(map(math.isnan, (*norms, *of_written))):
         return math.inf
-    with np.errstate(divide="ignore", over="ignore"):
-        return _ratio(upper, float(np.exp(np.mean(np.log(norms)))))
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        return _ratio(float(np.exp(np.mean(np.log(norms)))), float(np.exp(np.mean(np.log(of_written)))))
 
 
 def _ratio(error: float, limit: float) -> float:
@@ -247,6 +248,10 @@ def check(accuracy: Accuracy, graph: Graph) -> None:
     for term in accuracy.terms:
         outputs = _outputs(term, graph)
         if not RANGES[term.statistic].of_one:
+            if term.output and not graph.outputs[term.output].dtype.is_float:
+                floats = [name for name, node in graph.outputs.items() if node.dtype.is_float]
+                raise ArgumentError(f"{term}: it is {graph.outputs[term.output].type}, and only floats have an error\n"
+                                    f"  fix: {_examples(term, floats)}")
             continue
         if len(outputs) != 1:
             raise ArgumentError(f"{term} names no output, and the graph has {len(outputs)} of floats\n"

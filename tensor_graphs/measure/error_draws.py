@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +18,10 @@ import numpy as np
 from tensor_graphs.costs.roofline import work
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.conditions import all_hold, conditions_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import is_step
-from tensor_graphs.meaning.draw_statistics import Statistics, statistics
+from tensor_graphs.meaning.draw_statistics import WRONG, Statistics, statistics
 from tensor_graphs.meaning.interpreter import Mode, interpret
 from tensor_graphs.measure.points.inputs import generator, make_inputs
 from tensor_graphs.paths.plan import Plan
@@ -35,8 +36,8 @@ FIRST_SEED = 5_000_003
 MOST_READ, MOST_WIDE = 1e9, 5e8
 """numbers in parameters that a trajectory reads at most; of all parameters, up to which they are converted to float64 only once"""
 
-MOST_FLOPS = 2e11
-"""flops of a trajectory, above which its sizes are halved: the oracle computes some 2e10 a second"""
+MOST_FLOPS, LARGE_FLOPS = 2e11, 1e9
+"""flops of a trajectory, and of a run at the largest sizes, above which sizes are halved: the oracle computes some 2e10 a second"""
 
 Draw = dict[str, Statistics]
 """Statistics of each float output over one trajectory."""
@@ -47,10 +48,14 @@ Evaluator = Callable[[Mapping[str, np.ndarray], Mapping[str, int]], Mapping[str,
 
 
 def trajectory(graph: Graph, at: Mapping[str, int]) -> list[dict[str, int]]:
-    """Return the sizes of the runs of one draw. at: sizes of a graph without states, or whose positions are not recognised."""
+    """Return the sizes of the runs of one draw. at: sizes of a graph without states, which runs at the largest sizes too that the
+    oracle computes soon, or of one whose positions are not recognised."""
     sizes = {name: int(at[name]) for name in graph.dims}
     if not graph.states:
-        return [_within_reach(graph, sizes)]
+        largest = {name: d.bounds(dim)[1] for name, dim in graph.dims.items()}
+        runs = [_within_reach(graph, sizes), _within_reach(graph, largest, LARGE_FLOPS)]
+        possible = [run for run in runs if all_hold(conditions_of(graph.roots), run)] or runs
+        return possible[:1] if possible[0] == possible[-1] else possible
     advance = _positions(graph)
     if advance is None:
         return [_within_reach(graph, sizes)] * (1 + STEPS)
@@ -85,10 +90,10 @@ def _positions(graph: Graph) -> tuple[str, str, int] | None:
     return (rows, start, room) if rows in graph.dims and start in graph.dims else None
 
 
-def _within_reach(graph: Graph, sizes: dict[str, int]) -> dict[str, int]:
-    """Return the sizes, the largest halved until the oracle needs MOST_FLOPS at most."""
+def _within_reach(graph: Graph, sizes: dict[str, int], most: float = MOST_FLOPS) -> dict[str, int]:
+    """Return the sizes, the largest halved until the oracle needs `most` flops at most."""
     sizes = dict(sizes)
-    while _flops(graph, sizes) > MOST_FLOPS:
+    while _flops(graph, sizes) > most:
         halved = {n: max(s // 2, d.bounds(graph.dims[n])[0]) for n, s in sizes.items()}
         largest = max((n for n in sizes if halved[n] < sizes[n]), key=sizes.__getitem__, default=None)
         if largest is None:
@@ -131,10 +136,10 @@ class ErrorDraws:
     graph: Graph
     weights: Mapping[str, np.ndarray]
     at: Mapping[str, int]
-    exact: dict[int, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
+    exact: dict[int, dict[str, dict[int, np.ndarray]]] = field(default_factory=dict, repr=False)
     """exact outputs by seed; `first`: those of a trajectory's first run"""
     sizes: list[dict[str, int]] = field(default_factory=list)
-    first: dict[int, dict[str, np.ndarray]] = field(default_factory=dict, repr=False)
+    first: dict[int, dict[str, dict[int, np.ndarray]]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self.sizes = self.sizes or trajectory(self.graph, self.at)
@@ -147,6 +152,12 @@ class ErrorDraws:
             return self.weights
         return {name: np.asarray(self.weights[name]).astype(np.float64 if node.dtype.is_float else node.dtype.numpy)
                 for name, node in self.graph.parameters.items()}
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements of the smallest float output in one draw."""
+        counts = [sum(int(self.graph.outputs[name].type.at(sizes).size()) for sizes in self.sizes) for name in self.outputs]
+        return min(counts, default=0)
 
     @cached_property
     def flops(self) -> float:
@@ -194,21 +205,27 @@ class ErrorDraws:
             if seed not in self.exact:
                 self.exact[seed] = self._outputs(self._oracle(self.graph, "real"), runs)
             outputs = self._outputs(evaluator(), runs)
-            draws.append({name: statistics(outputs[name], self.exact[seed][name], self.graph.outputs[name].dtype)
-                          for name in self.outputs})
+            draws.append({name: self._compared(name, outputs[name], self.exact[seed][name]) for name in self.outputs})
         return draws
 
-    def _outputs(self, run: Evaluator, runs: Sequence[Run]) -> dict[str, np.ndarray]:
-        """Return the float outputs of all runs, those of each output one after the other as rows."""
-        collected: dict[str, list[np.ndarray]] = {name: [] for name in self.outputs}
+    def _compared(self, name: str, outputs: Mapping[int, np.ndarray], exact: Mapping[int, np.ndarray]) -> Statistics:
+        """Return the statistics of an output over all runs; the worst over rows of different lengths."""
+        by_width = [statistics(outputs[width], rows, self.graph.outputs[name].dtype) if width in outputs else WRONG
+                    for width, rows in exact.items()]
+        values = zip(*map(astuple, by_width), strict=True)
+        return Statistics(*(worst(of_rows) for worst, of_rows in zip((max, max, max, max, min, min), values, strict=True)))
+
+    def _outputs(self, run: Evaluator, runs: Sequence[Run]) -> dict[str, dict[int, np.ndarray]]:
+        """Return the float outputs of all runs: by name and by the length of the last axis, those of each as rows."""
+        collected: dict[str, dict[int, list[np.ndarray]]] = {name: {} for name in self.outputs}
         for inputs, sizes in runs:
             results = run(inputs, sizes)
-            for name, values in collected.items():
-                values.append(np.asarray(results[name]))
-        return {name: values[0] if len(values) == 1 else np.concatenate([_as_rows(value) for value in values])
-                for name, values in collected.items()}
+            for name, by_width in collected.items():
+                rows = _as_rows(np.asarray(results[name]))
+                by_width.setdefault(rows.shape[-1], []).append(rows)
+        return {name: {width: np.concatenate(rows) for width, rows in by_width.items()} for name, by_width in collected.items()}
 
 
 def _as_rows(value: np.ndarray) -> np.ndarray:
     """Return a value as a matrix of rows along its last axis."""
-    return value.reshape(-1, value.shape[-1]) if value.ndim else value.reshape(1, 1)
+    return value.reshape(-1, value.shape[-1]) if value.ndim and value.size else value.reshape(1, -1)

@@ -183,6 +183,7 @@ class Plan:
     given: Graph | None = field(default=None, repr=False, compare=False)
     rests_on: str = field(default="", repr=False, compare=False)
     measured: str = ""
+    measured_at: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     weights: str = ""
     database: str = field(default="", repr=False, compare=False)
 

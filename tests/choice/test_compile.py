@@ -269,7 +269,7 @@ def test_where_nothing_computes_the_wide_form_the_request_is_refused(database: D
 
 def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
     g = tg.graph(tg.tanh(tg.input("x", (64,), tg.f64)))
-    plan = compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-17)   # numpy's tanh is the oracle's
+    plan = compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-15)
     assert plan.graph == g and plan.intermediates.startswith("as written")
 
 

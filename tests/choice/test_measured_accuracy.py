@@ -31,7 +31,8 @@ def steep() -> tg.Graph:
 
 
 def compiled(graph: tg.Graph, database: Database, tolerance: Any, **options: Any) -> tg.Plan:
-    return tg.compile(graph, tolerance=tolerance, database=database, backends=("numpy",), at={"n": 16}, **options)
+    at = {"n": 16} if "n" in graph.dims else None
+    return tg.compile(graph, tolerance=tolerance, database=database, backends=("numpy",), at=at, **options)
 
 
 def form(plan: tg.Plan) -> str:
@@ -140,3 +141,55 @@ def test_a_pin_keeps_what_was_asked(database: Database, tmp_path: Path) -> None:
         plan.pin.save(tmp_path / "a.pin", overwrite=True)
         again = tg.compile(deep(), database=database, path=str(tmp_path / "a.pin"))
         assert again.accuracy == plan.accuracy and again.graph.structural_key == plan.graph.structural_key
+
+
+def test_a_given_path_is_measured_too(database: Database, tmp_path: Path) -> None:
+    compiled(deep(), database, None).pin.save(tmp_path / "a.pin")
+    assert compiled(deep(), database, 0.2, path=str(tmp_path / "a.pin")).measured
+    with pytest.raises(NoPathError, match="^no path is as accurate as asked: max error 1e-09"):
+        compiled(deep(), database, 1e-9, path=str(tmp_path / "a.pin"))
+
+
+def test_a_product_at_the_end_is_as_wide_as_what_comes_before(database: Database) -> None:
+    x, w = tg.input("x", (8, 64), tg.bf16), tg.parameter("w", (64, 64), tg.bf16)
+    plan = compiled(tg.graph({"y": tg.linear(tg.linear(x, w), w)}), database, 1e-6)
+    assert form(plan) == "float32"
+
+
+def test_a_floor_with_a_margin_is_met_by_wider_values(database: Database) -> None:
+    x, w = tg.input("x", (8, 64), tg.bf16), tg.parameter("w", (64, 64), tg.bf16)
+    assert compiled(tg.graph({"y": tg.floor(tg.linear(x, w) * 4.0)}), database, 1e-3).measured
+
+
+def test_an_error_that_only_large_sizes_have_is_seen(database: Database) -> None:
+    n = tg.dim("n", 1, 512)
+    h = tg.linear(tg.input("x", (n, 32), tg.bf16), tg.parameter("w", (32, 32), tg.bf16)).reshape(n, 2, 16)
+    plan = tg.compile(tg.graph({"y": tg.attention(h, h, h, scale=0.25, causal=True)}), tolerance=1e-3, at={"n": 1},
+                      database=database, backends=("numpy",))
+    assert form(plan) != "as written"                               # which has no error at n = 1, and 9e-3 at 100
+
+
+def test_an_output_of_few_elements_is_drawn_more_often(database: Database) -> None:
+    plan = compiled(tg.graph({"y": tg.sum(tg.softmax(tg.input("x", (8, 32), tg.bf16))[0, :4])}), database, 0.3)
+    assert "(8 draws," in plan.measured
+
+
+def test_nothing_below_the_rounding_of_accumulations_is_promised_by_draws_without_an_error(database: Database) -> None:
+    x, w = tg.input("x", (8, 64), tg.bf16), tg.parameter("w", (64, 64), tg.bf16)
+    assert form(compiled(tg.graph({"y": tg.linear(x, w)}), database, 1e-12)) == "float64"
+    assert form(compiled(tg.graph({"y": tg.relu(x)}), database, 0)) == "as written"      # which rounds nothing
+
+
+@pytest.mark.parametrize(("weights", "message"), [
+    ({}, r"^weights lack the parameter 'w', bf16\[16, 32\]\n  fix: an array for each of w$"),
+    (5, r"^weights are 5\n  fix: an array"),
+    ({"w": np.zeros((16, 32), np.float32)}, "parameter 'w' is bf16.*, the array holds float32\n  fix: ")])
+def test_weights_that_do_not_fit_are_refused(database: Database, weights: Any, message: str) -> None:
+    with pytest.raises(tg.TensorGraphsError, match=message):
+        compiled(steep(), database, 0.1, weights=weights)
+
+
+def test_an_integer_output_has_no_error_to_limit(database: Database) -> None:
+    x = tg.input("x", (N, 32))
+    with pytest.raises(tg.TensorGraphsError, match="only floats have an error\n  fix: max:y:0.001"):
+        compiled(tg.graph({"y": tg.exp(x), "i": tg.argmax(x)}), database, {"i": 1e-3})

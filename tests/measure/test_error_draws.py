@@ -38,14 +38,19 @@ def test_a_decoder_reads_a_text_and_then_goes_on_one_position_at_a_time() -> Non
 
 def test_other_states_are_carried_through_runs_of_one_size() -> None:
     assert trajectory(counter(), {}) == [{}] * (1 + STEPS)
-    assert trajectory(tg.graph(tg.softmax(tg.input("x", (N, 8)))), {"n": 5}) == [{"n": 5}]
+
+
+def test_a_graph_without_states_runs_at_typical_and_at_large_sizes() -> None:
+    assert trajectory(tg.graph(tg.softmax(tg.input("x", (N, 8)))), {"n": 5}) == [{"n": 5}, {"n": 64}]
+    assert trajectory(tg.graph(tg.softmax(tg.input("x", (3, 8)))), {}) == [{}]
+    assert trajectory(tg.graph(tg.exp(tg.input("x", (N, 8)))[5]), {"n": 2}) == [{"n": 64}]      # n = 2 has no row 5
 
 
 def test_sizes_that_take_the_oracle_too_long_are_halved() -> None:
     n = tg.dim("n", 1, 1 << 20)
     graph = tg.graph(tg.linear(tg.input("x", (n, 1024)), tg.parameter("w", (1024, 1024))))
-    (sizes,) = trajectory(graph, {"n": 1 << 20})
-    assert 1 << 15 <= sizes["n"] < 1 << 17
+    typical, large = trajectory(graph, {"n": 1 << 20})
+    assert 1 << 15 <= typical["n"] < 1 << 17 and large["n"] < 1 << 10
 
 
 def test_the_same_graph_in_float64_has_no_error_and_bf16_has_one() -> None:

@@ -75,12 +75,12 @@ def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last
 
 
 def widened_around(graph: Graph, as_written: Collection[Signature], to: DType = f64) -> PassResult:
-    """Return `widen(graph, to, last_step=True)`, except that the composites in `as_written`, which are not the library's, stay one
+    """Return `widen(graph, to)`, except that the composites in `as_written`, which are not the library's, stay one
     node each with the written dtypes. Numeric class: reassociating.
 
     Such a node rounds its operands where they come from wider values, and its result once: its definition is in wider values.
     """
-    return _Widening(graph, to, True, as_written).result()
+    return _Widening(graph, to, False, as_written).result()
 
 
 def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
