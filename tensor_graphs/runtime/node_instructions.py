@@ -77,7 +77,7 @@ class NodeValues:
         now: list[list[Node | None]] = [[images.get(n, n) for n in nodes]]
         if written is not None:                                     # the graph before it was widened, or its products narrowed
             mine = [n for n in now[0] if n is not None]
-            forms: list[Sequence[Node | None]] = [mine, *(widened_values(written, mine, to, last_step=True) for to in WIDER)]
+            forms: list[Sequence[Node | None]] = [mine, *(widened_values(written, mine, to) for to in WIDER)]
             forms.append(narrowed_values(written, mine))
             now += [[None if n is None else images.get(n, n) for n in row] for row in forms]
         operands: dict[Node, Operand] = {}

@@ -37,7 +37,7 @@ def _moves(op: Op) -> bool:
     return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None)
 
 
-def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResult:
+def widen(graph: Graph, to: DType = f64) -> PassResult:
     """Return the graph with every value that is a narrower float than `to` computed in `to`. Numeric class: reassociating.
 
     Before: well typed. After: well typed; the same names, shapes, dims, inputs, parameters and dtypes of outputs; float states are
@@ -51,10 +51,6 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResu
     return the written dtypes. Other composites outside of the library are replaced by their definitions, which may require a dtype
     too (no kernel computes these composites anyway).
 
-    last_step: a product with a matrix of parameters (linear, dot, linear_argmax, …: all that `_contracts`) from which only views
-    lead to outputs keeps the outputs' dtype, on operands rounded to it. Nothing follows that would amplify these two roundings;
-    logits take half the memory, and the kernel reads the head's weights unchanged.
-
     >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
     >>> from tensor_graphs.language.composites import linear, softmax
     >>> wide = widen(make_graph(softmax(linear(x, w))))
@@ -63,13 +59,12 @@ def widen(graph: Graph, to: DType = f64, *, last_step: bool = False) -> PassResu
     """
     if not any(_narrower(t.dtype, to) for node in graph.nodes for t in node.types):
         return PassResult(graph)
-    return _Widening(graph, to, last_step).result()
+    return _Widening(graph, to).result()
 
 
-def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64, *, last_step: bool = False) -> list[Node | None]:
-    """Return the node that computes each node's value in `widen(graph, to, last_step=…)`; None for others, and for several outputs.
-    """
-    widening = _Widening(graph, to, last_step)
+def widened_values(graph: Graph, nodes: Sequence[Node], to: DType = f64) -> list[Node | None]:
+    """Return the node that computes each node's value in `widen(graph, to)`; None for others, and for several outputs."""
+    widening = _Widening(graph, to)
     widening.graph()
     return widening.values_of(nodes)
 
@@ -80,7 +75,7 @@ def widened_around(graph: Graph, as_written: Collection[Signature], to: DType = 
 
     Such a node rounds its operands where they come from wider values, and its result once: its definition is in wider values.
     """
-    return _Widening(graph, to, False, as_written).result()
+    return _Widening(graph, to, as_written).result()
 
 
 def _wide_inside(node: Node, to: DType, bound: Collection[Node]) -> CompositeOp:
@@ -135,12 +130,11 @@ class _Widening:
     """The widening of one graph. `values`: for each old node, its outputs in the new graph. A new float has the dtype `wide`, or a
     narrower one in which it is exact: a parameter, a value only moved since, or the result of an op that depends on its dtype."""
 
-    def __init__(self, graph: Graph, to: DType, last_step: bool, whole: Collection[Signature] = ()) -> None:
+    def __init__(self, graph: Graph, to: DType, whole: Collection[Signature] = ()) -> None:
         self.old, self.to, self.kept = graph, to, whole
         expanded = written_out(graph, whole)
         self.roots = expanded.roots
         self.outputs, self.updates = expanded.outputs, expanded.updates
-        self.last = last_steps(expanded) if last_step else frozenset()
         self.values: dict[Node, tuple[Node, ...]] = {}
         self.exact: dict[tuple[Node, DType], Node | None] = {}
         self.bound = known_when_bound(walk(self.roots)) if whole else set()
@@ -186,7 +180,7 @@ class _Widening:
         loop = loop_roundings(node)
         adds = loop.adds and loop.roundings > 1                     # other loops run in the dtypes of their bodies
         as_written = op.facts.dtype_matters and not adds
-        if as_written or node in self.last or (isinstance(op, CompositeOp) and not _is_library(op)):
+        if as_written or (isinstance(op, CompositeOp) and not _is_library(op)):
             if isinstance(op, CompositeOp) and not (_is_library(op) or op.opaque):      # others of a user's own were written out
                 exact = [self.exactly(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)]
                 inputs = [x if e is None else e for x, e in zip(inputs, exact, strict=True)]
