@@ -187,7 +187,7 @@ class MeasuredAccuracy:
         source = f"drawn inputs, {'drawn weights' if self.weights_key == 'drawn' else 'given weights'}"
         allowed = self.accuracy.allows(list(draws.values()), written, self.spread)
         unseen = min((term for term in self.accuracy.terms if term.statistic == "max"), key=lambda term: term.limit, default=None)
-        if allowed.allowed and unseen is not None and unseen.limit < (least := _unseen(plan.graph)):
+        if allowed.allowed and unseen is not None and unseen.limit < (least := _unseen(plan)):
             allowed = Allowed(False, least, unseen)
         return PlanAccuracy(allowed, self.accuracy, len(draws), source)
 
@@ -237,11 +237,11 @@ def _coarsest(graph: Graph) -> float:
                 for t in node.types if t.dtype.is_float), default=0.0)
 
 
-def _unseen(graph: Graph) -> float:
+def _unseen(plan: Plan) -> float:
     """Return the error that a few draws may miss, as it shows only where it crosses half a gap of an output's dtype; 0 for a graph
     that rounds nothing."""
-    widest = max((t.dtype.epsilon for node in graph.nodes for t in node.types if t.dtype is f64), default=f32.epsilon)
-    return UNSEEN * widest / 2 if predicted_error(graph) else 0.0
+    is_wide = form_name(plan) == "float64" or any(t.dtype == f64 for node in plan.graph.nodes for t in node.types)
+    return UNSEEN * (f64 if is_wide else f32).epsilon / 2 if predicted_error(plan.written or plan.graph) else 0.0
 
 
 def form_name(plan: Plan) -> str:
