@@ -1,4 +1,4 @@
-"""choice_evidence: why a signature is computed as it is, and the database rows behind it."""
+"""choice_evidence: the reason for each choice of a kernel, and the database rows that it rests on."""
 
 from __future__ import annotations
 

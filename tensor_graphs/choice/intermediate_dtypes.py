@@ -40,7 +40,7 @@ def requested(graph: Graph, wanted: Wanted, backends: Sequence[str] = ()) -> Int
         raise IntermediatesError(f"intermediates are {wanted!r}\n  fix: one of {', '.join(WANTED)}")
     if wanted in ("auto", "as_written"):
         return as_written(graph)
-    from tensor_graphs.choice import widen_intermediates  # a door: most graphs run as they are written
+    from tensor_graphs.choice import widen_intermediates  # a door: most graphs run as written
 
     return widen_intermediates.rewritten(graph, wanted, backends=backends)
 
@@ -58,7 +58,7 @@ def forms(graph: Graph, request: Request) -> Iterator[Intermediates]:
         from tensor_graphs.choice import widen_intermediates  # as above
 
         if widen_intermediates.widened(graph) is not graph:
-            why = "since no path computes the graph as it is written"
+            why = "since no kernels compute the graph as written"
             yield widen_intermediates.rewritten(graph, why=why, backends=request.here)
 
 
@@ -66,16 +66,15 @@ def _promising(graph: Graph, request: Request) -> Iterator[Intermediates]:
     """Yield the forms whose error may be as small as asked, by evaluating them with each value rounded; the widest one always."""
     from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: what is as written needs no oracle
 
-    form, seen = None, list[Graph]()
-    for candidate in _fastest_first(graph, request):
-        if candidate.graph in seen:
-            continue
-        seen.append(candidate.graph)
-        if form is not None and measured_accuracy(request).promises(form.graph):
-            yield form
-        form = candidate
-    assert form is not None                                         # as written is one of them
-    yield form
+    accuracy, tried, widest = measured_accuracy(request), list[Graph](), None
+    for form in _fastest_first(graph, request):                     # a wider one is built only once it is needed
+        if form.graph not in tried:
+            tried.append(form.graph)
+            widest = form if not accuracy.promises(form.graph) else None
+            if widest is None:
+                yield form
+    if widest is not None:
+        yield widest
 
 
 def _fastest_first(graph: Graph, request: Request) -> Iterator[Intermediates]:

@@ -72,7 +72,7 @@ class PlanAccuracy:
 
     @property
     def fix(self) -> str:
-        """An accuracy that the bound meets, as it is asked for."""
+        """Text of an accuracy that the bound meets; "" if there is none."""
         term = self.allowed.term
         if term is None or not math.isfinite(self.allowed.bound):
             return ""
@@ -222,12 +222,17 @@ class MeasuredAccuracy:
         return PlanAccuracy(Allowed(within, predicted, worst or self.accuracy.terms[0]), self.accuracy, 0, why)
 
 
+def rounded_up(x: float) -> str:
+    """Return a number with two digits as text, never less than x: the advised tolerance must be enough."""
+    step = 10.0 ** (math.floor(math.log10(x)) - 1) if x > 0 else 1.0
+    return f"{math.ceil(x / step) * step:.1e}"
+
+
 def _looser(term: Term, bound: float) -> float:
     """Return a limit of two digits that a bound is within."""
     if term.statistic in LEAST:
         return math.floor(bound * 1000) / 1000
-    step = 10.0 ** (math.floor(math.log10(bound)) - 1) if bound > 0 else 1.0
-    return float(f"{math.ceil(bound / step) * step:.1e}")
+    return float(rounded_up(bound))
 
 
 def _coarsest(graph: Graph) -> float:

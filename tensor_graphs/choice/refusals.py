@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.measured_accuracy import PlanAccuracy, form_name
+from tensor_graphs.choice.measured_accuracy import PlanAccuracy, form_name, rounded_up
 from tensor_graphs.choice.request import Request, roundoff
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out, load_backend, matching, why_missing
@@ -50,7 +50,7 @@ def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapp
     coarse = sorted({t.dtype for s in culprits for t in s.spec.outputs if roundoff(t.dtype) > costs.tolerance}, key=str)
     listed += "".join(f"\n  rounding a result to {dtype} costs up to {roundoff(dtype):.1e} by itself" for dtype in coarse)
     return NoPathError(f"no path is within the tolerance {costs.tolerance:.2g}\n  {listed}\n"
-                       f"  fix: a tolerance of {_rounded_up(needed)} or more")
+                       f"  fix: a tolerance of {rounded_up(needed)} or more")
 
 
 def not_accurate(request: Request, measured: Sequence[tuple[PlanAccuracy, Plan]]) -> NoPathError:
@@ -151,9 +151,3 @@ class _Reasons:
 
 def _may_expand(s: Signature) -> bool:
     return isinstance(s.spec.op, CompositeOp) and not s.spec.op.opaque
-
-
-def _rounded_up(x: float) -> str:
-    """Format with two digits, never less than x, so that the advised tolerance suffices."""
-    text = f"{x:.1e}"
-    return text if float(text) >= x else f"{x * 1.05:.1e}"

@@ -1,7 +1,7 @@
 """predicted_error: predictions, not bounds, of a graph's output error by the rounding of its values or of products' operands.
 
-The model. Every node that rounds adds one unit roundoff u of its dtype (relative to its output); the roundings behind it (on the
-way from the node to an output) amplify it:
+The model. Every node that rounds adds one unit roundoff u of its dtype (relative to its output); each later rounding on the way
+from the node to an output amplifies that error:
 
     error = max over paths to an output of  Σ u_i · (1 + AMPLIFICATION · √k_i),    k_i: roundings behind node i on the longest path
 
@@ -16,9 +16,9 @@ count as one; the error of each kernel is measured elsewhere. A composite that n
 value of which rounds. A loop that adds to its carry rounds the carry in each iteration: n·u. States are taken as exact, so errors
 that a recurrence accumulates over many steps are not seen.
 
-The model assumes that nothing cancels: the rows of a norm have means near 0, or `centred` names the norm that subtracts a mean from
-computed floats. It does not cover ops that leap (a floor, an index or a comparison of a computed float: the smallest error moves
-the result by a whole step), nor a long loop that multiplies its carry. `unpredictable` names these.
+The model assumes that nothing cancels: the rows of a norm have means near 0. It does not cover ops that leap (a floor, an index or
+a comparison of a computed float: the smallest error moves the result by a whole step), nor a long loop that multiplies its carry.
+`unpredictable` names these.
 
 Matrix products whose operands are rounded to fewer bits (`Kernel.precision`) follow the same model, whether they are in the
 definition of a composite or written as a sum of products. Both operands of each product are rounded. Of some million sums the worst

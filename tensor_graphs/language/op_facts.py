@@ -34,7 +34,6 @@ class OpFacts:
     dtype_matters: in another dtype it means something else, not only another rounding.
     compares, selects: the order of the operands decides; the result is a boolean (compares), or one of the operands (selects).
     leaps: the smallest change of a float operand may change the result by a large step.
-    centres: subtracts the mean of each row of its first operand.
     positive: a float operand below 0 has no result.
     assumes: what a proof over the real numbers assumes about its float operands.
     reads, writes: the only rows of a larger tensor that it reads or writes.
@@ -64,7 +63,6 @@ class OpFacts:
     compares: bool = False
     selects: bool = False
     leaps: bool = False
-    centres: bool = False
     positive: bool = False
     assumes: str = ""
     reads: Rows | None = None

@@ -79,7 +79,7 @@ def _upper(errors: Array, extreme: bool, spread: Spread) -> float:
 @lru_cache(maxsize=256)
 def factor(draws: int, freedom: float, share: float) -> float:
     """Return the one-sided tolerance factor k: mean + k·s is above `share` of a normal population with a probability of CONFIDENCE,
-    for the mean of so many draws and an independent estimate s of the spread with `freedom` > 0 degrees of freedom.
+    where `draws` values give the mean, and s is an independent estimate of the spread with `freedom` > 0 degrees of freedom.
 
     P(Z/√n + z ≤ k·S) = CONFIDENCE, with Z normal, z the share's quantile, and S√f of the chi distribution: k√n is a quantile of the
     noncentral t distribution, for a share of ½ of Student's. Source: Owen, Technometrics 10(3), 1968; tables in ISO 16269-6.

@@ -217,7 +217,7 @@ class _Comparison:
             while (i := self._next()) is not None:
                 try:
                     self._run(i, worker)
-                except BaseException as error:                      # raised for whoever waits for the verdict, if anybody does
+                except BaseException as error:                      # the caller that waits for the verdict raises it
                     with suppress(InvalidStateError):
                         self.found[i].set_exception(error)
                     return

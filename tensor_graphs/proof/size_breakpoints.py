@@ -34,7 +34,7 @@ MOST_MIXED = 2
 MOST_TRIED = 4000
 
 _NEAR = 2
-"""How far from the ends of a range sizes are tried, for differences of sizes whose factors and numbers are at most this."""
+"""Largest distance from the ends of a range at which sizes are tried; also the largest factor and number of a difference."""
 
 Distances = frozenset[Dim]
 

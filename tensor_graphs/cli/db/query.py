@@ -76,7 +76,7 @@ def best(
         rows = [r for key in keys for r in queries.fastest_per_machine(store, queries.ways(store, key, tolerance=tolerance))]
         _show_ranking(store, sorted(rows, key=lambda r: (r.graph_name, r.graph_key)), tolerance, common.json)
         return
-    meant = _meant(store, what, tolerance, common.imports, at)
+    meant = _meant(store, what, common.imports, at)
     rows = [r for key in meant.keys for r in queries.fastest_per_machine(store, _ways(store, meant, key, tolerance))]
     _show_ranking(store, rows, tolerance, common.json, meant)
 
@@ -86,7 +86,7 @@ def leaderboard(*, what: What = None, tolerance: options.Tolerance = 1e-3, at: S
     """All ways within the tolerance per graph and machine, whole runs before kernels timed alone: from the smallest sizes on, the
     fastest first at each."""
     store = common.store(create=False)
-    meant = _meant(store, what, tolerance, common.imports, at)
+    meant = _meant(store, what, common.imports, at)
     rows = [r for key in meant.keys for r in _ways(store, meant, key, tolerance)]
     _show_ranking(store, rows, tolerance, common.json, meant)
 
@@ -334,7 +334,7 @@ def _place(r: FullTrace, environment: Environment | None = None, shapes: Sequenc
     return f"{what}{at_sizes(r.axes)}  [{where}]"
 
 
-def _meant(store: Database, what: str | None, tolerance: float, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
+def _meant(store: Database, what: str | None, imports: Sequence[str] | None, at: str | None = None) -> _Meant:
     """Return the graphs that the user names. Raises NotPossible if the database has none of them."""
     from tensor_graphs.records import queries
 

@@ -34,7 +34,7 @@ NAME = "gencuda"
 """name of the backend that has the kernel"""
 
 BETWEEN: tuple[DType, ...] = (f32, bf16)
-"""dtypes of values between steps, which the kernel keeps in f32, and of caches, which it writes as they are"""
+"""Dtypes of values between steps, which the kernel keeps in f32, and of the caches, which it reads and writes in that dtype."""
 
 
 @dataclass(frozen=True)

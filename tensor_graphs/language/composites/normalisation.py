@@ -198,7 +198,7 @@ def _mean_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bo
     return _drop(x, _mean(wide(x), reduced_axes), reduced_axes, keepdims)
 
 
-@library(name="var", direct=_statistic(np.var), facts=OpFacts(centres=True))
+@library(name="var", direct=_statistic(np.var))
 def _var_over(x: Node, *, axes: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
     """See `var`."""
     reduced_axes = _reduced("var", x, axes)
@@ -338,7 +338,7 @@ def _layer_norm_gradient(node: Node, g: Node) -> Gradients:
 
 
 @library(direct=_layer_norm_direct, gradient=_layer_norm_gradient,
-         facts=OpFacts(centres=True, contains=("sum", "sqrt"), steep=False))
+         facts=OpFacts(contains=("sum", "sqrt"), steep=False))
 def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
@@ -388,7 +388,7 @@ def _group_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_group_norm_direct, facts=OpFacts(centres=True, closed=True, sought=False, steep=False))
+@library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False, steep=False))
 def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, groups: int, eps: float = 1e-5) -> Node:
     """layer_norm of each of `groups` groups of channels of x[n, c, …] with all that lies behind, · weight[c] + bias[c].
 
@@ -419,7 +419,7 @@ def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_batch_norm_direct, facts=OpFacts(centres=True, closed=True, sought=False, contains=("sqrt",), steep=False))
+@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",), steep=False))
 def batch_norm(x: Node, mean: Node, var: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x[n, c, …] − mean[c]) · rsqrt(var[c] + eps) · weight[c] + bias[c], with the mean and the variance that training left.
 
