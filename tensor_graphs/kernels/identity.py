@@ -96,10 +96,12 @@ class Module:
 
 @dataclass(frozen=True)
 class Code:
-    """The code of a kernel: the digest of all of it, and the files that were read."""
+    """The code of a kernel: the digest of all of it, the files that were read, and the parts that the digest is made of (name of a
+    module or of a kind of value -> digest)."""
 
     digest: str
     files: tuple[File, ...]
+    parts: Mapping[str, str]
 
     def changed(self) -> str | None:
         """Return the path of the first file that has changed since it was read; None when none has."""
@@ -131,7 +133,10 @@ def code_of(module: str, functions: Sequence[Any], sources: Sequence[Path], text
         compiler, _ = find_compiler()
         digests[f"compiler {compiler.version if compiler else 'none'}"] = ""
     modules = {("" if name == module else name): digest for name, digest in digests.items()}
-    return Code(_digest(repr((sorted(modules.items()), forms, text)).encode("utf-8", "surrogatepass")), tuple(files.values()))
+    parts = digests | {"the values bound to its functions": _digest(repr(forms).encode("utf-8", "surrogatepass")),
+                       "its source text": _digest(text.encode("utf-8", "surrogatepass"))}
+    digest = _digest(repr((sorted(modules.items()), forms, text)).encode("utf-8", "surrogatepass"))
+    return Code(digest, tuple(files.values()), parts)
 
 
 def base_folder(module: str) -> Path:

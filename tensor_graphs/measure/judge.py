@@ -777,9 +777,8 @@ class Judge:
     def _run_job(self, kernel: Kernel, signature: Signature, shown: Sequence[Point], timing: Timing | None,
                   later: WorkerProcess | None, earlier: Sequence[_Dialogue]) -> Verdict | _Dialogue:
         worker = later or self.worker
-        job = {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity, "points": shown,
-               "origins": [origin_of(kernel)], "time": timing, "threads": self.threads, "argv": list(sys.argv),
-               "guests": _guests(kernel), "many_calls": bool(shown) and not earlier and not kernel.ours}
+        job = {**_named_job(kernel, signature), "points": shown, "time": timing, "threads": self.threads, "argv": list(sys.argv),
+               "many_calls": bool(shown) and not earlier and not kernel.ours}
         dialogue = _Dialogue(self, signature, shown, timing, later, earlier, kernel.precision)
         worker.imports = imports_of(kernel.backend)
         try:
@@ -833,8 +832,7 @@ class Judge:
             return prepared_names(signature.graph, kernel)
         key = kernel.identity, signature.key
         if key not in self._prepared:
-            job = {"kind": "declared", "graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
-                   "origins": [origin_of(kernel)], "guests": _guests(kernel)}
+            job = {"kind": "declared", **_named_job(kernel, signature)}
             dialogue = _Dialogue(self, signature, (), None)
             self.worker.imports = imports_of(kernel.backend)
             reply = self.worker.run(job, dialogue, self.limit(signature, (), None), f"{kernel.name} on {signature.title()}",
@@ -1286,6 +1284,12 @@ def _edited(kernel: Kernel) -> bool:
         return kernel.code.changed() is not None or file is None or kernel.source not in Path(file).read_text(errors="replace")
     except OSError:
         return True
+
+
+def _named_job(kernel: Kernel, signature: Signature) -> dict[str, Any]:
+    """Return the part of a worker's job that names the kernel, its code and its origin, and the graph that it computes."""
+    return {"graph": print_graph(signature.graph), "kernel": kernel.name, "identity": kernel.identity,
+            "parts": dict(kernel.code.parts), "origins": [origin_of(kernel)], "guests": _guests(kernel)}
 
 
 def _guests(kernel: Kernel) -> list[str]:

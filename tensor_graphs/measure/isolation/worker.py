@@ -12,7 +12,7 @@ import random
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +73,14 @@ def _kernel(name: str, origins: Sequence[Origin]) -> Kernel:
                           f"named {name!r} once {started.file} is imported") from None
 
 
+def other_kernel(kernel: Kernel, parts: Mapping[str, str]) -> str:
+    """Return the message that this process has other code under a kernel's name. parts: `Code.parts` of the judge's kernel."""
+    ours = kernel.code.parts
+    differing = sorted(name for name in ours.keys() | parts.keys() if ours.get(name) != parts.get(name))
+    return (f"{kernel.name} is another kernel in the worker: its source is not the same there "
+            f"({', '.join(differing) or 'its declaration'})")[:LONGEST_REASON]
+
+
 def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[str]], outputs: int) -> dict[str, Any]:
     """Run one kernel on one signature at several points, and time it if the job requests that. replaced: `Watch.replaced`, looked
     up before the candidate could replace it. outputs: the file to which outputs are appended."""
@@ -99,7 +107,7 @@ def run_job(job: dict[str, Any], channel: Channel, replaced: Callable[[], list[s
     graph = parse_graph(job["graph"])
     kernel = _kernel(job["kernel"], job["origins"])
     if kernel.identity != job["identity"]:
-        return {"status": "OTHER", "log": f"{kernel.name} is another kernel in the worker: its source is not the same there"}
+        return {"status": "OTHER", "log": other_kernel(kernel, job["parts"])}
     library.settle()                                                # a backend has its library compiled meanwhile
     channel.send({"mark": "loaded"})                                # from now on the kernel's time limit counts
     if job.get("kind") == "declared":
