@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.explain_call_errors import worded
@@ -36,7 +37,7 @@ def bind(plan: Plan, parameters: Mapping[str, Any] | None = None, *, check: bool
 
 def _check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
     """Raise AccuracyError if a plan's error on these weights may exceed its tolerance, measured now unless it was before."""
-    from tensor_graphs.choice.measured_accuracy import form_name, measured_accuracy, weights_key  # here: as written needs no oracle
+    from tensor_graphs.choice.measured_accuracy import measured_accuracy, weights_key  # here: as written needs no oracle
 
     assert plan.given is not None
     if plan.weights == weights_key(weights, plan.graph):
@@ -45,6 +46,6 @@ def _check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
     accuracy = measured_accuracy(request).of(plan)
     if not accuracy.allowed.allowed:
         others = "random weights" if plan.weights == "drawn" else "other weights"
-        raise AccuracyError(f"the plan's error on these weights may be larger than asked: {accuracy}\n  on {others}, with "
-                            f"{form_name(plan)} between the ops, it was {plan.measured}\n"
+        raise AccuracyError(f"the plan's error on these weights may be larger than asked: {accuracy}\n  on {others}, "
+                            f"in the form {words_text(plan.words)}, it was {plan.measured}\n"
                             "  fix: tg.compile(graph, tolerance=…, weights=…) with these weights; check=False binds them anyway")

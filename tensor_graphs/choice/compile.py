@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.argument_checks import function
 from tensor_graphs.choice import plan_file
-from tensor_graphs.choice.request import Request, Tolerance, Wanted, as_given
+from tensor_graphs.choice.request import Precision, Request, Tolerance, as_given
 from tensor_graphs.kernels.registry import begin, compile_ahead
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.explain_call_errors import worded
@@ -39,7 +39,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
                   database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                   largest: Mapping[str, int] | None = None, memory_limit: int | None = None,
                   path: GraphPath | Pin | str | Path | None = None, reuse_outputs: bool = False, threads: int | None = None,
-                  progress: Progress | None = None, intermediates: Wanted = "auto", simplify: bool = True,
+                  progress: Progress | None = None, precision: Precision = None, simplify: bool = True,
                   assuming: str | Sequence[str] = (), weights: Mapping[str, Any] | None = None,
                   accuracy_seconds: float = 10.0) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
@@ -47,13 +47,14 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     tolerance: None runs the graph as written: no value is narrower than the graph says, and each kernel agrees with the float64
     oracle on its own part of the graph. A number is a bound on the error of every float output against the oracle, beyond the
     output's own last rounding, measured on the entire plan: with 95 % confidence, 99 % of further draws of such inputs are within
-    it. Values between ops are kept in bf16, as written, in float32 or in float64, whatever is fastest within the bound (float
-    states too; inputs and outputs stay as written). {"logits": 1e-2} bounds one output, and tg.accuracy has other statistics (norm,
-    kl, top1, cosine, as_written), joined by &; "kl:logits:0.01" is text for the same.
+    it. Weights, operands of products, values between ops and float states are kept in narrower or wider floats, whatever is fastest
+    within the bound (inputs and outputs stay as written). {"logits": 1e-2} bounds one output, and tg.accuracy has other statistics
+    (norm, kl, top1, cosine, as_written), joined by &; "kl:logits:0.01" is text for the same.
     weights: the parameters on which the error is measured (default: random ones, and `tg.bind` measures again on those that it is
     given). accuracy_seconds: for the draws of a plan; 0 decides by the predicted error, and the plan says so.
-    intermediates: "as_written", "float32" or "float64" to fix that dtype; "bfloat16": products by parameters of bf16 are made of
-    bf16 values, whatever is predicted, which is faster for many rows.
+    precision: dtypes of sites, whatever the tolerance allows. "f32" is f32 everywhere; {"between": "f32", "product:layers.*":
+    "bf16"} keeps values between ops in f32 and multiplies bf16 operands in some layers. Kinds of sites: between, product, weight,
+    state; words: f64, f32, f16, bf16, written. Other sites are chosen, or stay as written where there is no tolerance.
     at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'
     upper bounds): kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them.
     memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused, with the sizes up to which it
@@ -71,7 +72,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     """
     graph = require_graph(graph, "compile")
     function("progress", progress, "a text that says what is done")
-    return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, intermediates,
+    return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, precision,
                           simplify, as_given(path), assuming, weights, accuracy_seconds), progress)
 
 

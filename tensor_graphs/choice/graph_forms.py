@@ -1,24 +1,15 @@
-"""graph_forms: types for the forms in which a graph is compiled: prepared (prepare.py), and with intermediates of some dtype
-(intermediate_dtypes.py).
+"""graph_forms: types for the forms in which a graph is compiled: prepared (prepare.py), and with words for its precision
+(precision_forms.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-
-WIDER: tuple[Literal["float32", "float64"], ...] = ("float32", "float64")
-"""names of the options for wider intermediates, the narrower first"""
-
-NARROWER: Literal["bfloat16"] = "bfloat16"
-"""name of the option for products of bf16 values with bf16 parameters"""
-
-REWRITTEN: tuple[Literal["bfloat16", "float32", "float64"], ...] = (NARROWER, *WIDER)
-"""names of the options for which the graph is rewritten"""
+from tensor_graphs.meaning.precision import KINDS, WRITTEN
 
 
 @dataclass(frozen=True)
@@ -34,14 +25,34 @@ class PreparedGraph:
 
 
 @dataclass(frozen=True)
-class Intermediates:
-    """A decision on intermediates. graph: the one to run. why: a readable reason.
-
-    written: the graph as written, where the one to run differs. images: replacements of nodes of the widened graph where parts were
-    formed in it, and of nodes of the written graph where pieces of it stay unchanged."""
+class GraphForm:
+    """A graph in one form. graph: the one to run. words: site or pattern -> dtype (meaning/precision.py), {} as written. why: a
+    readable reason. written: the graph as written, where the one to run differs. images: replacements of its nodes."""
 
     graph: Graph
-    wide: bool
+    words: Mapping[str, str]
     why: str
     written: Graph | None = None
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The words and the reason, for people."""
+        return f"{words_text(self.words)}, {self.why}"
+
+
+def as_written(graph: Graph) -> GraphForm:
+    """Return the graph unchanged."""
+    return GraphForm(graph, {}, "nothing narrower than the graph says")
+
+
+def words_text(words: Mapping[str, str]) -> str:
+    """Return a form's words for people: "as written", "f32" (all of it), or "between f32 · product:layers.3.* bf16"."""
+    if set(words) == set(KINDS) and len(set(words.values())) == 1:
+        return "as written" if WRITTEN in words.values() else words["between"]
+    return " · ".join(f"{site} {word}" for site, word in words.items()) or "as written"
+
+
+def following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
+    """Compose the images of two consecutive passes, for the nodes given to either of them."""
+    return {**second, **{n: second.get(image, image) for n, image in first.items()}}

@@ -18,8 +18,8 @@ import numpy as np
 
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.cost_table import typical_sizes
+from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.widen_intermediates import widened
 from tensor_graphs.costs.database_keys import VERIFIER, path_environment, path_workload, whole_graph_record
 from tensor_graphs.costs.predicted_error import predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError, counted, listed
@@ -28,12 +28,14 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import Accuracy, Allowed, Term, named
 from tensor_graphs.meaning.draw_bound import LEAST, PRIOR, Spread
 from tensor_graphs.meaning.draw_statistics import Statistics
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.measure.error_draws import Draw, ErrorDraws, drawn_weights
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.phase_times import phase
 from tensor_graphs.records.measurements import conditions_at
 from tensor_graphs.records.rows import ImplementationRecord, TraceRecord
+from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tensor_graphs.runtime.arrays import as_array
 
 log = logging.getLogger(__name__)
@@ -133,7 +135,8 @@ class MeasuredAccuracy:
         if not leaps:
             return
         try:
-            draw = self.draws.of_graph(widened(self.request.graph), [0], first_run=True, mode="jittered")[0]
+            wide = apply_form(self.request.graph, parse_form("f64")).graph
+            draw = self.draws.of_graph(wide, [0], first_run=True, mode="jittered")[0]
         except (TensorGraphsError, MemoryError) as error:
             log.info("the margins of comparisons are not known: %s", error)
             return
@@ -202,7 +205,7 @@ class MeasuredAccuracy:
             ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key),
             path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
             "PASSED" if math.isfinite(worst) else "INCORRECT_NUMERICAL", max_relative_error=worst, verifier=VERIFIER,
-            conditions={"what": KIND, "weights": self.weights_key, "inputs": "drawn", "form": form_name(plan),
+            conditions={"what": KIND, "weights": self.weights_key, "inputs": "drawn", "form": words_text(plan.words),
                         "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
         return draws
 
@@ -245,13 +248,8 @@ def _coarsest(graph: Graph) -> float:
 def _unseen(plan: Plan) -> float:
     """Return the error that a few draws may miss, as it shows only where it crosses half a gap of an output's dtype; 0 for a graph
     that rounds nothing."""
-    is_wide = form_name(plan) == "float64" or any(t.dtype == f64 for node in plan.graph.nodes for t in node.types)
+    is_wide = plan.words.get("between") == "f64" or any(t.dtype == f64 for node in plan.graph.nodes for t in node.types)
     return UNSEEN * (f64 if is_wide else f32).epsilon / 2 if predicted_error(plan.written or plan.graph) else 0.0
-
-
-def form_name(plan: Plan) -> str:
-    """Return the word for the values between a plan's ops: "as written", "float32", …"""
-    return plan.intermediates.partition(",")[0]
 
 
 def plan_key(plan: Plan) -> str:

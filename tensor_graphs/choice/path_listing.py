@@ -6,16 +6,17 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs.argument_checks import whole
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes
-from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.refusals import with_reasons
-from tensor_graphs.choice.request import Request, Wanted
+from tensor_graphs.choice.request import Precision, Request
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import all_kernels, by_op, lacking, left_out
 from tensor_graphs.kernels.signature import Signature
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
 def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance: float | None = None,
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
-               limit: int | None = None, intermediates: Wanted = "auto", measured: bool = False,
+               limit: int | None = None, precision: Precision = None, measured: bool = False,
                assuming: str | Sequence[str] = ()) -> PathListing:
     """List the paths of a graph lazily, the cheapest first; those with a swap of a small step that moves less than 1 % of the time
     come last. With several devices, paths on a single device follow the cheapest. Kernels without a verdict are included (error
     None) unless all_kernels_count is False.
 
     limit: at most this many; there may be millions, and the listing's `total` counts them all. Its repr shows the next few, and how
-    to go on. measured: only paths whose steps all have measurements at these sizes. tolerance, intermediates, simplify, threads,
+    to go on. measured: only paths whose steps all have measurements at these sizes. tolerance, precision, simplify, threads,
     assuming: as in `compile_graph`. `not_offered` names what no path may use. Raises GraphError for what is no graph, PlanError for
     a size in `at` that its dim cannot have, ArgumentError, and NoPathError where there is no path."""
     graph = require_graph(graph, "list_paths")
     limit = None if limit is None else whole("limit", limit, 1)
-    request = Request(graph, tolerance, backends, database, at, threads=threads, intermediates=intermediates, simplify=simplify,
+    request = Request(graph, tolerance, backends, database, at, threads=threads, precision=precision, simplify=simplify,
                       assuming=assuming)
     prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
     graph = prepared.graph
@@ -71,7 +72,8 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                 continue
             refused = refused or with_reasons(e, paths, costs, table, binding)
         else:
-            return PathListing(itertools.islice(_by_worth(paths, costs, binding), limit), prepared.parts, partial(_count, paths))
+            listed = (replace(path, form=form.words) for path in _by_worth(paths, costs, binding))
+            return PathListing(itertools.islice(listed, limit), prepared.parts, partial(_count, paths))
     assert refused is not None                                      # there is one form at least
     raise refused
 

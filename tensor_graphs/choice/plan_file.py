@@ -145,14 +145,15 @@ class Images(Mapping[Node, Node]):
 
     @functools.cached_property
     def images(self) -> Mapping[Node, Node]:
-        from tensor_graphs.choice.requested_path import form_of  # a door: it imports all that rewrites
+        from tensor_graphs.choice.graph_forms import following  # doors: they import all that rewrites
+        from tensor_graphs.choice.requested_path import form_of
 
         try:                                                        # without the database: it may be closed by now
             prepared, decided = form_of(self.request, self.path, True)
         except NoPathError as e:
             log.info("what became of the nodes of the graph is not known: %s", e)
             return {}
-        return {**prepared.images, **decided.images}
+        return following(prepared.images, decided.images)
 
     def __getitem__(self, node: Node) -> Node:
         return self.images[node]

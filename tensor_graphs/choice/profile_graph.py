@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from tensor_graphs.argument_checks import function, names, number, whole
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
-from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
 from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, run_in_place
-from tensor_graphs.choice.request import Request, Wanted
+from tensor_graphs.choice.request import Precision, Request
 from tensor_graphs.choice.search import asked_sizes, sizes_to_cost
 from tensor_graphs.choice.tune_graph import require_strategy, tune_graph
 from tensor_graphs.costs.database_keys import VERIFIER, part_implementation, timed_workload, timing_key
@@ -469,7 +469,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
                   on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | Strategy | None = None,
-                  intermediates: Wanted = "auto", on_start: OnStart | None = None,
+                  precision: Precision = None, on_start: OnStart | None = None,
                   assuming: str | Sequence[str] = ()) -> ProfileReport:
     """Measure what the compiler needs to know about a graph, until the budget [s] is spent or nothing is left.
 
@@ -501,7 +501,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     then counts instead of one that a busy machine spoiled (`measurements.counting`). again: measure everything again.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less with a small budget), from 0.6 on over several processes.
-    tolerance, intermediates, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging. Raises
+    tolerance, precision, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging. Raises
     NoPathError when nothing may be used from the start, ArgumentError.
 
     inputs: where values of inputs and parameters come from: "random" (the default for all), a number,
@@ -509,7 +509,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     directly are measured with them too, and their traces' workloads record it; a kernel that is wrong on them is not used. Raises
     InputError when values do not fit."""
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
-                      intermediates=intermediates, assuming=assuming)
+                      precision=precision, assuming=assuming)
     budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
     tune = number("tune", tune, "seconds, 0 or more")
     for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):

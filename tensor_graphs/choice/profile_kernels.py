@@ -13,8 +13,8 @@ from dataclasses import replace
 from operator import itemgetter
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.graph_forms import Intermediates
-from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.forms import forms
+from tensor_graphs.choice.graph_forms import GraphForm
 from tensor_graphs.choice.path_listing import signatures_of
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
@@ -119,13 +119,13 @@ def profile_kernels(request: Request, kernels: Sequence[str], ops: Sequence[str]
     return report
 
 
-def _made_wider(kernel: Kernel, graph: Graph, form: Intermediates, request: Request) -> str:
+def _made_wider(kernel: Kernel, graph: Graph, form: GraphForm, request: Request) -> str:
     """Explain that a kernel's op is in the graph as written, but not in the form that is compiled."""
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
-    fix = "intermediates=\"as_written\" (--intermediates as_written) for profile and compile"
-    fix += "; or no tolerance" if request.accuracy.terms and request.intermediates == "auto" else ""
-    return (f"{what} is in this graph as it is written, and these options compile it with wider values between its ops\n"
-            f"  ({form.why})\n  fix: {fix}")
+    fix = "precision=\"written\" (--precision written) for profile and compile"
+    fix += "; or no tolerance" if request.accuracy.terms and not request.words else ""
+    return (f"{what} is in this graph as it is written, and these options compile it with other dtypes\n"
+            f"  ({form.text})\n  fix: {fix}")
 
 
 class _Places:

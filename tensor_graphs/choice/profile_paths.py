@@ -14,7 +14,7 @@ from dataclasses import replace
 from statistics import median
 
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.search import asked_sizes

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.measured_accuracy import PlanAccuracy, form_name, rounded_up
+from tensor_graphs.choice.graph_forms import words_text
+from tensor_graphs.choice.measured_accuracy import PlanAccuracy, rounded_up
 from tensor_graphs.choice.request import Request, roundoff
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out, load_backend, matching, why_missing
@@ -53,12 +54,16 @@ def with_reasons(error: NoPathError, paths: Paths, costs: CostTable, table: Mapp
                        f"  fix: a tolerance of {rounded_up(needed)} or more")
 
 
+def _with_words(plan: Plan) -> str:
+    return f"with {words_text(plan.words)}" if plan.words else "as written"
+
+
 def not_accurate(request: Request, measured: Sequence[tuple[PlanAccuracy, Plan]]) -> NoPathError:
     """Return the error for plans that were measured and are all less accurate than asked: it names the most accurate of them."""
     best, plan = min(measured, key=lambda pair: pair[0].allowed.bound)
-    lines = [f"{form_name(plan)}: {accuracy}" for accuracy, plan in measured]
+    lines = [f"{words_text(plan.words)}: {accuracy}" for accuracy, plan in measured]
     return NoPathError(f"no path is as accurate as asked: {request.accuracy}\n  " + "\n  ".join(lines)
-                       + (f"\n  fix: {best.fix}, which {form_name(plan)} between the ops reaches" if best.fix else
+                       + (f"\n  fix: {best.fix}, which it reaches {_with_words(plan)}" if best.fix else
                           "\n  fix: no tolerance, and it runs as written"))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.argument_checks import ArgumentError, names, number, place, whole
 from tensor_graphs.devices.environment import most_threads
@@ -21,6 +21,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import Accuracy, check, parse
 from tensor_graphs.meaning.assumptions import CONDITIONS
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
@@ -34,7 +35,8 @@ Tolerance = Accuracy | float | Mapping[str, float | None] | str | None
 LARGEST_TO_NORM = {"max": 1.0, "norm": 10.0}
 """ratio of the largest error of an element to the limited statistic; 6 to 10 for the logits of decoders"""
 
-Wanted = Literal["auto", "as_written", "bfloat16", "float32", "float64"]
+Precision = str | Mapping[str, str] | None
+"""Words for sites of a graph, as `meaning.precision.parse_form` reads them."""
 
 CONDITION = f"one or several of {', '.join(map(repr, CONDITIONS))}, or leave it out"
 
@@ -56,7 +58,7 @@ class Request:
     memory_limit: int | None = None
     reuse_outputs: bool = False
     threads: int | None = None
-    intermediates: Wanted = "auto"
+    precision: Precision = None
     simplify: bool = True
     path: GraphPath | Pin | None = None
     assuming: str | Sequence[str] = ()
@@ -67,6 +69,7 @@ class Request:
         """Raise ArgumentError for a value of another kind or out of range, before a kernel is judged with it and the verdict is
         filed."""
         check(parse(self.tolerance), self.graph)
+        parse_form(self.precision)
         if self.weights is not None and not isinstance(self.weights, Mapping):
             raise ArgumentError(f"weights are {self.weights!r:.60}\n  fix: an array per parameter, by name")
         number("accuracy_seconds", self.accuracy_seconds, "seconds for measuring a plan's error, 0 or more", infinite=True)
@@ -86,9 +89,9 @@ class Request:
 
     def decides(self) -> list[tuple[str, str]]:
         """Return all that decides about a plan except weights, the graph, the database and a path: the same for equal requests."""
-        apart = ("graph", "database", "path", "tolerance", "weights")
+        apart = ("graph", "database", "path", "tolerance", "weights", "precision")
         values: list[tuple[str, Any]] = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in apart]
-        values.append(("accuracy", self.accuracy.text))
+        values += [("accuracy", self.accuracy.text), ("words", self.words)]
         return [(n, repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)) for n, value in values]
 
     @cached_property
@@ -133,6 +136,11 @@ class Request:
     def accuracy(self) -> Accuracy:
         """The requested accuracy; without terms: as written, nothing narrower than the graph says."""
         return parse(self.pin.tolerance if self.tolerance is None and self.pin is not None else self.tolerance)
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """The words for sites of the graph that are asked for; {} if none are."""
+        return parse_form(self.precision)
 
     @cached_property
     def allowed(self) -> float | None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.graph_forms import NARROWER, WIDER, Intermediates
-from tensor_graphs.choice.intermediate_dtypes import as_written
+from tensor_graphs.choice.graph_forms import GraphForm, as_written
+from tensor_graphs.choice.precision_forms import formed
 from tensor_graphs.choice.prepare import PreparedGraph, prepare
 from tensor_graphs.choice.request import Request
-from tensor_graphs.choice.widen_intermediates import own_pieces, rewritten
 from tensor_graphs.kernels.kernel import Kernel, KernelError
 from tensor_graphs.kernels.registry import BACKENDS, GENERATORS, kernel_named, lacking, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
@@ -25,21 +24,18 @@ from tensor_graphs.records.database import Database
 Given = Path | Pin
 
 
-def form_of(request: Request, chosen: Given, database: Database | bool) -> tuple[PreparedGraph, Intermediates]:
+def form_of(request: Request, chosen: Given, database: Database | bool) -> tuple[PreparedGraph, GraphForm]:
     """Return the form of a request's graph to which a path belongs. Forms: as written; with composites recognised and parts
-    rewritten; without recipes (where memory was short); each also with other intermediates, except in unchanged pieces. database:
+    rewritten; without recipes (where memory was short); each in the path's words for precision. database:
     where to look for recipes. Raises NoPathError where the path belongs to no form."""
-    graph, here, key, tried = request.graph, request.here, chosen.graph_key, list[PreparedGraph]()
+    graph, here, key, words = request.graph, request.here, chosen.graph_key, _paths(chosen)[0].form
     for prepared in _forms(graph, request.simplify, database, here):
-        if prepared.graph.structural_key == key:
+        for backends in _told_apart(graph, here) if words else ():
+            form = formed(prepared.graph, words, "as the given path has it", here, backends)
+            if form.graph.structural_key == key:
+                return prepared, form
+        if not words and prepared.graph.structural_key == key:
             return prepared, as_written(prepared.graph)
-        tried.append(prepared)
-    for prepared in tried:                                          # later, as a graph of loops alone is the same in wider values
-        for word, pieces in ((w, pieces) for w in (*WIDER, NARROWER) for pieces in _unchanged(prepared.graph, w, here)):
-            for backends in _told_apart(graph, here):
-                wide = rewritten(prepared.graph, word, "as the given path has it", backends, pieces)
-                if wide.graph is not prepared.graph and wide.graph.structural_key == key:
-                    return prepared, wide
     raise NoPathError(_of_another(graph, chosen, request.simplify, database))
 
 
@@ -55,12 +51,6 @@ def _forms(graph: Graph, simplify: bool, database: Database | bool, here: Sequen
                 if not any(prepared.graph is other for other in tried):
                     tried.append(prepared.graph)
                     yield prepared
-
-
-def _unchanged(graph: Graph, word: str, here: Sequence[str]) -> list[frozenset[Signature]]:
-    """Return the sets of pieces that may have stayed as written: all that users' kernels compute, or none."""
-    pieces = frozenset() if word == NARROWER else frozenset(own_pieces(graph, word, here))
-    return [pieces, frozenset()] if pieces else [pieces]
 
 
 def _paths(chosen: Given) -> list[Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tensor_graphs.choice.graph_forms import PreparedGraph
+from tensor_graphs.choice.graph_forms import PreparedGraph, following
 from tensor_graphs.devices.device_registry import HOST, devices
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Spec
@@ -46,7 +46,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     formed = form(prepared.graph, wanted)
     worded = _worded(prepared.graph, formed.images, recipes is not False, fused, rows)
     looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
-    images = _following(prepared.images, images)
+    images = following(prepared.images, images)
     before = rows.notes if rows is not None else []
     after = [f"{what}: {result.note}" for what, result in {**worded, "loops": looped}.items() if result.note]
     if not (before or formed.places or after):
@@ -92,15 +92,10 @@ def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: boo
     return {"recipes": reworded, "fused": joined, "ways": ways}
 
 
-def _following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:
-    """Compose the images of two consecutive passes, for the nodes given to either of them."""
-    return {**second, **{n: second.get(image, image) for n, image in first.items()}}
-
-
 def _joined(reworded: PassResult, fused: bool) -> tuple[PassResult, dict[Node, Node]]:
     """Return the graph with neighbouring steps as parts (if fused), and the replacements of the nodes of both graphs."""
     joined = fuse(reworded.graph) if fused else PassResult(reworded.graph)
-    return joined, _following(reworded.images, joined.images)
+    return joined, following(reworded.images, joined.images)
 
 
 def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | bool,
@@ -113,7 +108,7 @@ def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | boo
         return (recognised if with_parts is None else with_parts(backends)).graph
 
     unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)
-    return unrolled, _following(images, unrolled.images)
+    return unrolled, following(images, unrolled.images)
 
 
 def _is_lacked(loop: Node, backends: Sequence[str]) -> bool:
@@ -153,10 +148,10 @@ def said_in_composites(written: Graph) -> PreparedGraph:
         why = f"not recognised: it is more than {MOST_WRITTEN_OUT} nodes in atomic ops"
         return PreparedGraph(graph, "; ".join([*notes, why]), images=images)
     notes += [f"recognised: {recognised.note}"] if recognised.graph is not graph else []
-    current, images = recognised.graph, _following(images, recognised.images)
+    current, images = recognised.graph, following(images, recognised.images)
     if len(current.nodes) <= SMALL:                                 # an e-graph of more takes longer than it spares
         smaller = simplify(current, rules=SHRINKING)
         if smaller.graph is not current and _leaves(smaller.graph) == _leaves(graph):  # a caller gives a value for each
             notes.append(smaller.note)
-            current, images = smaller.graph, _following(images, smaller.images)
+            current, images = smaller.graph, following(images, smaller.images)
     return PreparedGraph(current, "; ".join(notes), images=images)

@@ -19,8 +19,8 @@ from tensor_graphs import blas_thread_sleep
 from tensor_graphs.choice.choice_evidence import Choice, in_words
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.deferred_measure import calibrate, compare_all, foresee, open_judge
-from tensor_graphs.choice.graph_forms import Intermediates
-from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.forms import forms
+from tensor_graphs.choice.graph_forms import GraphForm, following
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import PreparedGraph
 from tensor_graphs.choice.request import Request
@@ -58,22 +58,22 @@ MOVES = 64 << 20
 
 
 @phase("choose")
-def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: Intermediates | None = None) -> Plan:
+def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: GraphForm | None = None) -> Plan:
     """Return the plan of the first form of the graph that has one. decided: the form of a given path. Raises NoPathError and
     PlanError."""
-    if decided is not None and request.intermediates == "auto":
+    if decided is not None and not request.words:
         plan = _plan(request, prepared, decided, progress)
         return plan if not request.accuracy.terms else _accurate_plan(request, iter([plan]))
     if request.accuracy.terms:
         refused: list[NoPathError] = []
         return _accurate_plan(request, _plans(request, prepared, progress, refused), refused)
-    by_form: dict[bool, NoPathError] = {}
+    errors: list[NoPathError] = []
     for form in forms(prepared.graph, request):
         try:
             return _plan(request, prepared, form, progress)
         except NoPathError as e:
-            by_form[form.wide] = e
-    raise by_form.get(False) or by_form[True]                    # what the graph's own kernels could do, where that was tried
+            errors.append(e)
+    raise errors[0]                                                 # what the graph's own kernels could do, where that was tried
 
 
 def _plans(request: Request, prepared: PreparedGraph, progress: Progress | None, refused: list[NoPathError]) -> Iterator[Plan]:
@@ -105,7 +105,7 @@ def _accurate_plan(request: Request, plans: Iterator[Plan], refused: Sequence[No
     raise not_accurate(request, nearest)
 
 
-def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, progress: Progress | None) -> Plan:
+def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progress: Progress | None) -> Plan:
     """Return the plan of one form of the graph. Raises NoPathError and PlanError."""
     started = time.perf_counter()
     graph, at, path, here = decided.graph, request.at, request.path, request.here
@@ -124,13 +124,14 @@ def _plan(request: Request, prepared: PreparedGraph, decided: Intermediates, pro
         else:
             assert path is None or isinstance(path, GraphPath)
             chosen = _chosen(samples, chooser, path)
-    variants = [chooser.variant(cell, binding, cell.largest(sizes), its_path, here) for cell, binding, its_path in chosen]
+    variants = [chooser.variant(cell, binding, cell.largest(sizes), replace(its_path, form=decided.words), here)
+                for cell, binding, its_path in chosen]
     with phase("database"):
         missing = chooser.queue_misses(file=pinned is None)
     notes = (*request.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, request.accuracy, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
-                missing, decided.why, decided.written, prepared.note, {**prepared.images, **decided.images}, request.graph,
-                costs.generation)
+                missing, decided.text, decided.words, decided.written, prepared.note,
+                following(prepared.images, decided.images), request.graph, costs.generation)
     if plan.capacity is not None or plan.elsewhere:
         from tensor_graphs.choice.memory_limit import check_room  # a door: on the host alone there is no limit but a given one
 

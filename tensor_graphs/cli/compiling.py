@@ -67,7 +67,7 @@ def ready(model: LoadedModel, choice: option_groups.ModelOptions, database: str 
         set_threads(choice.threads)
     rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
     request = Request(graph, choice.tolerance, backends, database, within(graph, at), within(graph, rounded), memory_limit,
-                      reuse_outputs=True, threads=choice.threads, intermediates=choice.intermediates, path=as_given(choice.plan),
+                      reuse_outputs=True, threads=choice.threads, precision=choice.precision, path=as_given(choice.plan),
                       weights=None if choice.tolerance is None else model.weights)
     file = plan_file.of(request)
     plan = None if file is None else file.read()

@@ -34,7 +34,7 @@ class GraphOptions(Dtypes):
     """Options of the verbs that choose paths for a `FILE.tg|MODEL`."""
 
     tolerance: options.GraphTolerance = None
-    intermediates: options.Intermediates = "auto"
+    precision: options.PrecisionWords = None
     backends: options.Backends = None
     threads: options.Threads = None
     max_positions: options.MaxPositions = None
@@ -42,7 +42,7 @@ class GraphOptions(Dtypes):
     def request(self) -> dict[str, Any]:
         """Return these options as arguments of `compile_graph`."""
         return {"tolerance": self.tolerance, "backends": options.given_backends(self.backends), "threads": self.threads,
-                "intermediates": self.intermediates}
+                "precision": self.precision}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ModelOptions:
     """Options of the verbs that compile and run a model."""
 
     tolerance: options.GraphTolerance = None
-    intermediates: options.Intermediates = "auto"
+    precision: options.PrecisionWords = None
     plan: options.PlanFile = None
     backends: options.Backends = None
     threads: options.Threads = None

@@ -84,24 +84,26 @@ GraphTolerance = Annotated[
 ]
 
 
-def _intermediates(value: str) -> Any:
-    if value != "auto":
-        from tensor_graphs.choice.intermediate_dtypes import WANTED
+def _precision(value: str | None) -> str | None:
+    if value is not None:
+        from tensor_graphs.argument_checks import ArgumentError  # here: as above
+        from tensor_graphs.meaning.precision import parse_form
 
-        if value not in WANTED:
-            raise UsageError(f"--intermediates {value}: no way to keep values between ops\n  fix: one of {', '.join(WANTED)}")
+        try:
+            parse_form(value)
+        except ArgumentError as e:
+            raise UsageError(f"--precision {value}: {e}") from None
     return value
 
 
-Intermediates = Annotated[
-    Any,
+PrecisionWords = Annotated[
+    str | None,
     typer.Option(
-        "--intermediates",
-        callback=_intermediates,
-        metavar="DTYPE",
-        parser=str,
-        help="Of values between ops: auto (wider where a tolerance asks for it), as_written, float32, float64; or bfloat16: "
-        "products by weights of bfloat16 are made of such values, all else in float32.",
+        "--precision",
+        callback=_precision,
+        metavar="WORDS",
+        help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16 or written for all of it, or words of sites, as "
+        "between=f32,product:layers.*=bf16 (kinds: between, product, weight, state). [default: as the tolerance says]",
     ),
 ]
 

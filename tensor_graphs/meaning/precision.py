@@ -1,8 +1,54 @@
-"""precision: arithmetic with fewer bits than its operands have, which a kernel may declare (`Kernel.precision`)."""
+"""precision: what can be said of the dtypes in which a graph stores and multiplies numbers (its *form*), and arithmetic with fewer
+bits than its operands have, which a kernel may declare (`Kernel.precision`).
+
+A form maps sites to words: "kind:name" is one site, "kind:pattern" (as in fnmatch) several, "kind" all of that kind; the most
+specific one counts. rewrites/passes/apply_precision.py says what the sites of a graph are, and applies a form.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.errors import listed
+from tensor_graphs.language.dtypes import bf16, f16, f32, f64
+
+SiteKind = Literal["between", "product", "weight", "state"]
+KINDS: tuple[SiteKind, ...] = get_args(SiteKind)
+
+WRITTEN = "written"
+"""the word of a site that stays as written"""
+
+WORDS = {dtype.name: dtype for dtype in (f64, f32, f16, bf16)}
+"""word -> its dtype, the widest first"""
+
+Form = Mapping[str, str]
+"""sites or patterns of them -> words"""
+
+FIX = f"one word ({', '.join(WORDS)}, {WRITTEN}) for all, or words of sites, as \"between=f32,product:layers.*=bf16\""
+
+
+def parse_form(value: str | Form | None) -> dict[str, str]:
+    """Return the form that an argument or a text means: None is {}, a word alone that of all sites, "site=word,site=word" or a
+    mapping those of sites. Raises ArgumentError."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        pairs: list[Any] = [[side.strip() for side in part.split("=")] for part in value.split(",")]
+        if len(pairs) > 1 and any(len(pair) != 2 for pair in pairs):
+            raise ArgumentError(f"precision {value!r} cannot be read\n  fix: {FIX}")
+        return parse_form(dict(pairs) if len(pairs[0]) == 2 else dict.fromkeys(KINDS, value))
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f"precision is {value!r:.60}\n  fix: {FIX}")
+    for key, word in value.items():
+        if not isinstance(key, str) or key.partition(":")[0] not in KINDS:
+            raise ArgumentError(f"precision names the site {key!r:.60}\n  fix: a kind ({listed(KINDS)}), or one with a name or a "
+                                "pattern, as 'product:layers.*'")
+        if word not in (*WORDS, WRITTEN):
+            raise ArgumentError(f"precision of {key} is {word!r:.60}\n  fix: {', '.join(WORDS)} or {WRITTEN}")
+    return dict(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,8 @@ class Path:
     identity of its code; a kernel not listed (in a path written by hand) is the current kernel of that name. copies: "cpu ->
     cuda:0" -> (number of values that a run copies, seconds of all these copies). measured_share: share of the kernels' expected
     time that rests on measurements, 0 to 1. small: number of choices that differ from the first listed path's and change less than
-    SMALL of the time, not counting signatures that take over MOST of it.
+    SMALL of the time, not counting signatures that take over MOST of it. form: the words by which the graph was made of the written
+    one (meaning/precision.py).
     """
 
     graph_key: str
@@ -170,6 +171,7 @@ class Path:
     seconds: float = field(default=0.0, compare=False)
     measured_share: float = field(default=0.0, compare=False)
     small: int = field(default=0, compare=False)
+    form: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __repr__(self) -> str:
         cost = f"{self.seconds * 1e6:.1f} µs, {'measured' if self.measured else 'estimate'}" if self.calls else "no cost"
@@ -203,7 +205,7 @@ class Path:
     def to_json(self) -> dict[str, Any]:
         """Return the data that identify the path (read by path_reader.py), without costs, which belong to a machine (`costed`)."""
         return {"id": self.id, "graph": self.graph_key, "choices": dict(sorted(self.choices.items())),
-                "identities": dict(sorted(self.identities.items()))}
+                "identities": dict(sorted(self.identities.items())), **({"precision": dict(self.form)} if self.form else {})}
 
     @property
     def kernel_calls(self) -> int:

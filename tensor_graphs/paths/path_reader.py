@@ -6,6 +6,7 @@ from typing import Any
 
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.json_checks import entry
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.paths.path import NoPathError, Path, is_way_on
 
 AGAIN = "save it again (of a pin: tg plan GRAPH --pin FILE --force; in Python plan.pin.save, path.to_json)"
@@ -18,7 +19,8 @@ def path_from_json(data: Any) -> Path:
     try:
         choices, identities = ({key: entry(f"{field!r} of {of}", names, key, str) for key in names} for field, names in (
             (field, entry(of, data, field, dict)) for field in ("choices", "identities")))
-        path = Path(entry(of, data, "graph", str), choices, 0.0, False, None, identities=identities)
+        form = parse_form(entry(of, data, "precision", dict) if "precision" in data else None)
+        path = Path(entry(of, data, "graph", str), choices, 0.0, False, None, identities=identities, form=form)
         saved = entry(of, data, "id", str)
     except ArgumentError as e:
         raise NoPathError(f"{e}\n  fix: {AGAIN}") from None

@@ -161,10 +161,11 @@ class Plan:
     A pickle holds the graph, the choices and their evidence. Unpickling looks the kernels up by name, compares their identities and
     lowers the program again; PlanError names a kernel that is missing in the process.
 
-    intermediates: the dtype of values between ops, and the reason for it. written: the graph as given, where `graph` is that graph
-    with float64 intermediates. prepared: patterns recognised or simplified before kernels were chosen, for people. images: nodes
-    before parts were formed -> nodes of `graph`. given: the graph to compile, before patterns in it were recognised. images and
-    given are not pickled. rests_on: generation of the database's rows (records/rows_digest.py) that the choice is based on.
+    precision: the dtypes that were chosen, and the reason, for people. words: the same as a form (meaning/precision.py), {} as
+    written. written: the graph as given, where `graph` is that graph in another form. prepared: patterns recognised or simplified
+    before kernels were chosen, for people. images: nodes before parts were formed -> nodes of `graph`. given: the graph to
+    compile, before patterns in it were recognised. images and given are not pickled. rests_on: generation of the database's rows
+    (records/rows_digest.py) that the choice is based on.
     """
 
     graph: Graph
@@ -176,7 +177,8 @@ class Plan:
     reuse_outputs: bool = False
     capacity: int | None = None
     unmeasured: tuple[str, ...] = field(default=())
-    intermediates: str = ""
+    precision: str = ""
+    words: Mapping[str, str] = field(default_factory=dict)
     written: Graph | None = None
     prepared: str = ""
     images: Mapping[Node, Node] = field(default_factory=dict, repr=False, compare=False)

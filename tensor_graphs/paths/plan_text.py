@@ -19,7 +19,7 @@ def on_one_screen(plan: Plan) -> str:
     for what, nodes in (("inputs", g.inputs), ("states", g.states), ("outputs", g.outputs)):
         if listed := [f"{name} {node.type}" for name, node in nodes.items()]:
             lines.append(f"  {what}: {', '.join(listed[:6])}{f', and {len(listed) - 6} more' if len(listed) > 6 else ''}")
-    lines += [f"  intermediates: {plan.intermediates}"] if plan.intermediates else []
+    lines += [f"  precision: {plan.precision}"] if plan.precision else []
     lines += [f"  {plan.prepared}"] if plan.prepared else []
     lines += [f"  note: {n}" for n in (*plan.notes[:3], *beyond(plan))]
     lines += plan.cells.map()[:SCREEN_LINES // 4]

@@ -1,11 +1,11 @@
 """node_instructions: finds the instruction that outputs the value of a node of the user's graph, or that computes it internally.
 
-A node is mapped through the compiler's changes (`Plan.images`, passes/widen.py, the choices of the path), then looked up among the
-program's values."""
+A node is mapped through the compiler's changes (`Plan.images`, the choices of the path), then looked up among the program's
+values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 
 from tensor_graphs.errors import listed
@@ -14,9 +14,7 @@ from tensor_graphs.language.node import Node, consumers
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.path import Path, expanded
 from tensor_graphs.paths.plan import Plan
-from tensor_graphs.rewrites.passes.narrow import narrowed_values
 from tensor_graphs.rewrites.passes.recognise import Classes
-from tensor_graphs.rewrites.passes.widen import WIDER, widened_values
 
 
 class NodeValues:
@@ -73,20 +71,9 @@ class NodeValues:
 
     def _operands(self, nodes: Iterable[Node]) -> dict[Node, Operand]:
         """Return node -> operand with its value, for those of the nodes that the plan still computes."""
-        images, written, nodes = self.plan.images, self.plan.written, list(nodes)
-        now: list[list[Node | None]] = [[images.get(n, n) for n in nodes]]
-        if written is not None:                                     # the graph before it was widened, or its products narrowed
-            mine = [n for n in now[0] if n is not None]
-            forms: list[Sequence[Node | None]] = [mine, *(widened_values(written, mine, to) for to in WIDER)]
-            forms.append(narrowed_values(written, mine))
-            now += [[None if n is None else images.get(n, n) for n in row] for row in forms]
-        operands: dict[Node, Operand] = {}
-        for row in now:
-            there = [(n, image) for n, image in zip(nodes, row, strict=True) if image is not None]
-            for (n, _), value in zip(there, expanded([image for _, image in there], self.path), strict=True):
-                if value in self.program.values:
-                    operands.setdefault(n, self.program.values[value])
-        return operands
+        images, nodes = self.plan.images, list(nodes)
+        now = expanded([images.get(n, n) for n in nodes], self.path)
+        return {n: self.program.values[value] for n, value in zip(nodes, now, strict=True) if value in self.program.values}
 
     @cached_property
     def _equal(self) -> dict[Node, Operand]:

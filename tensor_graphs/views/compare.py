@@ -88,7 +88,7 @@ class Comparison:
         """Return lines for people; at most `rows` steps of a range."""
         out = []
         for letter, name, plan in zip("AB", self.names, self.plans, strict=True):
-            form = f" · intermediates {plan.intermediates}" if self.plans[0].graph != self.plans[1].graph else ""
+            form = f" · precision {plan.precision}" if self.plans[0].graph != self.plans[1].graph else ""
             out.append(f"{letter}: {name} · {plan.asked} · backends {', '.join(plan.backends)}{form}")
         for r in self.ranges:
             out += self._range(r, rows)
@@ -139,7 +139,7 @@ class Comparison:
                     "calls": v.path.kernel_calls, "priced_at": dict(v.at)}
 
         return {"names": list(self.names), "tolerance": [p.tolerance for p in self.plans],
-                "backends": [list(p.backends) for p in self.plans], "intermediates": [p.intermediates for p in self.plans],
+                "backends": [list(p.backends) for p in self.plans], "precision": [p.precision for p in self.plans],
                 "memory": [m.to_json() for m in self.memory],
                 "ranges": [{"cell": r.cell.to_json(), "a": path(r.a), "b": path(r.b), "priced_alike": r.priced_alike,
                             "same": r.same,

@@ -32,7 +32,7 @@ def explain_data(plan: Plan, dims: Mapping[str, int] | None = None) -> dict[str,
     """Return the plan as plain data: variants with their steps, evidence per signature, memory, notes. Raises as `explain`."""
     _require_plan(plan)
     return {"graph": plan.graph.structural_key, "tolerance": plan.tolerance, "accuracy": plan.measured,
-            "backends": list(plan.backends), "intermediates": plan.intermediates, "prepared": plan.prepared,
+            "backends": list(plan.backends), "precision": plan.precision, "words": dict(plan.words), "prepared": plan.prepared,
             "notes": [*plan.notes, *beyond(plan)],
             "unmeasured": list(plan.unmeasured), "memory": plan.memory(**dict(dims or {})).to_json(),
             "memory_elsewhere": {use.device: use.to_json() for use in plan.memory(**dict(dims or {})).elsewhere},
@@ -146,7 +146,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     at_memory = plan.binding(dims or wanted)
     use = plan.memory(**at_memory)
     out = [f"graph {plan.graph.structural_key[:12]} · {plan.asked} · backends {', '.join(plan.backends)}"]
-    out += [f"{of}: {text}" for of, text in (("accuracy", plan.measured), ("intermediates", plan.intermediates)) if text]
+    out += [f"{of}: {text}" for of, text in (("accuracy", plan.measured), ("precision", plan.precision)) if text]
     out += [plan.prepared] if plan.prepared else []
     out += [f"note: {n}" for n in (*plan.notes, *beyond(plan))]
     asked = [v for v in plan.variants if set(v.cell.dims) & set(wanted) and v.cell.holds(wanted)]

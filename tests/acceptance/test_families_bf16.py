@@ -85,8 +85,8 @@ def products() -> tg.Graph:
     return tg.graph({"narrow": narrow, "wide": wide})
 
 
-@pytest.mark.parametrize(("intermediates", "wrong"), [("as_written", False), ("float32", True), ("bfloat16", True)])
-def test_values_of_other_dtypes_than_the_graphs_are_seen(products: tg.Graph, intermediates: str, wrong: bool) -> None:
-    plan = tg.compile(products, backends=("numpy",), intermediates=intermediates)
+@pytest.mark.parametrize(("precision", "wrong"), [("written", False), ("f32", True), ("bf16", True)])
+def test_values_of_other_dtypes_than_the_graphs_are_seen(products: tg.Graph, precision: str, wrong: bool) -> None:
+    plan = tg.compile(products, backends=("numpy",), precision=precision)
     seen = any(node != memory for _, node, memory in stored(plan)) or bool(of_other_dtypes(plan))
     assert seen == wrong

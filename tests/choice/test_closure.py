@@ -19,7 +19,7 @@ NOT_NEEDED = ("proof", "measure", "views", "rewrites.admission", "rewrites.egrap
               "language.text_reader", "language.tracing", "language.call_errors", "language.overflowing_numbers",
               "records.work_queue", "records.queries", "records.upkeep", "records.migrating", "records.views",
               "records.driver_errors", "records.unstorable_values", "devices.toolchain", "kernels.kernel_decorator",
-              "kernels.check_declaration", "kernels.declaration_place", "rewrites.passes.widen", "paths.pin_file",
+              "kernels.check_declaration", "kernels.declaration_place", "rewrites.passes.apply_precision", "paths.pin_file",
               "paths.path_reader", "paths.plan_text", "paths.fit_terminal", "choice.path_listing", "choice.requested_path",
               "choice.memory_limit")
 

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice import search
 from tensor_graphs.choice.choice_evidence import Choice
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN
-from tensor_graphs.choice.intermediate_dtypes import IntermediatesError
 from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.search import sizes_to_cost
@@ -108,14 +108,14 @@ def test_a_product_with_large_weights_compiles_for_every_range_of_a_dim(filled: 
 def test_kernels_out_of_reach_of_a_tolerance_are_refused_with_the_one_that_would_do(filled: Database) -> None:
     wanted: Any = {"database": filled, "backends": ("numpy",)}
     with pytest.raises(NoPathError) as caught:
-        compile_graph(LAYER, tolerance=1e-9, intermediates="as_written", **wanted)
+        compile_graph(LAYER, tolerance=1e-9, precision="written", **wanted)
     text = str(caught.value)
     assert text.startswith("no path is within the tolerance 1e-09\n")
     assert "softmax f32[n, 12]: best error" in text and "numpy.softmax: its error" in text
     advised = re.search(r"fix: a tolerance of (\S+) or more", text)
     assert advised is not None and 1e-8 < float(advised[1]) < 1e-5
-    assert compile_graph(LAYER, tolerance=10 * float(advised[1]), intermediates="as_written", **wanted).variants
-    assert compile_graph(LAYER, tolerance=1e-9, **wanted).intermediates.startswith("float64")
+    assert compile_graph(LAYER, tolerance=10 * float(advised[1]), precision="written", **wanted).variants
+    assert compile_graph(LAYER, tolerance=1e-9, **wanted).precision.startswith("f64")
 
 
 def test_what_rounds_nothing_meets_every_tolerance(database: Database) -> None:
@@ -139,11 +139,11 @@ def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database
         compile_graph(GRAPH, database=database, backends=("numpy",))
 
 
-def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_intermediates(filled: Database) -> None:
+def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_values(filled: Database) -> None:
     tolerance = 1.5e-7
     plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=tolerance)
-    assert plan.intermediates.startswith("float64, for") and "intermediates: float64, for" in explain(plan)
-    assert explain_data(plan)["intermediates"] == plan.intermediates
+    assert plan.precision.startswith("f64, for") and "precision: f64, for" in explain(plan)
+    assert explain_data(plan)["precision"] == plan.precision
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((7, 16), (12, 16)))
     out = bind(plan, {"w": w}).run({"x": x})
@@ -153,16 +153,22 @@ def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_int
         assert measure(out[name], expected[name], node.dtype).max_relative_error <= tolerance
 
 
-def test_the_words_for_intermediates_are_five(filled: Database) -> None:
-    assert compile_graph(GRAPH, database=filled, intermediates="as_written", tolerance=1e-4).intermediates.startswith("as written")
-    assert compile_graph(GRAPH, database=filled, intermediates="float64").intermediates == "float64, asked for"
-    with pytest.raises(IntermediatesError, match="fix: one of auto, as_written, bfloat16, float32, float64"):
-        compile_graph(GRAPH, database=filled, intermediates="wide")  # type: ignore[arg-type]
+def test_words_for_the_precision_are_checked(filled: Database) -> None:
+    assert compile_graph(GRAPH, database=filled, precision="written", tolerance=1e-4).precision.startswith("as written")
+    assert compile_graph(GRAPH, database=filled, precision="f64").precision == "f64, asked for"
+    for wrong, said in {"wide": "precision of between is 'wide'\n  fix: f64, f32, f16, bf16 or written",
+                        "layer=f32": "precision names the site 'layer'\n  fix: a kind",
+                        "f32,f64": "cannot be read\n  fix: one word",
+                        "product:q=bf16": "the graph has no such site\n  fix: it has no site product:"}.items():
+        with pytest.raises(ArgumentError, match=said):
+            compile_graph(GRAPH, database=filled, precision=wrong)
+    with pytest.raises(ArgumentError, match="did you mean 'product:w'"):
+        compile_graph(LAYER, database=filled, precision={"product:W": "bf16"})
 
 
 def test_what_is_asked_for_is_refused_where_it_is_less_accurate_than_asked(filled: Database) -> None:
-    for word in ("as_written", "bfloat16"):
-        wanted: Any = {"database": filled, "intermediates": word}
+    for word in ("written", "bf16"):
+        wanted: Any = {"database": filled, "precision": word}
         graph = tg.graph({"y": tg.exp(tg.silu(tg.input("x", (8, 64), tg.bf16)).cast(tg.f32) * 3.0)})
         assert compile_graph(graph, tolerance=0.5, **wanted).measured
         with pytest.raises(NoPathError, match="^no path is as accurate as asked: max error 1e-07\n"):
@@ -180,7 +186,7 @@ def test_values_between_narrow_ops_are_kept_in_f32_where_that_is_wide_enough_and
     graph = gated(dtype)
     for tolerance in (1e-4, 1e-5):                                  # beyond the outputs' last rounding
         plan = compile_graph(graph, database=database, tolerance=tolerance)
-        assert plan.intermediates == "float32, for the accuracy that was asked for", plan.intermediates
+        assert plan.precision == "f32, for the accuracy that was asked for", plan.precision
         assert [i.kernel for i in plan.variants[0].program.instructions] == ["gen.loops"]
     rng = np.random.default_rng(0)
     given = {n: rng.standard_normal((8, 64)).astype(dtype.numpy) for n in "xy"}
@@ -194,7 +200,7 @@ def test_a_narrow_output_is_made_in_f64_where_f32_would_cost_more_than_the_toler
     x, y = tg.input("x", (8, 64), tg.bf16), tg.input("y", (8, 64), tg.f32)
     graph = tg.graph({"out": tg.softmax(tg.tanh(x.cast(tg.f32)) * y)})
     plan = compile_graph(graph, database=database, tolerance=1.5e-7)
-    assert plan.intermediates.startswith("float64, for")
+    assert plan.precision.startswith("f64, for")
 
 
 def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(database: Database) -> None:
@@ -204,17 +210,17 @@ def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(database
     model = bind(compile_graph(graph, database=database, backends=("numpy", "c"), tolerance=1e-4), {})
     given = {"x": np.linspace(-3, 3, 512, dtype=np.float32).reshape(8, 64).astype(tg.bf16.numpy)}
     found = model.tap(inner, given)[inner]
-    assert model.plan.intermediates.startswith("float32") and found.dtype == np.float32
+    assert model.plan.precision.startswith("f32") and found.dtype == np.float32
     np.testing.assert_allclose(found, interpret(tg.graph({"out": inner}), given).outputs["out"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("word", ["float32", "float64"])
+@pytest.mark.parametrize("word", ["f32", "f64"])
 @pytest.mark.parametrize("backends", [("numpy",), ("c", "gen", "numpy")], ids=["op by op", "joined"])
 def test_a_saved_path_of_a_form_with_wider_values_is_run_in_it(database: Database, word: Any, backends: tuple[str, ...]) -> None:
     graph = gated(tg.bf16)
-    wide = compile_graph(graph, database=database, backends=backends, intermediates=word)
+    wide = compile_graph(graph, database=database, backends=backends, precision=word)
     again = compile_graph(graph, database=database, backends=backends, path=wide.variants[0].path)
-    assert again.graph.structural_key == wide.graph.structural_key and again.intermediates == f"{word}, as the given path has it"
+    assert again.graph.structural_key == wide.graph.structural_key and again.precision == f"{word}, as the given path has it"
 
 
 def gated_twice() -> tg.Graph:
@@ -226,34 +232,34 @@ def gated_twice() -> tg.Graph:
 def test_products_are_made_of_bf16_values_where_that_is_asked_for(database: Database, backends: tuple[str, ...]) -> None:
     graph, rng = gated_twice(), np.random.default_rng(0)
     inner = next(n for n in graph.nodes if n.op.name == "silu")
-    plan = compile_graph(graph, database=database, backends=backends, intermediates="bfloat16")
-    assert plan.tolerance is None and plan.intermediates == "bfloat16, asked for"
-    assert compile_graph(graph, database=database, backends=backends, tolerance=0.5).intermediates.startswith("as written")
+    plan = compile_graph(graph, database=database, backends=backends, precision="product=bf16")
+    assert plan.tolerance is None and plan.precision == "product bf16, asked for"
     weights = {n: (rng.standard_normal(p.shape) / 8).astype(p.dtype.numpy) for n, p in graph.parameters.items()}
     given = {"x": rng.standard_normal((24, 64)).astype(np.float32)}
     model = bind(plan, weights)
     found, expected = model.run(given)["out"], interpret(graph, given, weights).outputs["out"]
-    assert found.dtype == np.float32 and 1e-5 < measure(found, expected, tg.f32).max_relative_error < 0.05
-    if backends == ("numpy",):                                       # a generated kernel may hold it, by this machine's rates
+    assert found.dtype == np.float32 and measure(found, expected, tg.f32).max_relative_error < 0.05
+    if backends == ("numpy",):                                       # generated kernels may hold operands in f32, and more
+        assert measure(found, expected, tg.f32).max_relative_error > 1e-5
         assert model.tap(inner, given)[inner].dtype == np.float32
     again = compile_graph(graph, database=database, backends=backends, path=plan.variants[0].path)
     assert again.graph.structural_key == plan.graph.structural_key
-    assert again.intermediates == "bfloat16, as the given path has it"
+    assert again.precision == "product bf16, as the given path has it"
 
 
 def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
-    wide = compile_graph(GRAPH, database=filled, backends=("numpy",), intermediates="float64")
+    wide = compile_graph(GRAPH, database=filled, backends=("numpy",), precision="f64")
     again = compile_graph(GRAPH, database=filled, backends=("numpy",), path=wide.variants[0].path)
-    assert again.graph == wide.graph and again.intermediates == "float64, as the given path has it"
+    assert again.graph == wide.graph and again.precision == "f64, as the given path has it"
 
 
 def test_what_is_listed_measured_and_compiled_is_one_form_of_the_graph(database: Database) -> None:
     deep = tg.graph(tg.tanh(tg.tanh(tg.tanh(tg.input("x", (64,))))))                 # predicted: 6e-7
-    for tolerance, form in ((1e-6, "as written"), (1e-9, "float64, for")):
+    for tolerance, form in ((1e-6, "as written"), (1e-9, "f64, for")):
         listed = next(list_paths(deep, database=database, backends=("numpy",), tolerance=tolerance))
         assert profile_graph(deep, database=database, backends=("numpy",), tolerance=tolerance, budget=30).left == 0
         plan = compile_graph(deep, database=database, backends=("numpy",), tolerance=tolerance)
-        assert plan.intermediates.startswith(form) and listed.graph_key == plan.graph.structural_key
+        assert plan.precision.startswith(form) and listed.graph_key == plan.graph.structural_key
         assert (plan.graph == deep) == (form == "as written")
         assert all(v.measured_share == 1.0 for v in plan.variants)
 
@@ -270,7 +276,7 @@ def test_where_nothing_computes_the_wide_form_the_request_is_refused(database: D
 def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
     g = tg.graph(tg.tanh(tg.input("x", (64,), tg.f64)))
     plan = compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-15)
-    assert plan.graph == g and plan.intermediates.startswith("as written")
+    assert plan.graph == g and plan.precision.startswith("as written")
 
 
 def test_different_tolerances_give_different_kernels(database: Database, trial: Any) -> None:
@@ -420,7 +426,7 @@ def test_a_node_of_the_written_graph_is_found_in_the_plan_that_keeps_float64(fil
     x = tg.input("x", (3, 4))
     inner = tg.exp(x)
     g = tg.graph(tg.softmax(inner + 1.0))
-    plan = compile_graph(g, database=filled, backends=("numpy",), intermediates="float64")
+    plan = compile_graph(g, database=filled, backends=("numpy",), precision="f64")
     given = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
     found = bind(plan).tap(inner, {"x": given})[inner]
     assert found.dtype == np.float64
@@ -436,7 +442,7 @@ def test_a_path_is_priced_at_the_size_that_was_asked_for(filled: Database) -> No
 def test_by_default_nothing_is_widened_and_the_rounding_of_outputs_is_in_no_tolerance(filled: Database) -> None:
     g = tg.graph(tg.exp(tg.input("x", (3, 5), tg.bf16)))
     plan = compile_graph(g, database=filled, backends=("numpy",))
-    assert plan.tolerance is None and plan.graph == g and plan.intermediates.startswith("as written")
+    assert plan.tolerance is None and plan.graph == g and plan.precision.startswith("as written")
     assert compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-6).tolerance == 1e-6
 
 
@@ -557,14 +563,14 @@ def test_a_compiled_plan_is_pickled_with_what_it_rests_on(filled: Database) -> N
     x, w = tg.input("x", (tg.dim("n", 1, 64), 8)), tg.parameter("w", (4, 8))
     g = tg.graph(tg.softmax(tg.linear(x, w)))
     rows, weights = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8), {"w": np.ones((4, 8), np.float32)}
-    for intermediates in ("as_written", "float64"):
-        plan = compile_graph(g, database=filled, backends=("numpy",), intermediates=intermediates)
+    for precision in ("written", "f64"):
+        plan = compile_graph(g, database=filled, backends=("numpy",), precision=precision)
         again = pickle.loads(pickle.dumps(plan))
         assert explain_data(again) | {"variants": []} == explain_data(plan) | {"variants": []}
         assert [v.evidence for v in again.variants] == [v.evidence for v in plan.variants] and str(again) == str(plan)
         outs = [bind(p, weights).run({"x": rows})["out"] for p in (plan, again)]
         np.testing.assert_array_equal(*outs)
-        assert (again.written is None) == (intermediates == "as_written") and again.written == plan.written
+        assert (again.written is None) == (precision == "written") and again.written == plan.written
 
 
 def test_what_is_predicted_leaves_out_the_margin_on_guesses_and_counts_the_run(database: Database) -> None:

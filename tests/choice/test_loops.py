@@ -99,10 +99,10 @@ def test_a_loop_in_a_step_is_written_out_with_it(filled: Database) -> None:
     assert_runs(compile_graph(graph, backends=FAKE, database=filled), graph)
 
 
-def test_wider_intermediates_end_at_a_loop_as_elsewhere(filled: Database) -> None:
+def test_wider_values_end_at_a_loop_as_elsewhere(filled: Database) -> None:
     last = rnn(3).outputs["last"]
     graph = tg.graph(tg.softmax(last))
-    plan = compile_graph(graph, backends=FAKE, database=filled, intermediates="float64")
+    plan = compile_graph(graph, backends=FAKE, database=filled, precision="f64")
     done = [(i.op, str(i.outs[0].dtype)) for i in plan.variants[0].program.instructions if i.op in ("tanh", "softmax")]
     assert done == [("tanh", "f32")] * 3 + [("softmax", "f64")]
     assert_runs(plan, graph)
@@ -131,14 +131,14 @@ def test_a_pin_of_turns_is_of_the_form_as_it_was_prepared(filled: Database) -> N
     request = Request(graph, backends=("fake", "gen"), database=filled)
     made = prepare(graph, recipes=filled, backends=request.here)
     form, decided = form_of(request, Path(made.graph.structural_key, {}, 0.0, False, None), filled)
-    assert form == made and form.note.startswith("loops:") and not decided.wide
+    assert form == made and form.note.startswith("loops:") and not decided.words
 
 
 def test_values_after_a_loop_and_of_it_are_found_in_the_plan(filled: Database) -> None:
     ys, last = rnn(4).outputs["ys"], rnn(4).outputs["last"]
     graph = tg.graph({"out": tg.tanh(ys) + last})
-    for wide in ("as_written", "float64"):
-        model = tg.bind(compile_graph(graph, backends=FAKE, database=filled, intermediates=wide), {})  # type: ignore[arg-type]
+    for wide in ("written", "f64"):
+        model = tg.bind(compile_graph(graph, backends=FAKE, database=filled, precision=wide), {})
         for node in (ys, last, tg.tanh(ys)):
             wanted = tg.interpret(tg.graph(node), drawn(graph)).outputs["out"]
             np.testing.assert_allclose(model.tap(node, drawn(graph))[node], wanted, rtol=1e-5, atol=1e-6)
@@ -214,11 +214,11 @@ def test_a_step_that_nothing_computes_is_named(filled: Database) -> None:
 
 
 def test_a_tolerance_that_turns_do_not_reach_is_answered_with_one_that_they_do(database: Database) -> None:
-    told = refused(rnn(4), database=database, tolerance=2e-10, intermediates="as_written")
+    told = refused(rnn(4), database=database, tolerance=2e-10, precision="written")
     assert told.startswith("no path is within the tolerance 2e-10\n  scan_") and "fix: a tolerance of " in told
     most = float(told.rpartition("fix: a tolerance of ")[2].split()[0])
     assert most < 1e-6
-    compile_graph(rnn(4), backends=FAKE, database=database, tolerance=1e-3, intermediates="as_written")
+    compile_graph(rnn(4), backends=FAKE, database=database, tolerance=1e-3, precision="written")
 
 
 # ---- on a GPU that is none ------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.node import walk
 from tensor_graphs.records.database import Database
-from tensor_graphs.rewrites.passes.widen import written_for_kernels
+from tensor_graphs.rewrites.passes.apply_precision import written_for_kernels
 from tests.choice.conftest import add_row
 
 TOOLS = ("numpy", "c", "torch")

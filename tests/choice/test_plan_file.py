@@ -81,7 +81,7 @@ def test_a_plan_is_found_by_the_name_of_its_database_too(filled: Database, searc
 
 @pytest.mark.parametrize("asked", [
     {"tolerance": 1e-2}, {"at": {"n": 2}}, {"largest": {"n": 8}}, {"memory_limit": 1 << 30}, {"reuse_outputs": True},
-    {"threads": 1}, {"intermediates": "float64"}, {"simplify": False}, {"backends": ("numpy", "c")}], ids=lambda a: next(iter(a)))
+    {"threads": 1}, {"precision": "f64"}, {"simplify": False}, {"backends": ("numpy", "c")}], ids=lambda a: next(iter(a)))
 def test_another_request_has_another_file(filled: Database, asked: dict[str, Any]) -> None:
     usual = plan_file.of(Request(GRAPH, database=filled))
     other = plan_file.of(Request(GRAPH, database=filled, **asked))

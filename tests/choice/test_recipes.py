@@ -7,6 +7,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -78,7 +79,7 @@ def given() -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def test_recipes_are_found_where_values_are_kept_in_float64_too(database: Database) -> None:
-    plan = tg.compile(GRAPH, database=database, intermediates="float64", **ON)
+    plan = tg.compile(GRAPH, database=database, precision="f64", **ON)
     parts = [n.op for n in plan.graph.nodes if isinstance(n.op, PartOp)]
     assert {r.name.split()[1] for op in parts for r in op.recipes} >= {"join/two"}
     weights, x = given()
@@ -91,8 +92,8 @@ def test_recipes_are_found_where_values_are_kept_in_float64_too(database: Databa
     book = CostTable(database, ("numpy",), 1e-3, margin=ESTIMATE_MARGIN).load()
     listed = book.paths(plan.graph, by_op(all_kernels(("numpy",))), {}, lambda k, s: book.cost(k, s, {}, True))
     path = next(p for p in listed if any(c.startswith(f"{RECIPE}join/two ") for c in p.choices.values()))
-    again = tg.compile(GRAPH, database=database, path=path, **ON)
-    assert again.intermediates.startswith("float64") and recipe_of(again).startswith(f"{RECIPE}join/two ")
+    again = tg.compile(GRAPH, database=database, path=replace(path, form=plan.words), **ON)
+    assert again.precision.startswith("f64") and recipe_of(again).startswith(f"{RECIPE}join/two ")
     np.testing.assert_allclose(tg.bind(again, weights).run({"x": x})["out"], wanted, rtol=1e-6, atol=1e-5)
 
 

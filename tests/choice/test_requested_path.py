@@ -56,14 +56,14 @@ def test_a_pin_runs_again_with_all_its_ranges(database: Database, tmp_path: File
         plan.path  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("form", ["recipe", "float64", *(pytest.param(form, marks=pytest.mark.long) for form in (
+@pytest.mark.parametrize("form", ["recipe", "f64", *(pytest.param(form, marks=pytest.mark.long) for form in (
     "without recipes", "as written"))])
 def test_a_pin_of_each_form_of_a_graph_runs_in_another_process(database: Database, tmp_path: File, form: str) -> None:
     rows(database, 1.0)
-    options = {"float64": {"intermediates": "float64"}, "as written": {"simplify": False}}.get(form, {})
+    options = {"f64": {"precision": "f64"}, "as written": {"simplify": False}}.get(form, {})
     limit = compile_graph(GRAPH, database=database, **ON).memory().total - 1 if form == "without recipes" else None
     plan = compile_graph(GRAPH, database=database, memory_limit=limit, **ON, **options)  # type: ignore[arg-type]
-    assert any(name.startswith(RECIPE) for name in plan.variants[0].path.choices.values()) == (form in ("recipe", "float64"))
+    assert any(name.startswith(RECIPE) for name in plan.variants[0].path.choices.values()) == (form in ("recipe", "f64"))
     plan.pin.save(tmp_path / "a.pin")
     code = ("import sys; from tests.choice.test_recipes import GRAPH, tg\n"
             "plan = tg.compile(GRAPH, path=sys.argv[1], database=sys.argv[2])\n"

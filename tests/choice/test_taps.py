@@ -48,9 +48,9 @@ def why_not(model: CompiledGraph, node: Node, given: Mapping[str, Any]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("wide", ["auto", "float64"])
-def test_what_was_recognised_is_tapped_by_the_nodes_that_were_written(filled: Database, wide: str) -> None:
-    model = bound(filled, intermediates=wide)
+@pytest.mark.parametrize("wide", [None, "f64"])
+def test_what_was_recognised_is_tapped_by_the_nodes_that_were_written(filled: Database, wide: str | None) -> None:
+    model = bound(filled, precision=wide)
     assert "silu" in model.plan.prepared
     assert_taps(model, {"h": H, "out": OUT}, GIVEN)
 
@@ -99,7 +99,7 @@ x, w = tg.input("x", (5, 64)), tg.parameter("w", (32, 64))
 gate = tg.sigmoid(x)
 h = x * gate
 o = tg.linear(h, w)
-model = tg.bind(tg.compile(tg.graph(o), database=sys.argv[1], backends=("numpy",), intermediates=sys.argv[2]),
+model = tg.bind(tg.compile(tg.graph(o), database=sys.argv[1], backends=("numpy",), precision=sys.argv[2]),
                 {"w": np.ones((32, 64), np.float32)})
 print(type(model.plan.images).__name__, file=sys.stderr)
 given = {"x": np.ones((5, 64), np.float32)}
@@ -113,13 +113,13 @@ print(model.first_nan({"x": np.full((5, 64), -np.inf, np.float32)}))
 """
 
 
-@pytest.mark.parametrize("wide", ["auto", pytest.param("float64", marks=pytest.mark.long)])
+@pytest.mark.parametrize("wide", ["written", pytest.param("f64", marks=pytest.mark.long)])
 def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too(filled: Database, tmp_path: Path,
-                                                                                 wide: str) -> None:
+                                                                                 wide: str | None) -> None:
     (script := tmp_path / "own.py").write_text(SCRIPT)
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     env.pop(plan_file.VARIABLE, None)
-    bound(filled, intermediates=wide)                               # so that neither process adds rows
+    bound(filled, precision=wide)                               # so that neither process adds rows
     first, second = (subprocess.run([sys.executable, str(script), str(filled.location), wide], capture_output=True, text=True,
                                     check=True, env=env) for _ in range(2))
     assert (first.stderr.strip(), second.stderr.strip()) == ("dict", "Images")

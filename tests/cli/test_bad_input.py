@@ -304,7 +304,7 @@ def test_more_threads_than_four_for_each_core(verb: tuple[str, ...]) -> None:
 
 def test_no_path_within_the_tolerance_says_which_one_there_is(softmax: Path) -> None:
     assert_complains(
-        tg("explain", softmax, "--tolerance", "1e-12", "--intermediates", "as_written"), "no path is within the tolerance 1e-12",
+        tg("explain", softmax, "--tolerance", "1e-12", "--precision", "written"), "no path is within the tolerance 1e-12",
         "fix: a tolerance of "
     )
 

@@ -108,7 +108,7 @@ def test_graphs_and_plans_are_drawn_by_graphviz_and_as_its_text_without_it(tmp_p
 
 
 def test_every_verb_keeps_values_between_ops_as_it_is_asked_to(tmp_path: Path) -> None:
-    file, asked = tmp_path / "gated.tg", ("--backends", "numpy", "--intermediates", "bfloat16")
+    file, asked = tmp_path / "gated.tg", ("--backends", "numpy", "--precision", "product=bf16")
     file.write_text("""tg 1
 input x f32[3, 32]
 parameter up bf16[48, 32]
@@ -116,11 +116,11 @@ parameter down bf16[32, 48]
 output y = rms_norm(add(linear(silu(linear(x, up)), down), x))
 """)
     profiled = tg("profile", file, "--op", "linear", "--budget", "2", *asked)
-    assert profiled.returncode == 0 and "linear bf16[3, 32] bf16[48, 32]" in profiled.stdout, profiled.stdout + profiled.stderr
+    assert profiled.returncode == 0 and "linear f32[3, 32] bf16[48, 32]" in profiled.stdout, profiled.stdout + profiled.stderr
     for verb in ("explain", "plan"):
-        assert "intermediates: bfloat16, asked for" in tg(verb, file, *asked).stdout
+        assert "precision: product bf16, asked for" in tg(verb, file, *asked).stdout
     assert "cast f32[3, 32]" in tg("list-paths", file, "--limit", 1, *asked).stdout
     assert "cast f32[3, 32]" not in tg("list-paths", file, "--limit", 1, *asked[:2]).stdout
     assert document(tg("trace", file, "--out", tmp_path / "t.json", "--json", *asked))["steps"] == 9
-    assert_complains(tg("plan", file, "--intermediates", "half"), "--intermediates half: no way to keep values between ops",
-                     "fix: one of auto, as_written, bfloat16, float32, float64", code=2)
+    assert_complains(tg("plan", file, "--precision", "half"), "--precision half: precision of between is 'half'",
+                     "fix: f64, f32, f16, bf16 or written", code=2)

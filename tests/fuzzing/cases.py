@@ -23,10 +23,11 @@ from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.conditions import conditions_of
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, Cost, Path, Paths
+from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tensor_graphs.rewrites.passes.fuse import fuse
-from tensor_graphs.rewrites.passes.widen import widen
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.session import Session
 from tensor_graphs.runtime.write_row_checks import check_rows, rows_from_inputs
@@ -149,7 +150,7 @@ def formed(case: Case, form: str) -> Graph:
     if form in ("prepared", "fused"):
         made = prepare(case.graph).graph
         return made if form == "prepared" else fuse(made).graph
-    return widen(case.graph).graph if form == "wide" else case.graph
+    return apply_form(case.graph, parse_form("f64")).graph if form == "wide" else case.graph
 
 
 def path_of(graph: Graph, way: Way) -> tuple[Path, Mapping[str, Alternative]]:

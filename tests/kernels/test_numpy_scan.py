@@ -12,10 +12,11 @@ from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy import scan
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.points.inputs import Point, point_inputs
 from tensor_graphs.records.database import open_database
-from tensor_graphs.rewrites.passes.widen import widen
+from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 from tests.language.test_scan import LENGTHS, rnn, values
 
@@ -112,10 +113,10 @@ def test_explain_and_the_list_of_paths_show_it():
     assert "numpy.scan" in first.choices.values()
 
 
-def test_wider_intermediates_end_at_a_loop_whose_weights_are_parameters():
+def test_wider_values_end_at_a_loop_whose_weights_are_parameters():
     w = tg.parameter("w", (3, 3))
     last, _ = tg.scan(lambda h, x: (tg.tanh(tg.linear(h, w) + x), None), tg.input("h", (3,)), tg.input("x", (tg.dim("n", 0, 8), 3)))
-    wide = widen(tg.graph(tg.softmax(last))).graph
+    wide = apply_form(tg.graph(tg.softmax(last)), parse_form("f64")).graph
     found = {n.op.name: n.types[0].dtype for n in wide.nodes if n.op.kind == "composite"}
     assert found == {"scan": tg.f32, "softmax": tg.f64}
     tg.compile(tg.graph(tg.softmax(last)), backends=("numpy",))

@@ -104,7 +104,7 @@ def test_a_plan_is_printed_on_one_screen():
     long = "x" * 300
     steps = tuple(Evidence(long, str(i), f"numpy.kernel_{i}", 18, 1e-3 * i, i % 2 == 0, None, "", ()) for i in range(50))
     many = replace(v, evidence=steps)
-    crowded = replace(plan, notes=(long,) * 9, prepared=long, intermediates=long,
+    crowded = replace(plan, notes=(long,) * 9, prepared=long, precision=long,
                       variants=tuple(replace(many, cell=Cell.of({"n": (i, i)})) for i in range(30)))
     text = str(crowded)
     assert len(text.splitlines()) <= SCREEN_LINES and max(map(len, text.splitlines())) <= SCREEN_WIDTH

@@ -64,7 +64,7 @@ def test_a_tolerance_that_refuses_a_kernel_is_the_reason(database: Database) -> 
         add_row(database, kernel_named(name), signature_of(SOFTMAX), error=error)
         for n in (1, 4, 16, 64):
             add_row(database, kernel_named(name), signature_of(SOFTMAX), {"n": n}, us=us, error=error)
-    loose, tight = (compile_graph(TABLED, database=database, backends=("numpy", "torch"), tolerance=t, intermediates="as_written")
+    loose, tight = (compile_graph(TABLED, database=database, backends=("numpy", "torch"), tolerance=t, precision="written")
                     for t in (1e-3, 1e-6))
     (r,) = compare(loose, tight).ranges
     (d,) = r.differences

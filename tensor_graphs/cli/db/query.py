@@ -383,14 +383,15 @@ def _dims_in_file(what: str) -> dict[str, dict[tuple[str, ...], None]]:
 
 def _forms_of(what: str) -> list[Graph]:
     """Return a file's graph as written, prepared, and with float32 between ops where that is wider."""
+    from tensor_graphs.choice.precision_forms import FOR_ACCURACY, formed
     from tensor_graphs.choice.prepare import prepare
-    from tensor_graphs.choice.widen_intermediates import rewritten, widened
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
+    from tensor_graphs.meaning.precision import parse_form
 
     written = options.read_graph(what)
     prepared = prepare(written).graph
-    wider = widened(prepared, "float32") is not prepared
-    return [written, prepared, *([rewritten(prepared, "float32", backends=DEFAULT_BACKENDS).graph] if wider else [])]
+    wider = formed(prepared, parse_form("f32"), FOR_ACCURACY, DEFAULT_BACKENDS).graph
+    return [written, prepared, *([wider] if wider is not prepared else [])]
 
 
 def _in_file(what: str, imported: bool) -> tuple[list[str], dict[str, str]]:

@@ -269,16 +269,16 @@ def own() -> Iterator[Any]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("intermediates", ["auto", "as_written"])
-def test_a_kernel_of_ones_own_passes_and_is_chosen_and_a_wrong_one_is_refused(own: Any, tmp_path: Path, intermediates: Any) -> None:
+@pytest.mark.parametrize("precision", [None, "written"])
+def test_a_kernel_of_ones_own_passes_and_is_chosen_and_a_wrong_one_is_refused(own: Any, tmp_path: Path, precision: Any) -> None:
     g, sizes = own.gated(), {"n": 4000}
     with open_database(tmp_path / "bench.db") as database:
         report = tg.profile(g, kernels=tuple(k.name for k in own.MADE), backends=("triton", "numpy"), database=database,
-                            per_kernel=0.02, timeout=120.0, largest=sizes, intermediates=intermediates)
+                            per_kernel=0.02, timeout=120.0, largest=sizes, precision=precision)
         found = {v.kernel: v.status for v in report.verdicts}
         assert found[own.gate.name] == found[own.gate_that_asks.name] == "PASSED", report
         assert found[own.gate_without_its_end.name] not in ("PASSED", None)
-        plan = tg.compile(g, backends=("triton", "numpy"), database=database, largest=sizes, intermediates=intermediates)
+        plan = tg.compile(g, backends=("triton", "numpy"), database=database, largest=sizes, precision=precision)
         assert own.gate_without_its_end.name not in {ins.kernel for v in plan.variants for ins in v.program.instructions}
         inputs = drawn(g, sizes)
         for _ in range(4):

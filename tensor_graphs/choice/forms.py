@@ -1,0 +1,31 @@
+"""forms: the forms of a graph that a request allows (meaning/precision.py says what a form is). Without a tolerance and without
+words for the precision, a graph runs as written (decision 0099)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tensor_graphs.choice.graph_forms import GraphForm, as_written
+from tensor_graphs.choice.request import Request
+from tensor_graphs.language.graph import Graph
+
+
+def forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
+    """Yield the forms of a prepared graph that may be compiled, the first choice first; a later one is for when the earlier ones
+    have no path that may be used, or are less accurate than asked. Listing, measuring and compiling all use it, so that they
+    use the same graph. Raises ArgumentError for words of the request that name no site of the graph."""
+    words = request.words
+    if not (words or request.accuracy.terms):
+        yield as_written(graph)
+    from tensor_graphs.choice.precision_forms import WIDE, formed, promising  # doors: most graphs run as written
+    from tensor_graphs.rewrites.passes.apply_precision import check_sites
+
+    check_sites(words, graph)
+    if request.accuracy.terms:
+        yield from promising(graph, request)
+    elif words:
+        yield formed(graph, words, "asked for", request.here)
+    else:
+        wide = formed(graph, WIDE, "since no kernels compute the graph as written", request.here)
+        if wide.words:
+            yield wide

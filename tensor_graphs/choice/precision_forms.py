@@ -1,0 +1,135 @@
+"""precision_forms: a graph in other forms than the written one, and those that an accuracy may allow, the fastest first.
+
+Forms with narrower and with wider dtypes are candidates, in the order of their estimated time. One whose error is far beyond the
+tolerance when each value is rounded to its dtype is left out; the plans of the others are measured (measured_accuracy.py), and the
+first one within the tolerance is the plan.
+
+A composite of a user's own, or a piece of a graph, for which a user registered a kernel is a region of its own: in wider forms it
+is first tried as written, so that the kernel keeps its place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from weakref import WeakKeyDictionary
+
+from tensor_graphs.choice.graph_forms import GraphForm, as_written
+from tensor_graphs.choice.request import Request
+from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language.anonymous_composite import PartOp
+from tensor_graphs.language.composite import CompositeOp, expand_all
+from tensor_graphs.language.defined_ops import is_library
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, walk
+from tensor_graphs.meaning.precision import KINDS, WRITTEN, Form, parse_form
+from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.phase_times import phase
+from tensor_graphs.rewrites import user_rules
+from tensor_graphs.rewrites.passes.apply_precision import apply_form, loses_nothing, sites, written_for_kernels
+from tensor_graphs.rewrites.passes.result import PassResult
+
+FOR_ACCURACY = "for the accuracy that was asked for"
+
+WIDE = parse_form("f64")
+"""the widest form; as every op has a float64 kernel of numpy, it also runs what no kernel computes as written"""
+
+NARROW: tuple[Form, ...] = tuple(dict.fromkeys(kinds, word) for word in ("bf16", "f16", "f32")
+                                for kinds in (KINDS, ("weight", "product"), ("weight",)))
+"""forms with fewer bits than many graphs are written with, each with all sites of some kinds in one dtype"""
+
+WIDER: tuple[Form, ...] = ({"between": "f32", "state": "f32", "product": "bf16"}, parse_form("f32"), WIDE)
+"""forms with more bits than many graphs are written with"""
+
+GAIN = 0.97
+"""share of the estimated time as written below which a less accurate form is worth its errors"""
+
+_applied: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
+"""graph -> (words, backends twice, rules) -> the graph in that form, and the images of `GraphForm`"""
+
+
+@phase("prepare")
+def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: Sequence[str] | None = None) -> GraphForm:
+    """Return a prepared graph in a form; as written, where none of it changes. Parts are written out, as they are of the written
+    dtypes, and formed again where rules can rewrite some, and where a backend writes kernels for any piece. here: backends whose
+    users' kernels keep their places. backends: those for which parts are formed (default: the same)."""
+    backends = here if backends is None else backends
+    fused, there = writes_kernels(backends), _applied.setdefault(graph, {})
+    key = tuple(words.items()), tuple(here), tuple(backends), user_rules.digest()
+    if key not in there:
+        from tensor_graphs.choice.rewriting import said_anew  # a door: most graphs run as written
+
+        changed = apply_form(graph, words, own_pieces(graph, here))
+        base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base)
+        if changed.graph is not graph and (recipes or fused):
+            changed = changed.then(PassResult(*said_anew(changed.graph, recipes, fused, backends)))
+        there[key] = changed.graph, changed.images
+    form, images = there[key]
+    return GraphForm(graph, {}, why) if form == graph else GraphForm(form, dict(words), why, graph, images)
+
+
+def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
+    """Yield the forms whose error may be as small as asked, by evaluating them with each value rounded; the widest one always."""
+    from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: what is as written needs no oracle
+
+    accuracy, left_out, none = measured_accuracy(request), list[GraphForm](), True
+    for form in _fastest_first(graph, request):
+        if accuracy.promises(form.graph):
+            yield form
+            none = False
+        else:
+            left_out.append(form)
+    left_out.sort(key=lambda form: form.words.get("between") == WIDE["between"])    # the widest one last
+    if left_out and (none or left_out[-1].words.get("between") == WIDE["between"]):
+        yield left_out[-1]
+
+
+def _fastest_first(graph: Graph, request: Request) -> Iterator[GraphForm]:
+    """Yield the forms that a request allows by their estimated time, those that lose nothing a little earlier."""
+    priced = []
+    for number, form in enumerate(_candidates(graph, request)):
+        seconds = _seconds(form.graph, request)
+        priced.append((seconds if loses_nothing(form.words, graph) else seconds / GAIN, number, form))
+    for _, _, form in sorted(priced, key=lambda entry: entry[:2]):
+        yield form
+
+
+def _candidates(graph: Graph, request: Request) -> Iterator[GraphForm]:
+    """Yield different forms of a graph, each with the words of the request."""
+    here, asked = request.here, request.words
+    pieces = {f"between:{s.spec.op.name}": WRITTEN for s in own_pieces(graph, here)}
+    dtypes = {site.dtype.name for site in sites(graph)}
+    tried = dict[Graph, None]()
+    narrow = [form for form in NARROW if not dtypes <= set(form.values()) and not ("f16" in form.values() and "bf16" in dtypes)]
+    wider = [form for form in WIDER if form.get("product") != "bf16" or dtypes & {"bf16", "f16"}]
+    for form in (*narrow, {}, *({**form, **pieces} for form in wider if pieces), *wider):
+        words = {**form, **asked}
+        one = formed(graph, words, FOR_ACCURACY, here) if words else as_written(graph)
+        if one.graph not in tried:
+            tried[one.graph] = None
+            yield one if one.words else as_written(graph)
+
+
+def _seconds(graph: Graph, request: Request) -> float:
+    """Return the estimated time of the cheapest path of a graph at typical sizes; inf if it has none."""
+    from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes  # a door: as above
+
+    costs = CostTable.of(request, ESTIMATE_MARGIN)
+    try:
+        paths = costs.paths(graph, by_op(all_kernels(request.here)), typical_sizes(graph, request.at), optimistic=True)
+        return paths.cheapest().cost
+    except NoPathError:
+        return math.inf
+
+
+def own_pieces(graph: Graph, backends: Sequence[str]) -> frozenset[Signature]:
+    """Return the pieces of a graph that users' kernels compute, be it a graph or a composite that is not the library's."""
+    table = by_op([k for k in all_kernels(backends) if k.composite is not None])
+    if not table:
+        return frozenset()
+    whole = expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone), written_for_kernels)
+    pieces = {signature_of(node) for node in walk(whole)
+              if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque)}
+    return frozenset(s for s in pieces if matching(s.spec, table))

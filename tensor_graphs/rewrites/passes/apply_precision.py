@@ -1,0 +1,464 @@
+"""apply_precision: change the float dtypes in which parts of a graph store and multiply numbers, chosen per site.
+
+    form = {"between": "f32", "product:layers.3.q": "bf16"}
+    changed = apply_form(graph, form).graph
+
+A *site* is a place of the graph where a dtype can be chosen; its *word* names the dtype. Kinds of sites:
+
+    between  the values that a region of the graph stores (a layer; what depends on no parameter is the region "graph")
+    product  the operands of one matrix product, named by its weight, or by region and op
+    weight   a parameter matrix as a product or a gather reads it
+    state    a state
+
+A *form* maps sites to words: "kind:name" is one site, "kind:pattern" (as in fnmatch) several, "kind" all of that kind; the most
+specific one counts. Sites without a word stay as written; the form {} is the graph as written.
+
+Numeric class: reassociating. In real mode a cast between floats is the identity, so the oracle gives the very same values for the
+graph in every form; tests/rewrites checks that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.costs.predicted_error import loop_roundings
+from tensor_graphs.errors import close_to, listed
+from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language.anonymous_composite import PartOp, over
+from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.errors import LanguageError, written_at
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import ArrayValue, Node, Op, apply, walk
+from tensor_graphs.language.subgraph import Body
+from tensor_graphs.meaning.precision import KINDS, WORDS, WRITTEN, Form, SiteKind, parse_form
+from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.rule import REASSOCIATING
+
+REST = "graph"
+"""name of the region of nodes that depend on no parameter"""
+
+
+@dataclass(frozen=True)
+class PrecisionSite:
+    """A place where a dtype can be chosen. region: name of the region in which it is. nodes: those of the graph with composites
+    outside of the library written out. dtype: the widest float dtype that is written there."""
+
+    kind: SiteKind
+    name: str
+    region: str
+    nodes: tuple[Node, ...]
+    dtype: DType
+
+    @property
+    def key(self) -> str:
+        """Name of the site in a form, unique in its graph."""
+        return f"{self.kind}:{self.name}"
+
+
+def sites(graph: Graph, whole: Collection[Signature] = ()) -> tuple[PrecisionSite, ...]:
+    """Return the sites of a graph, in the order in which they are computed. whole: composites outside of the library that are not
+    written out; each is a region of its own, with the op's name."""
+    return _Sites(written_out(graph, whole)).sites
+
+
+def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> PassResult:
+    """Return the graph in a form. Numeric class: reassociating.
+
+    Before: well typed. After: well typed; the same names, shapes, dims, inputs and parameters, and the same dtypes of outputs;
+    float states have the dtypes of their words. A graph in which nothing changes is returned unchanged.
+
+    A region's values are computed and stored in its word. Inputs and parameters are unchanged: an op that takes a narrower weight
+    with a wider operand (linear, rms_norm, embedding, …) gets the narrow one, for any other op it is cast. Casts between floats
+    disappear in a region with a word, whatever they would have rounded. Values that depend on integers alone (positions, say) are
+    never narrowed. Constants keep the value that is written. A product's operands are rounded to its word, if that is narrower, and
+    keep their dtype; if it is wider, the product is computed in it.
+
+    Ops whose result depends on their dtype are computed as written: a `bitcast`, `uniform` and an opaque op outside of the library
+    take and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
+    `whole` whose site has no word.
+
+    >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
+    >>> from tensor_graphs.language.composites import linear, softmax
+    >>> g = make_graph(softmax(linear(x, w)))
+    >>> [f"{n.op.name} {n.type}" for n in apply_form(g, {"between": "f64"}).graph.nodes if n.op.kind != "leaf"]
+    ['cast f64[2, 4]', 'linear f64[2, 3]', 'softmax f64[2, 3]', 'cast f32[2, 3]']
+    >>> [f"{n.op.name} {n.type}" for n in apply_form(g, {"product:w": "bf16"}).graph.nodes if n.op.kind != "leaf"]
+    ['cast bf16[2, 4]', 'cast f32[2, 4]', 'cast bf16[3, 4]', 'linear f32[2, 3]', 'softmax f32[2, 3]']
+    """
+    words = _Words(form)
+    if not words.any:
+        return PassResult(graph)
+    as_written = {s for s in whole if words.of("between", s.spec.op.name) is None}
+    return _Application(graph, words, as_written).result()
+
+
+def check_sites(form: Form, graph: Graph) -> None:
+    """Raise ArgumentError for a site or a pattern of a form that is no site of the graph."""
+    keys = [site.key for site in sites(graph)]
+    for key in form:
+        if ":" in key and key not in keys and not any(fnmatchcase(there, key) for there in keys):
+            kind = key.partition(":")[0]
+            of_kind = [there for there in keys if there.startswith(f"{kind}:")]
+            near = close_to(key, of_kind)
+            fix = f"did you mean {near[0]!r}?" if near else f"one of {listed(of_kind)}" if of_kind else f"it has no site {kind}:…"
+            raise ArgumentError(f"precision names {key!r}, and the graph has no such site\n  fix: {fix}")
+
+
+def loses_nothing(form: Form, graph: Graph) -> bool:
+    """Return whether no word of a form is narrower than what is written at its site."""
+    words = _Words(form)
+    return not any((word := words.of(site.kind, site.name)) is not None and is_narrower(word, site.dtype) for site in sites(graph))
+
+
+class _Words:
+    """A form, looked up by site."""
+
+    def __init__(self, form: Form) -> None:
+        self.form = parse_form(form)
+        self.any = any(word != WRITTEN for word in self.form.values())
+        self.by_site: dict[tuple[str, str], DType | None] = {}
+
+    def of(self, kind: SiteKind, name: str) -> DType | None:
+        """Return the dtype of a site's word, None where the site stays as written."""
+        if (kind, name) not in self.by_site:
+            key = f"{kind}:{name}"
+            patterns = [key] if key in self.form else sorted((p for p in self.form if ":" in p and fnmatchcase(key, p)), key=len)
+            word = self.form[patterns[-1]] if patterns else self.form.get(kind, WRITTEN)
+            self.by_site[kind, name] = None if word == WRITTEN else WORDS[word]
+        return self.by_site[kind, name]
+
+
+def is_narrower(dtype: DType, than: DType) -> bool:
+    """Return whether a float dtype has fewer bits than another one."""
+    return dtype.is_float and dtype.itemsize < than.itemsize
+
+
+# ---- sites -----------------------------------------------------------------------------------------------------------
+
+
+class _Sites:
+    """The sites of a graph whose composites are written out."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.nodes = graph, walk(graph.roots)
+        self.region = self._regions()
+        self.product = self._products()
+        self.reader = self._readers()
+
+    def _regions(self) -> dict[Node, str]:
+        """Return the region of each node: the last one whose parameters it depends on."""
+        order: dict[str, int] = {REST: 0}
+        region: dict[Node, str] = {}
+        for node in self.nodes:
+            if node.op is leaves.PARAMETER:
+                region[node] = _region_of_parameter(node.attrs["name"])
+            elif isinstance(node.op, CompositeOp) and not _is_library(node.op):
+                region[node] = node.op.name                         # one that is kept whole
+            else:
+                labels = [region[i] for i in node.inputs]
+                for label in labels:
+                    order.setdefault(label, len(order))
+                region[node] = max(labels, key=order.__getitem__, default=REST)
+        return region
+
+    def _products(self) -> dict[Node, str]:
+        """Return the name of each product: that of its weight, else its region and op."""
+        names: dict[Node, str] = {}
+        counts: dict[str, int] = {}
+        for node in self.nodes:
+            if node.op.facts.product:
+                parameters = [p for i in node.inputs if (p := parameter_of(i)) is not None and p.rank > 1]
+                name = parameters[0].attrs["name"] if parameters else f"{self.region[node]}.{node.op.name}"
+                counts[name] = counts.get(name, 0) + 1
+                names[node] = name if counts[name] == 1 else f"{name}#{counts[name]}"
+        return names
+
+    def _readers(self) -> dict[tuple[Node, str], str]:
+        """Return the name of each parameter matrix for each op that reads it: the parameter's, with the op's if several do."""
+        ops: dict[Node, dict[str, None]] = {}
+        for node in self.nodes:
+            for i in node.inputs:
+                weight = parameter_of(i)
+                if weight is not None and weight.rank > 1 and weight.dtype.is_float and not moves(node.op, i):
+                    ops.setdefault(weight, {})[node.op.name] = None
+        return {(weight, op): weight.attrs["name"] if len(of) == 1 else f"{weight.attrs['name']}@{op}"
+                for weight, of in ops.items() for op in of}
+
+    @cached_property
+    def of_floats(self) -> set[Node]:
+        """The nodes that depend on a float input, parameter or state."""
+        dependent: set[Node] = set()
+        for node in self.nodes:
+            is_float_leaf = node.op in (leaves.INPUT, leaves.PARAMETER, leaves.STATE) and node.dtype.is_float
+            if is_float_leaf or any(i in dependent for i in node.inputs):
+                dependent.add(node)
+        return dependent
+
+    @cached_property
+    def sites(self) -> tuple[PrecisionSite, ...]:
+        return tuple(site for kind in KINDS for site in getattr(self, f"_{kind}_sites")())
+
+    def _between_sites(self) -> Iterator[PrecisionSite]:
+        values: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            if node.op.kind != "leaf" and node in self.of_floats and any(t.dtype.is_float for t in node.types):
+                values.setdefault(self.region[node], []).append(node)
+        for name, nodes in values.items():
+            yield PrecisionSite("between", name, name, tuple(nodes), _widest(nodes))
+
+    def _product_sites(self) -> Iterator[PrecisionSite]:
+        for node, name in self.product.items():
+            yield PrecisionSite("product", name, self.region[node], (node,), _widest(i for i in node.inputs if i.dtype.is_float))
+
+    def _weight_sites(self) -> Iterator[PrecisionSite]:
+        for (weight, _), name in self.reader.items():
+            yield PrecisionSite("weight", name, self.region[weight], (weight,), weight.dtype)
+
+    def _state_sites(self) -> Iterator[PrecisionSite]:
+        for name, node in self.graph.states.items():
+            if node.dtype.is_float:
+                yield PrecisionSite("state", str(name), REST, (node,), node.dtype)
+
+
+def _widest(nodes: Iterator[Node] | Sequence[Node]) -> DType:
+    return max((t.dtype for node in nodes for t in node.types if t.dtype.is_float), key=lambda dtype: dtype.itemsize)
+
+
+def _region_of_parameter(name: str) -> str:
+    """Return the name up to its first number between dots ("layers.3" of "layers.3.q.weight"), else up to its first number, else
+    without its last part."""
+    numbered = re.match(r"(.*?\.\d+)(\.|$)", name) or re.match(r"(\D*\d+)", name)
+    return numbered[1] if numbered else name.rpartition(".")[0] or name
+
+
+def moves(op: Op, x: Node) -> bool:
+    """Return whether an op only moves this operand's numbers: its result is the same numbers in other places."""
+    return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None and x.dtype.is_float)
+
+
+def parameter_of(node: Node) -> Node | None:
+    """Return the parameter of which a node is a view, None for any other node."""
+    while node.op.facts.view:
+        node = node.inputs[0]
+    return node if node.op is leaves.PARAMETER else None
+
+
+# ---- the pass --------------------------------------------------------------------------------------------------------
+
+
+class _Application:
+    """One graph in one form. values: for each node of the graph with composites written out, its outputs in the new graph."""
+
+    def __init__(self, graph: Graph, words: _Words, whole: Collection[Signature]) -> None:
+        self.old, self.words, self.whole = graph, words, whole
+        self.expanded = written_out(graph, whole)
+        self.places = _Sites(self.expanded)
+        self.values: dict[Node, tuple[Node, ...]] = {}
+
+    def result(self) -> PassResult:
+        for node in self.places.nodes:
+            with written_at(node.location):
+                self.values[node] = self.outputs_of(node)
+        outputs = {name: _to(self.value(old), old.dtype) for name, old in self.expanded.outputs.items()}
+        updates: dict[leaves.State | str, Node] = {}
+        for name, old in self.expanded.updates.items():
+            dtype = self.state_dtype(str(name), old.dtype)
+            updates[leaves.state(name, old.shape, dtype)] = _to(self.value(old), dtype)
+        graph = make_graph(outputs, updates)
+        if graph.roots == self.expanded.roots and not updates.keys() - {*self.expanded.states}:
+            return PassResult(self.old)
+        new = [self.values.get(n, ()) for n in expanded_by_library(self.old.nodes, self.whole)]
+        images = {n: outputs[0] for n, outputs in zip(self.old.nodes, new, strict=True) if len(outputs) == 1}
+        return PassResult(graph, images, REASSOCIATING)
+
+    def value(self, node: Node) -> Node:
+        (value,) = self.values[node]
+        return value
+
+    def state_dtype(self, name: str, written: DType) -> DType:
+        word = self.words.of("state", name)
+        return word if word is not None and written.is_float else written
+
+    def outputs_of(self, node: Node) -> tuple[Node, ...]:
+        op = node.op
+        if op is leaves.ITEM:
+            return (self.values[node.inputs[0]][node.attrs["index"]],)
+        if op is leaves.STATE:
+            return (apply(op, (), {**node.attrs, "dtype": self.state_dtype(node.attrs["name"], node.dtype)}),)
+        if isinstance(op, leaves.Leaf) and not node.inputs:
+            return (node,)
+        word = self.words.of("between", self.places.region[node])
+        inputs = [self.operand(node, i) for i in node.inputs]
+        if op is leaves.COPY_TO or (inputs and moves(op, inputs[0])):
+            return (apply(op, inputs, node.attrs),)
+        loop = loop_roundings(node)
+        adds = loop.adds and loop.roundings > 1                     # other loops run in the dtypes of their bodies
+        if (op.facts.dtype_matters and not adds) or (isinstance(op, CompositeOp) and not _is_library(op)):
+            return self.as_written(node, inputs)
+        if word is not None and op.name == "cast" and node.dtype.is_float and inputs[0].dtype.is_float:
+            return (inputs[0],)
+        if op.facts.writes is not None and inputs[0].dtype.is_float:
+            inputs = [inputs[0], *(_to(x, inputs[0].dtype) if x.dtype.is_float else x for x in inputs[1:])]
+            return _items(apply(op, inputs, node.attrs))
+        product = self.words.of("product", self.places.product[node]) if node in self.places.product else None
+        if product is not None:
+            return self.product(node, inputs, product, word)
+        return self.computed(node, inputs, word)
+
+    def operand(self, node: Node, i: Node) -> Node:
+        """Return the new value of a node's operand; of a weight, in the dtype that is chosen for this op's reading of it."""
+        weight = parameter_of(i)
+        name = None if weight is None else self.places.reader.get((weight, node.op.name))
+        word = None if name is None else self.words.of("weight", name)
+        if weight is None or word is None or not is_narrower(word, weight.dtype):
+            return self.value(i)
+        return _viewed(i, atomic.cast(weight, word))
+
+    def stored(self, node: Node, dtype: DType, word: DType | None) -> DType:
+        """Return the dtype in which a node's value of this written dtype is stored."""
+        if word is None or not dtype.is_float or (is_narrower(word, dtype) and node not in self.places.of_floats):
+            return dtype
+        return word
+
+    def computed(self, node: Node, inputs: Sequence[Node], word: DType | None) -> tuple[Node, ...]:
+        """Return the outputs of the op in the region's word: on operands cast to it and parameters as they are, if it takes them,
+        else on operands all cast; for a narrower word on operands as they are, else in the written dtypes and rounded then."""
+        if word is None:
+            same = all(x is i for x, i in zip(inputs, node.inputs, strict=True))
+            return _items(node) if same else self.applied(node, inputs, node.attrs, None) or self.as_written(node, inputs)
+        attrs = {k: self.stored(node, v, word) if isinstance(v, DType) else _wide_step(v, word) if isinstance(v, Body) else v
+                 for k, v in node.attrs.items()}
+        wide = [_to(x, self.stored(node, i.dtype, word)) for x, i in zip(inputs, node.inputs, strict=True)]
+        narrowing = any(is_narrower(word, t.dtype) for x in (node, *node.inputs) for t in x.types)
+        unchanged = [not (is_constant(i) if narrowing else parameter_of(i) is None) for i in node.inputs]
+        tried = [[x if same else w for x, w, same in zip(inputs, wide, unchanged, strict=True)]] + ([] if narrowing else [wide])
+        for operands in tried:
+            outputs = self.applied(node, operands, attrs, word)
+            if outputs is not None:
+                return outputs
+        return tuple(_to(y, self.stored(node, y.dtype, word)) for y in self.as_written(node, inputs))
+
+    def product(self, node: Node, inputs: Sequence[Node], dtype: DType, word: DType | None) -> tuple[Node, ...]:
+        """Return the outputs of a product whose operands are rounded to a dtype, or widened to it."""
+        held = [parameter_of(i) is not None for i in node.inputs]
+        if any(is_narrower(dtype, x.dtype) for x in inputs):
+            matrices = [rounded(x, dtype) if x.rank > 1 else x for x in inputs]
+            narrow = [atomic.cast(x, dtype) if of_parameter and y is not x else y
+                      for x, y, of_parameter in zip(inputs, matrices, held, strict=True)]
+            tried = [narrow, matrices]
+        else:
+            matrices = list(inputs)
+            wide = [_to(x, dtype) if is_narrower(x.dtype, dtype) else x for x in inputs]
+            tried = [[x if of_parameter else y for x, y, of_parameter in zip(inputs, wide, held, strict=True)], wide]
+        wanted = [self.stored(node, t.dtype, word) for t in node.types]
+        for operands in tried:
+            try:
+                outputs = _items(apply(node.op, operands, node.attrs))
+            except LanguageError:
+                continue
+            if all(not is_narrower(y.dtype, t) for y, t in zip(outputs, wanted, strict=True)):
+                return tuple(_to(y, t) for y, t in zip(outputs, wanted, strict=True))
+        return self.computed(node, matrices, word)
+
+    def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any], word: DType | None) -> tuple[Node, ...] | None:
+        """Return the outputs of the op on these operands; None if it does not take them or does not return the chosen dtypes."""
+        try:
+            call = apply(node.op, inputs, attrs)
+        except LanguageError:
+            return None
+        wanted = tuple((t.shape, self.stored(node, t.dtype, word)) for t in node.types)
+        return _items(call) if tuple((t.shape, t.dtype) for t in call.types) == wanted else None
+
+    def as_written(self, node: Node, inputs: Sequence[Node]) -> tuple[Node, ...]:
+        """Return the outputs of the op in the written dtypes."""
+        return _items(apply(node.op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
+
+
+def rounded(x: Node, dtype: DType) -> Node:
+    """Return a value rounded to a narrower dtype, in its own; itself where it has no wider one."""
+    return atomic.cast(atomic.cast(x, dtype), x.dtype) if is_narrower(dtype, x.dtype) else x
+
+
+def _viewed(view: Node, parameter: Node) -> Node:
+    """Return the same view of another parameter."""
+    return parameter if view.op is leaves.PARAMETER else apply(view.op, (_viewed(view.inputs[0], parameter),), view.attrs)
+
+
+def _to(x: Node, dtype: DType) -> Node:
+    """Return x in a dtype. A cast that only widened it before is undone. A value copied to a device is narrowed before the copy,
+    and a constant is made in the dtype."""
+    if x.dtype == dtype or not (x.dtype.is_float and dtype.is_float):
+        return x
+    if x.op is leaves.CONSTANT:
+        return apply(x.op, (), {**x.attrs, **_constant(x, dtype)})
+    if x.op is leaves.COPY_TO and is_narrower(dtype, x.dtype):
+        return apply(leaves.COPY_TO, (_to(x.inputs[0], dtype),), x.attrs)
+    if x.op.facts.view and is_constant(x):
+        return apply(x.op, (_to(x.inputs[0], dtype),), x.attrs)
+    if x.op.name == "cast" and x.inputs[0].dtype == dtype and is_narrower(dtype, x.dtype):
+        return x.inputs[0]
+    return atomic.cast(x, dtype)
+
+
+def is_constant(node: Node) -> bool:
+    """Return whether a node is a view of a constant."""
+    while node.op.facts.view:
+        node = node.inputs[0]
+    return node.op is leaves.CONSTANT
+
+
+def _constant(node: Node, dtype: DType) -> dict[str, Any]:
+    """Return the attributes of a constant that change with its dtype."""
+    value = node.attrs.get("value")
+    attrs = {"value": ArrayValue.of(value.array().astype(dtype.numpy), dtype)} if isinstance(value, ArrayValue) else {}
+    return {"dtype": dtype, **attrs}
+
+
+def _wide_step(step: Body, word: DType) -> Body:
+    """Return the step of a loop on wider carries and slices, with wider results; the step itself for a narrower word."""
+    if not any(is_narrower(x.dtype, word) for x in (*step.arguments, *step.outputs)):
+        return step
+    wide = [leaves.input(f"x{n}", a.shape, word if is_narrower(a.dtype, word) else a.dtype) for n, a in enumerate(step.arguments)]
+    narrow = [_to(x, a.dtype) for x, a in zip(wide, step.arguments, strict=True)]
+    outputs = [_to(y, word) if is_narrower(y.dtype, word) else y for y in over(step.outputs, step.arguments, narrow)]
+    graph = make_graph({f"y{n}": y for n, y in enumerate(outputs)})
+    arguments = [leaves.argument(n, x.type) for n, x in enumerate(wide)]
+    return Body(arguments, over(list(apply_form(graph, {"between": word.name}).graph.outputs.values()), wide, arguments))
+
+
+def _items(node: Node) -> tuple[Node, ...]:
+    return (node,) if len(node.types) == 1 else tuple(leaves.item(node, i) for i in range(len(node.types)))
+
+
+# ---- composites that are written out ---------------------------------------------------------------------------------
+
+
+def _is_library(op: Any) -> bool:
+    return isinstance(op, CompositeOp) and LIBRARY.get(op.name) is op
+
+
+def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
+    """Return the graph with all composites outside of the library, except `unchanged`, replaced by their definitions."""
+    return graph.with_roots(expanded_by_library(graph.roots, unchanged))
+
+
+def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
+    """Return the nodes with all composites outside of the library, except `unchanged`, replaced by definitions: a part with a
+    recipe that contains such composites becomes that recipe."""
+    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
+                      written_for_kernels if unchanged else defined)
+
+
+def written_for_kernels(node: Node) -> Definition:
+    """Return the definition that replaces a composite when pieces with registered kernels are searched."""
+    recipe = node.op.of_kernels if isinstance(node.op, PartOp) else None
+    return defined(node) if recipe is None else recipe.op.define([i.type for i in node.inputs], node.attrs)

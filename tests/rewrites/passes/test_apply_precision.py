@@ -1,0 +1,167 @@
+"""rewrites/passes/apply_precision.py: the same meaning to the last bit of the oracle in every form, rounded where words say it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tensor_graphs as tg
+from tensor_graphs.costs.predicted_error import predicted_error
+from tensor_graphs.language.composite import LIBRARY
+from tensor_graphs.language.errors import DTypeError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.leaves import item
+from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import UNKNOWN
+from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.meaning.precision import KINDS, WORDS, parse_form
+from tensor_graphs.models.gemma3 import gemma3_graph
+from tensor_graphs.rewrites.passes.apply_precision import apply_form, sites
+from tensor_graphs.rewrites.passes.result import PassResult
+from tests.kernels.cases import CASES, Draw, applied
+from tests.models.test_gemma3 import VARIANTS, ids_for, random_weights
+from tests.plans import compiled_of
+from tests.strategies import ALL, bindings, graphs, leaf_arrays
+
+N = tg.dim("n", 1, 32)
+
+
+def widen(g: Graph, to: tg.DType = tg.f64) -> PassResult:
+    return apply_form(g, parse_form(to.name))
+
+
+def computed(g: Graph) -> list[Node]:
+    return [n for n in g.nodes if n.op.kind in ("atomic", "composite")]
+
+
+WORD = st.sampled_from(list(WORDS))
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(data=st.data(), g=graphs(dtypes=ALL))
+def test_a_graph_means_exactly_the_same_in_every_form(data: st.DataObject, g: Graph) -> None:
+    binding = data.draw(bindings(g))
+    values = leaf_arrays(g, binding)
+    form = {site.key: data.draw(WORD) for site in sites(g)} | data.draw(st.dictionaries(st.sampled_from(KINDS), WORD))
+    changed = apply_form(g, form).graph
+    assert {n: x.type for n, x in changed.outputs.items()} == {n: x.type for n, x in g.outputs.items()}
+    assert {n: x.type for n, x in changed.inputs.items()} == {n: x.type for n, x in g.inputs.items()}
+    assert list(changed.states) == list(g.states) and changed.parameters == g.parameters and changed.dims == g.dims
+    with np.errstate(all="ignore"):
+        before, after = (interpret(x, **values, dims=binding) for x in (g, changed))
+    for name in g.outputs:
+        np.testing.assert_array_equal(after.outputs[name], before.outputs[name])
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(data=st.data(), g=graphs(dtypes=ALL))
+def test_a_widened_graph_means_exactly_the_same(data: st.DataObject, g: Graph) -> None:
+    binding = data.draw(bindings(g))
+    values = leaf_arrays(g, binding)
+    wide = widen(g).graph
+    assert {n: x.type for n, x in wide.outputs.items()} == {n: x.type for n, x in g.outputs.items()}
+    assert {n: x.type for n, x in wide.inputs.items()} == {n: x.type for n, x in g.inputs.items()}
+    assert list(wide.states) == list(g.states) and list(wide.parameters) == list(g.parameters) and wide.dims == g.dims
+    with np.errstate(all="ignore"):
+        before, after = (interpret(x, **values, dims=binding) for x in (g, wide))
+    for name in g.outputs:
+        np.testing.assert_array_equal(after.outputs[name], before.outputs[name])
+    for name in g.updates:
+        np.testing.assert_array_equal(after.updates[name], before.updates[name])
+
+
+def test_every_value_between_is_wide_and_weights_stay() -> None:
+    x, w, s = tg.input("x", (5, 8)), tg.parameter("w", (4, 8), tg.bf16), tg.state("s", (5, 4))
+    y = tg.softmax(tg.linear(x, w)) + s.read()
+    wide = widen(tg.graph({"y": y}, {s: y})).graph
+    assert [f"{n.op.name} {n.dtype}" for n in computed(wide)] == [
+        "cast f64", "linear f64", "softmax f64", "add f64", "cast f32"]
+    assert wide.parameters["w"].dtype == tg.bf16 and wide.states["s"].dtype == tg.f64
+
+
+def test_a_weight_that_an_op_takes_in_its_own_dtype_only_is_cast() -> None:
+    wide = widen(tg.graph(tg.exp(tg.input("x", (8,)) * tg.parameter("w", (8,))))).graph
+    assert [n.inputs[0].op.name for n in computed(wide) if n.op.name == "cast"][:2] == ["input", "parameter"]
+
+
+def test_what_is_copied_to_a_device_is_narrow_on_the_way() -> None:
+    x = tg.copy_to(tg.input("x", (4,), tg.bf16), "cuda:0")
+    wide = widen(tg.graph(tg.copy_to(tg.tanh(x) * x, "cuda:0"))).graph
+    copied = [n for n in wide.nodes if n.op.name == "copy_to"]
+    assert [n.dtype for n in copied] == [tg.bf16, tg.bf16]
+    assert [n.op.name for n in wide.nodes if n.op.kind != "leaf"] == ["copy_to", "cast", "tanh", "mul", "cast", "copy_to"]
+
+
+def test_the_last_product_with_a_weight_is_as_wide_as_the_rest() -> None:
+    x, w = tg.input("x", (N, 8)), tg.parameter("w", (4, 8))
+    g = tg.graph(tg.linear(tg.rms_norm(tg.tanh(x)), w))
+    assert {n.inputs[0].dtype for n in computed(widen(g).graph) if n.op.name.startswith("linear")} == {tg.f64}
+
+
+def test_what_hangs_on_its_dtype_is_left_in_it() -> None:
+    x = tg.input("x", (8,))
+    g = tg.graph(tg.bitcast(tg.exp(x), tg.u32))
+    (bits,) = [n for n in computed(widen(g).graph) if n.op.name == "bitcast"]
+    assert bits.inputs[0].dtype == tg.f32 and bits.inputs[0].op.name == "cast"
+
+
+@pytest.mark.parametrize("dtype", [tg.i32, tg.f64])
+def test_a_graph_without_a_narrower_float_comes_back_as_it_is(dtype: tg.DType) -> None:
+    g = tg.graph(tg.input("x", (8,), dtype) + 1)
+    assert widen(g).graph is g
+
+
+@pytest.mark.parametrize("name", sorted(VARIANTS)[:2])
+@pytest.mark.parametrize("backends", [("numpy",), ("c", "numpy")])
+def test_a_decoder_run_wide_is_off_by_the_rounding_of_its_logits_alone(name: str, backends: tuple[str, ...]) -> None:
+    g = gemma3_graph(VARIANTS[name], max_positions=32)
+    weights, ids = random_weights(g), ids_for(VARIANTS[name])
+    expected = interpret(g, {"ids": ids}, weights, {s: np.zeros(x.shape) for s, x in g.states.items()},
+                         {"n": len(ids), "p": 0, "m": len(ids)}).outputs["logits"]
+    errors = []
+    for graph in (g, widen(g).graph):
+        compiled = compiled_of(graph, weights, backends)
+        out = compiled.run({"ids": ids}, dims={"p": 0, "m": len(ids)}, session=compiled.session())["logits"]
+        assert out.dtype == np.float32
+        errors.append(measure(out, expected, tg.f32).max_relative_error)
+    assert errors[1] <= 1e-6 and errors[1] < errors[0] / 2, errors
+    assert predicted_error(widen(g).graph) < 1e-6 < errors[0] < predicted_error(g)
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_every_op_means_the_same_when_its_dtype_is_wider(op: str) -> None:
+    """All rows of both tables: an op whose meaning depends on its dtype shows here, and needs the fact `dtype_matters`."""
+    for seed, dtype in enumerate((tg.f16, tg.bf16, tg.f32)):
+        draw = Draw(seed, dtype)
+        try:
+            node = applied(CASES[op](draw))
+        except DTypeError:                                  # an op of integers
+            continue
+        g = tg.graph([item(node, i) for i in range(len(node.types))])
+        values = {name: draw.values[name] for name in g.inputs}
+        for wide in (widen(g, tg.f32).graph, widen(g).graph):
+            with np.errstate(all="ignore"):
+                before, after = (interpret(x, values).outputs for x in (g, wide))
+            for name in before:
+                np.testing.assert_array_equal(after[name], before[name])
+
+
+def test_an_op_that_hangs_on_its_dtype_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LIBRARY["uniform"], "facts", UNKNOWN)
+    with pytest.raises(AssertionError, match="Mismatched elements"):
+        test_every_op_means_the_same_when_its_dtype_is_wider("uniform")
+
+
+def test_a_loop_carries_wider_values() -> None:
+    v = tg.input("v", (1 << 12,))
+    last, rows = tg.scan(lambda c, x: (c + x, c * 2.0), tg.input("c", ()), v)
+    wide = widen(tg.graph({"last": last, "rows": rows})).graph
+    (loop,) = (n for n in wide.nodes if n.op.name == "scan")
+    assert [str(t) for t in loop.types] == ["f64[]", "f64[4096]"]
+    values = {"v": np.full(1 << 12, 0.1, np.float32), "c": np.float32(0)}
+    written = tg.interpret(tg.graph({"last": last, "rows": rows}), values).outputs
+    for name, y in tg.interpret(wide, values).outputs.items():
+        np.testing.assert_array_equal(y, written[name])
