@@ -11,6 +11,9 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.precision import KINDS, WRITTEN
 
+SEVERAL = 3
+"""sites of one kind and word that are named; of more their number is"""
+
 
 @dataclass(frozen=True)
 class PreparedGraph:
@@ -47,10 +50,16 @@ def as_written(graph: Graph) -> GraphForm:
 
 
 def words_text(words: Mapping[str, str]) -> str:
-    """Return a form's words for people: "as written", "f32" (all of it), or "between f32 · product:layers.3.* bf16"."""
+    """Return a form's words for people: "as written", "f32" (all of it), "between f32 · product:layers.3.* bf16", or with more than
+    SEVERAL sites of one kind and word "product bf16 × 18"."""
     if set(words) == set(KINDS) and len(set(words.values())) == 1:
         return "as written" if WRITTEN in words.values() else words["between"]
-    return " · ".join(f"{site} {word}" for site, word in words.items()) or "as written"
+    alike: dict[tuple[str, str], list[str]] = {}
+    for site, word in words.items():
+        alike.setdefault((site.partition(":")[0], word), []).append(site)
+    parts = [[f"{kind} {word} × {len(of)}"] if len(of) > SEVERAL else [f"{site} {word}" for site in of]
+             for (kind, word), of in alike.items() if word != WRITTEN or len(alike) == 1]
+    return " · ".join(part for of in parts for part in of) or "as written"
 
 
 def following(first: Mapping[Node, Node], second: Mapping[Node, Node]) -> dict[Node, Node]:

@@ -106,6 +106,8 @@ class MeasuredAccuracy:
             raise ArgumentError(f"weights lack the parameter {lacking[0]!r}, {request.graph.parameters[lacking[0]].type}\n"
                                 f"  fix: an array for each of {listed(request.graph.parameters)}")
         self.sizes = typical_sizes(request.graph, request.at)
+        self.latest: PlanAccuracy | None = None
+        """the decision on the last plan"""
 
     @cached_property
     def draws(self) -> ErrorDraws:
@@ -176,13 +178,14 @@ class MeasuredAccuracy:
     @phase("verify")
     def of(self, plan: Plan) -> PlanAccuracy:
         """Return whether a plan is accurate enough, by rows of the database or by new draws, which are stored."""
-        key, seconds = plan_key(plan), self.request.accuracy_seconds
-        draws = self._stored(key)
+        self.latest = self._of(plan)
+        return self.latest
+
+    def _of(self, plan: Plan) -> PlanAccuracy:
         try:
-            if len(draws) < self.count:
-                if not seconds:
-                    return self._predicted(plan, "accuracy_seconds=0")
-                draws = {**draws, **self._new(plan, key, [seed for seed in range(self.count) if seed not in draws], seconds)}
+            draws = self.draws_of(plan, self.count, self.request.accuracy_seconds)
+            if not draws:
+                return self._predicted(plan, "accuracy_seconds=0")
             relative = any(term.statistic == "as_written" for term in self.accuracy.terms)
             written = self.draws.of_graph(self.request.graph, list(draws)) if relative else []
         except (TensorGraphsError, MemoryError) as error:
@@ -193,6 +196,14 @@ class MeasuredAccuracy:
         if allowed.allowed and unseen is not None and unseen.limit < (least := _unseen(plan)):
             allowed = Allowed(False, least, unseen)
         return PlanAccuracy(allowed, self.accuracy, len(draws), source)
+
+    def draws_of(self, plan: Plan, count: int, seconds: float = math.inf) -> dict[int, Draw]:
+        """Return draws of a plan by seed: the stored ones, and new ones up to `count`, which are stored. seconds: no new draw
+        begins later than that after the first one; 0 for no new ones."""
+        key = plan_key(plan)
+        draws = self._stored(key)
+        missing = [seed for seed in range(count) if seed not in draws] if seconds else []
+        return {**draws, **self._new(plan, key, missing, seconds)} if missing and len(draws) < count else draws
 
     def _new(self, plan: Plan, key: str, seeds: list[int], seconds: float) -> dict[int, Draw]:
         draws = dict(zip(seeds, self.draws.of_plan(plan, seeds, seconds), strict=False))

@@ -11,7 +11,8 @@ is first tried as written, so that the kernel keeps its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from tensor_graphs.choice.graph_forms import GraphForm, as_written
@@ -29,6 +30,10 @@ from tensor_graphs.phase_times import phase
 from tensor_graphs.rewrites import user_rules
 from tensor_graphs.rewrites.passes.apply_precision import apply_form, loses_nothing, sites, written_for_kernels
 from tensor_graphs.rewrites.passes.result import PassResult
+
+if TYPE_CHECKING:
+    from tensor_graphs.choice.cost_table import CostTable
+    from tensor_graphs.kernels.kernel import Kernel
 
 FOR_ACCURACY = "for the accuracy that was asked for"
 
@@ -71,29 +76,57 @@ def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: S
 
 
 def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
-    """Yield the forms whose error may be as small as asked, by evaluating them with each value rounded; the widest one always."""
-    from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: what is as written needs no oracle
+    """Yield the forms whose error may be as small as asked, the fastest first; the widest one always.
 
-    accuracy, left_out, none = measured_accuracy(request), list[GraphForm](), True
-    for form in _fastest_first(graph, request):
-        if accuracy.promises(form.graph):
-            yield form
-            none = False
-        else:
-            left_out.append(form)
-    left_out.sort(key=lambda form: form.words.get("between") == WIDE["between"])    # the widest one last
-    if left_out and (none or left_out[-1].words.get("between") == WIDE["between"]):
-        yield left_out[-1]
+    Forms in one dtype per kind of site are left out if their error is too large when each value is rounded (of a large graph: if it
+    is predicted to be). Where a faster one was left out, mixed forms are tried before the next one in one dtype."""
+    from tensor_graphs.choice.measured_accuracy import measured_accuracy  # doors: what is as written needs no oracle
+    from tensor_graphs.choice.mixed_forms import MixedForms
 
-
-def _fastest_first(graph: Graph, request: Request) -> Iterator[GraphForm]:
-    """Yield the forms that a request allows by their estimated time, those that lose nothing a little earlier."""
-    priced = []
-    for number, form in enumerate(_candidates(graph, request)):
-        seconds = _seconds(form.graph, request)
-        priced.append((seconds if loses_nothing(form.words, graph) else seconds / GAIN, number, form))
-    for _, _, form in sorted(priced, key=lambda entry: entry[:2]):
+    accuracy = measured_accuracy(request)
+    seconds_of = estimate(graph, request)
+    mixed = MixedForms(graph, accuracy, seconds_of)
+    queue = sorted(_priced(graph, request, seconds_of), key=lambda form: form[:2])
+    left_out: list[tuple[float, GraphForm]] = []
+    yielded = False
+    for seconds, _, form in queue:
+        if not mixed.promises(form):
+            left_out.append((seconds, form))
+            continue
+        if left_out and left_out[0][0] < GAIN * seconds:
+            for words in mixed.faster(GAIN * seconds):
+                yield formed(graph, {**words, **request.words}, FOR_ACCURACY, request.here)
+            left_out = left_out[-1:]
         yield form
+        yielded = True
+    left_out.sort(key=lambda entry: entry[1].words.get("between") == WIDE["between"])     # the widest one last
+    if left_out and (not yielded or left_out[-1][1].words.get("between") == WIDE["between"]):
+        yield left_out[-1][1]
+
+
+def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
+    """Return a function that estimates the time of a prepared graph, or of a part of it alone, in a form."""
+    from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable  # doors: as above
+    from tensor_graphs.choice.prepare import prepare
+
+    costs, table = CostTable.of(request, ESTIMATE_MARGIN), by_op(all_kernels(request.here))
+    times: dict[tuple[Graph, tuple[tuple[str, str], ...]], float] = {}
+
+    def seconds(part: Graph, words: Form) -> float:
+        key = part, tuple(sorted(words.items()))
+        if key not in times:
+            prepared = part if part == graph else prepare(part, backends=request.here).graph
+            form = formed(prepared, words, FOR_ACCURACY, request.here) if words else as_written(prepared)
+            times[key] = _seconds(form.graph, costs, table, request.at or {})
+        return times[key]
+    return seconds
+
+
+def _priced(graph: Graph, request: Request, seconds_of: Callable[[Graph, Form], float]) -> Iterator[tuple[float, int, GraphForm]]:
+    """Yield the forms that a request allows with their estimated time, a little more of those that lose something."""
+    for number, form in enumerate(_candidates(graph, request)):
+        seconds = seconds_of(graph, form.words)
+        yield seconds if loses_nothing(form.words, graph) else seconds / GAIN, number, form
 
 
 def _candidates(graph: Graph, request: Request) -> Iterator[GraphForm]:
@@ -112,14 +145,13 @@ def _candidates(graph: Graph, request: Request) -> Iterator[GraphForm]:
             yield one if one.words else as_written(graph)
 
 
-def _seconds(graph: Graph, request: Request) -> float:
+def _seconds(graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], at: Mapping[str, int]) -> float:
     """Return the estimated time of the cheapest path of a graph at typical sizes; inf if it has none."""
-    from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes  # a door: as above
+    from tensor_graphs.choice.cost_table import typical_sizes  # a door: as above
 
-    costs = CostTable.of(request, ESTIMATE_MARGIN)
+    sizes = typical_sizes(graph, {name: size for name, size in at.items() if name in graph.dims})
     try:
-        paths = costs.paths(graph, by_op(all_kernels(request.here)), typical_sizes(graph, request.at), optimistic=True)
-        return paths.cheapest().cost
+        return costs.paths(graph, table, sizes, optimistic=True).cheapest().cost
     except NoPathError:
         return math.inf
 

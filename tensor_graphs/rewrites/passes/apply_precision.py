@@ -50,13 +50,15 @@ REST = "graph"
 @dataclass(frozen=True)
 class PrecisionSite:
     """A place where a dtype can be chosen. region: name of the region in which it is. nodes: those of the graph with composites
-    outside of the library written out. dtype: the widest float dtype that is written there."""
+    outside of the library written out. dtype: the widest float dtype that is written there. readers: of a weight, the nodes that
+    read it."""
 
     kind: SiteKind
     name: str
     region: str
     nodes: tuple[Node, ...]
     dtype: DType
+    readers: tuple[Node, ...] = ()
 
     @property
     def key(self) -> str:
@@ -117,6 +119,13 @@ def loses_nothing(form: Form, graph: Graph) -> bool:
     """Return whether no word of a form is narrower than what is written at its site."""
     words = _Words(form)
     return not any((word := words.of(site.kind, site.name)) is not None and is_narrower(word, site.dtype) for site in sites(graph))
+
+
+def resolved(form: Form, graph: Graph) -> dict[str, str]:
+    """Return the word of each site of a graph, by the site's key."""
+    words = _Words(form)
+    dtypes = {site.key: words.of(site.kind, site.name) for site in sites(graph)}
+    return {key: WRITTEN if dtype is None else dtype.name for key, dtype in dtypes.items()}
 
 
 class _Words:
@@ -220,13 +229,18 @@ class _Sites:
             yield PrecisionSite("product", name, self.region[node], (node,), _widest(i for i in node.inputs if i.dtype.is_float))
 
     def _weight_sites(self) -> Iterator[PrecisionSite]:
-        for (weight, _), name in self.reader.items():
-            yield PrecisionSite("weight", name, self.region[weight], (weight,), weight.dtype)
+        readers: dict[tuple[Node, str], list[Node]] = {}
+        for node in self.nodes:
+            for weight in dict.fromkeys(map(parameter_of, node.inputs)):
+                if weight is not None and (weight, node.op.name) in self.reader:
+                    readers.setdefault((weight, node.op.name), []).append(node)
+        for place, nodes in readers.items():
+            yield PrecisionSite("weight", self.reader[place], self.region[place[0]], (place[0],), place[0].dtype, tuple(nodes))
 
     def _state_sites(self) -> Iterator[PrecisionSite]:
         for name, node in self.graph.states.items():
             if node.dtype.is_float:
-                yield PrecisionSite("state", str(name), REST, (node,), node.dtype)
+                yield PrecisionSite("state", str(name), REST, (node, self.graph.updates[name]), node.dtype)
 
 
 def _widest(nodes: Iterator[Node] | Sequence[Node]) -> DType:

@@ -1,0 +1,221 @@
+"""mixed_forms: forms with different words at different sites that are predicted to be the fastest within an accuracy.
+
+Errors of words are predicted by backward passes (measure/sensitivity.py) and add up; seconds are estimated per product, and for
+values between ops and states from the whole graph in one dtype, shared among the regions by the bytes that they store. An exact
+knapsack (costs/form_front.py) lists the forms that are not dominated. Predictions only order what is measured. """
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from tensor_graphs.choice.graph_forms import GraphForm
+from tensor_graphs.choice.measured_accuracy import PROMISING, SCREENED, MeasuredAccuracy
+from tensor_graphs.costs.form_front import FormCost, WordCost, front, within
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node, apply
+from tensor_graphs.meaning.accuracy import Allowed, Term
+from tensor_graphs.meaning.draw_bound import EXTREMES
+from tensor_graphs.meaning.precision import WORDS, WRITTEN, Form
+from tensor_graphs.measure.sensitivity import ROUNDED, Metric, Sensitivities, sensitivities, words_of
+from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, parameter_of, resolved, sites
+
+log = logging.getLogger(__name__)
+
+METRICS: dict[str, Metric] = {"max": "norm", "norm": "norm", "as_written": "norm", "kl": "kl", "cosine": "cosine"}
+"""statistic of an accuracy -> the metric by which it is predicted; there is none for top1"""
+
+LARGEST_TO_NORM, WORST_TO_MEAN = 5.0, 3.0
+"""expected ratio of the largest error of an element to the norm's, and of the worst row's 1 − cosine to the mean"""
+
+START, START_OF_EXTREMES, SAFETY, TRIALS = 0.8, 0.25, 0.8, 3
+"""predicted error of the first form that is tried: its bound is a little, for a largest error twice, the measured error; factor on
+the error that should be within the limit by a measurement; most forms that are tried"""
+
+CALIBRATION = 1_000_000
+"""seed of the run on which errors are predicted; error draws have smaller ones"""
+
+Seconds = Callable[[Graph, Form], float]
+"""Function that estimates the time of a graph in a form."""
+
+
+class MixedForms:
+    """Predictions for one prepared graph and one accuracy. seconds: estimates the time of a graph in a form.
+
+    Errors are in units of the accuracy: a form whose predicted error is 1 is expected at the limit."""
+
+    def __init__(self, graph: Graph, accuracy: MeasuredAccuracy, seconds: Seconds) -> None:
+        self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
+
+    @cached_property
+    def places(self) -> tuple[PrecisionSite, ...]:
+        return sites(self.graph)
+
+    @cached_property
+    def errors(self) -> dict[tuple[str, str], float] | None:
+        """The error of each word of each site, in units of the tightest limit; None where it cannot be predicted."""
+        terms = self.accuracy.accuracy.terms
+        if any(term.statistic not in METRICS for term in terms):
+            return None
+        metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
+        inputs, sizes = self.accuracy.draws.runs(CALIBRATION)[0]
+        try:
+            found = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
+        except (TensorGraphsError, MemoryError) as error:
+            log.info("errors of words are not predicted: %s", error)
+            return None
+        units = {term: self._unit(term, found) for term in terms}
+        return {key: max(of[term.output, METRICS[term.statistic]] / units[term] for term in terms) for key, of in found.items()}
+
+    def _unit(self, term: Term, found: Sensitivities) -> float:
+        """Return the squared error (the divergence, 1 − cosine) that is at the limit of a term."""
+        metric = METRICS[term.statistic]
+        if metric == "kl":
+            return max(term.limit, 1e-300)
+        if metric == "cosine":
+            return max((1.0 - term.limit) / WORST_TO_MEAN, 1e-300)
+        rounding = ROUNDED * (self.graph.outputs[term.output].dtype.epsilon / 2) ** 2
+        if term.statistic == "max":
+            return max((term.limit / LARGEST_TO_NORM) ** 2, 1e-300)
+        if term.statistic == "as_written":
+            return term.limit ** 2 * (sum(found[site.key, WRITTEN][term.output, metric] for site in self.places) + rounding)
+        return max(term.limit ** 2 - rounding, 1e-300)
+
+    def error(self, words: Form) -> float | None:
+        """Return the predicted error of a form; None where it cannot be predicted."""
+        if self.errors is None:
+            return None
+        chosen = resolved(words, self.graph)
+        return sum(self.errors.get((key, word), self.errors[key, WRITTEN]) for key, word in chosen.items())
+
+    def linear(self, error: float | None) -> float | None:
+        """Return a predicted error, of an accuracy with one term, as its statistic has it."""
+        if error is None:
+            return None
+        (term,) = self.accuracy.accuracy.terms
+        scale = 1.0 - term.limit if term.statistic == "cosine" else term.limit
+        return scale * (error if METRICS[term.statistic] != "norm" else math.sqrt(error))
+
+    def promises(self, form: GraphForm) -> bool:
+        """Return False for a form that is far less accurate than asked: by evaluating it with each value rounded, for a large graph
+        by the predicted errors of its words."""
+        predicted = self.error(form.words) if self.accuracy.draws.flops > SCREENED else None
+        return self.accuracy.promises(form.graph) if predicted is None else predicted <= PROMISING ** 2
+
+    def faster(self, seconds: float) -> Iterator[dict[str, str]]:
+        """Yield the words of forms that are expected to be within the accuracy and faster than this: the fastest one, and after
+        each that was measured and is not, one that should be by what was measured."""
+        limit = START_OF_EXTREMES if any(t.statistic in EXTREMES for t in self.accuracy.accuracy.terms) else START
+        for _ in range(TRIALS):
+            form = within(self.front, limit)
+            if form is None or self.seconds(self.graph, words := joined(form)) >= seconds:
+                return
+            yield words
+            latest = self.accuracy.latest
+            if latest is None or latest.allowed.term is None or not form.error:
+                return
+            beyond = _beyond(latest.allowed)
+            limit = SAFETY * form.error / max(beyond, 1.0)
+
+    @cached_property
+    def front(self) -> list[FormCost]:
+        """The forms that are not dominated in time and predicted error, the fastest first. A word of one of its sites is text of
+        several words (`_words`)."""
+        return front(list(self._choices())) if self.errors is not None else []
+
+    def _choices(self) -> Iterator[WordCost]:
+        narrow_products = any(site.kind == "product" and site.dtype.itemsize < 4 for site in self.places)
+        if narrow_products:                                         # what a product costs depends on what its region stores
+            yield from self._shared("region", ("between", "product"))
+        else:
+            yield from self._of_products()
+            yield from self._shared("between", ("between",))
+        yield from self._shared("state", ("state",))
+
+    def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
+        """Return a choice of words for some sites, each named by its key; other sites of the item are as written."""
+        assert self.errors is not None
+        error = sum(self.errors.get((key, word), math.inf) for key, word in words.items())
+        changed = [f"{key}={word}" for key, word in words.items() if word != WRITTEN]
+        return WordCost(item, " ".join(changed), seconds, error)
+
+    def _of_products(self) -> Iterator[WordCost]:
+        """Yield choices of the words of each product and its weight, with the time of the product alone."""
+        groups: dict[tuple[str, str], list[PrecisionSite]] = {}
+        for site in self.places:
+            if site.kind in ("weight", "product"):
+                node = site.nodes[0] if site.kind == "product" else site.readers[0]
+                groups.setdefault((site.name.partition("@")[0].partition("#")[0], node.op.name), []).append(site)
+        for (name, op), group in groups.items():
+            alone = _alone(group)
+            words = [WRITTEN, *(word for word in WORDS if any(word in words_of(site) for site in group))]
+            for chosen in itertools.product(words, repeat=len({site.kind for site in group})):
+                of_kind = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
+                if not {word for word in chosen if word != WRITTEN} <= set(words) or len(set(chosen) - {WRITTEN}) > 1:
+                    continue
+                form: Form = {kind: word for kind, word in of_kind.items() if word != WRITTEN}
+                yield self._choice(f"{name} {op}", {site.key: of_kind[site.kind] for site in group}, self.seconds(alone, form))
+
+    def _shared(self, item: str, kinds: Sequence[str]) -> Iterator[WordCost]:
+        """Yield choices of the words of all sites of some kinds in one region (of one state), with a share of the time that the
+        graph takes in these words."""
+        groups: dict[str, list[PrecisionSite]] = {}
+        for site in self.places:
+            if site.kind in kinds:
+                groups.setdefault(site.name if site.kind == "state" else site.region, []).append(site)
+        if not groups:
+            return
+        sizes = self.accuracy.sizes
+        weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes) for name, group in groups.items()}
+        words = {kind: [WRITTEN, *(w for w in WORDS if all(w in words_of(s) and _comparable(w, s) for s in self.places
+                                                          if s.kind == kind))] for kind in kinds}
+        for chosen in itertools.product(*words.values()):
+            form = {kind: word for kind, word in zip(kinds, chosen, strict=True) if word != WRITTEN}
+            seconds = self.seconds(self.graph, form)
+            for name, group in groups.items():
+                share = weights[name] / max(1.0, sum(weights.values()))
+                yield self._choice(f"{item} {name}", {site.key: form.get(site.kind, WRITTEN) for site in group}, seconds * share)
+
+
+def _beyond(allowed: Allowed) -> float:
+    """Return the measured bound in the units of predicted errors: 1 at the limit."""
+    assert allowed.term is not None
+    if allowed.term.statistic == "cosine":
+        return (1.0 - allowed.bound) / max(1.0 - allowed.term.limit, 1e-300)
+    ratio = allowed.bound / max(allowed.term.limit, 1e-300)
+    return ratio if METRICS[allowed.term.statistic] == "kl" else ratio ** 2
+
+
+def joined(form: FormCost) -> dict[str, str]:
+    """Return the words of a form of the front, by site."""
+    return dict(itertools.chain.from_iterable(_words(label) for label in form.words.values()))
+
+
+def _words(label: str) -> Iterator[tuple[str, str]]:
+    """Yield the sites and words of a choice's label, "product:layers.3.q=bf16 weight:layers.3.q=bf16"."""
+    for pair in label.split():
+        key, _, word = pair.rpartition("=")
+        yield key, word
+
+
+def _comparable(word: str, site: PrecisionSite) -> bool:
+    """Return False for f16 in place of bf16 and the reverse, of which neither holds the other's numbers."""
+    return {word, site.dtype.name} != {"bf16", "f16"}
+
+
+def _bytes(node: Node, sizes: Mapping[str, int]) -> float:
+    return float(sum(d.evaluate(t.nbytes(), sizes) for t in node.types))
+
+
+def _alone(group: Sequence[PrecisionSite]) -> Graph:
+    """Return the graph of a product, or of a weight's reader, with inputs in place of what is not a parameter."""
+    node = next((site.nodes[0] for site in group if site.kind == "product"), *group[0].readers[:1])
+    operands = [x if parameter_of(x) is not None else leaves.input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(node.inputs)]
+    return make_graph(apply(node.op, operands, node.attrs))
