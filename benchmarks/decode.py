@@ -3,7 +3,7 @@
     python benchmarks/decode.py --dtypes float32,bfloat16 --steps 60 --threads 2 --json decode.json
     python benchmarks/decode.py --shape llama-3.2-1b --dtypes bfloat16
     python benchmarks/decode.py --prefill 128
-    python benchmarks/decode.py --dtypes bfloat16 --prefill 128 --intermediates bfloat16
+    python benchmarks/decode.py --dtypes bfloat16 --prefill 128 --precision between=f32,state=f32
 
 Ours twice: `token` is what `tg run` does when it decodes greedily (the likeliest token alone is asked for, and found exactly from
 8-bit codes of the head and the few rows that may win); `logits` computes all of them, as transformers does.
@@ -38,12 +38,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.peers.llama_cpp_decode import LlamaCppProcess, installed
 from benchmarks.peers.transformers_decode import TransformersDecoder
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.intermediate_dtypes import WANTED
-from tensor_graphs.choice.request import Wanted
+from tensor_graphs.choice.request import Precision
 from tensor_graphs.devices.environment import fingerprint
 from tensor_graphs.frontends.huggingface.folder import GEMMA3_270M, write_gemma3_folder
 from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.kernels.registry import native_library
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.records.database import open_database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.runtime.threads import set_threads
@@ -112,11 +112,11 @@ def read_bandwidth(arrays: Sequence[np.ndarray], seconds: float = 1.0) -> float:
 class OurDecoder:
     """The same interface as the peer's: prefill, then steps."""
 
-    def __init__(self, model: LoadedModel, output: str, database: str | None, intermediates: Wanted = "auto") -> None:
+    def __init__(self, model: LoadedModel, output: str, database: str | None, precision: Precision = None) -> None:
         self.model, self.output, self.database = model, output, database
         self.graph = model.greedy_graph if output == "token" else model.graph
         self.plan = compile_graph(self.graph, database=database, at={"n": 1, "m": 1, "p": 64}, reuse_outputs=True,
-                                  intermediates=intermediates, largest={"n": LONGEST, "m": 1, "p": 1024})
+                                  precision=precision, largest={"n": LONGEST, "m": 1, "p": 1024})
         self.compiled: CompiledGraph = bind(self.plan, self.model.weights)
         self.session = self.compiled.session()
         self.past = 0
@@ -206,7 +206,7 @@ def compare(folder: Path, dtype: str, given: argparse.Namespace, llama: LlamaCpp
     """One row for each of our two ways; of llama.cpp, which both rows hold, None without it."""
     steps, threads, database = given.steps, given.threads, given.database
     model = load_model(folder, dtype=dtype)
-    ours = [OurDecoder(model, output, database, given.intermediates) for output in ("token", "logits")]
+    ours = [OurDecoder(model, output, database, given.precision) for output in ("token", "logits")]
     theirs = TransformersDecoder(folder, dtype, threads)
     set_threads(threads)
     prompt = [2, *np.random.default_rng(0).integers(5, theirs.vocab_size - 100, PROMPT - 1).tolist()]
@@ -262,7 +262,7 @@ def main() -> None:
     parser.add_argument("--prefill", type=int, default=0, help="tokens of a prompt that is timed too (default: none)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--shape", choices=[GEMMA, *SHAPES], default=GEMMA, help="of the model that is made (default: %(default)s)")
-    parser.add_argument("--intermediates", choices=WANTED, default="auto", help="of our plans (default: %(default)s)")
+    parser.add_argument("--precision", type=parse_form, help="words of our plans, like product=bf16 (default: as written)")
     parser.add_argument("--folder", default=None, help="a model folder (default: one with random weights is made)")
     parser.add_argument("--database", default=None)
     parser.add_argument("--llama-python", default=None, help="an interpreter that has llama_cpp and gguf (default: without)")

@@ -32,7 +32,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.intermediate_dtypes import forms
+from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
@@ -117,7 +117,7 @@ def profile_all(database: Database, budget: float, progress: Progress, what: str
 def candidates(graph: Graph, database: Database, most: int) -> tuple[Graph, list[Path], Paths]:
     """The path that would be chosen, first, and those that differ from it in one choice, cheapest first."""
     request = Request(graph, None, BACKENDS, database)
-    for form in forms(prepare(graph, recipes=database).graph, request.allowed):
+    for form in forms(prepare(graph, recipes=database).graph, request):
         (binding,) = sizes_to_cost(form.graph)
         book = CostTable.of(request, ESTIMATE_MARGIN)
         table = by_op(all_kernels(BACKENDS))
