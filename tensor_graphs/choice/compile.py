@@ -52,7 +52,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     (norm, kl, top1, cosine, as_written), joined by &; "kl:logits:0.01" is text for the same.
     weights: the parameters on which the error is measured (default: random ones, and `tg.bind` measures again on those that it is
     given). accuracy_seconds: for the draws of a plan; 0 decides by the predicted error, and the plan says so.
-    precision: dtypes of sites, whatever the tolerance allows. "f32" is f32 everywhere; {"between": "f32", "product:layers.*":
+    precision: dtypes of sites, whatever the tolerance allows. "f32" is f32 everywhere; {"between": "f32", "product:model.layers.*":
     "bf16"} keeps values between ops in f32 and multiplies bf16 operands in some layers. Kinds of sites: between, product, weight,
     state; words: f64, f32, f16, bf16, written. Other sites are chosen, or stay as written where there is no tolerance.
     at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'

@@ -17,10 +17,10 @@ def forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
     words = request.words
     if not (words or request.accuracy.terms):
         yield as_written(graph)
-    from tensor_graphs.choice.precision_forms import WIDE, formed, promising  # doors: most graphs run as written
+    from tensor_graphs.choice.precision_forms import WIDE, formed, own_pieces, promising  # doors: most graphs run as written
     from tensor_graphs.rewrites.passes.apply_precision import check_sites
 
-    check_sites(words, graph)
+    check_sites(words, graph, own_pieces(graph, request.here))
     if request.accuracy.terms:
         yield from promising(graph, request)
     elif words:

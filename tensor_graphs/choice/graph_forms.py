@@ -58,7 +58,7 @@ def words_text(words: Mapping[str, str]) -> str:
     for site, word in words.items():
         alike.setdefault((site.partition(":")[0], word), []).append(site)
     parts = [[f"{kind} {word} × {len(of)}"] if len(of) > SEVERAL else [f"{site} {word}" for site in of]
-             for (kind, word), of in alike.items() if word != WRITTEN or len(alike) == 1]
+             for (kind, word), of in alike.items()]
     return " · ".join(part for of in parts for part in of) or "as written"
 
 

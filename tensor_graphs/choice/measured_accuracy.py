@@ -1,7 +1,7 @@
 """measured_accuracy: decides whether plans are as accurate as a request asks, by draws of the whole path (measure/error_draws.py).
 
 Draws are rows of the database, pooled over all measurements of the same plan with the same weights; they are never replaced. What
-could not be measured is decided by the predicted error (costs/precision.py), and the plan says so.
+could not be measured is decided by the predicted error (costs/predicted_error.py), and the plan says so.
 """
 
 from __future__ import annotations

@@ -128,7 +128,13 @@ class MixedForms:
     def front(self) -> list[FormCost]:
         """The forms that are not dominated in time and predicted error, the fastest first. A word of one of its sites is text of
         several words (`_words`)."""
-        return front(list(self._choices())) if self.errors is not None else []
+        if self.errors is None:
+            return []
+        fastest: dict[tuple[str, str], WordCost] = {}               # where words change nothing, several choices are the same
+        for choice in self._choices():
+            same = fastest.setdefault((choice.site, choice.word), choice)
+            fastest[choice.site, choice.word] = min(same, choice, key=lambda c: c.seconds)
+        return front(list(fastest.values()))
 
     def _choices(self) -> Iterator[WordCost]:
         narrow_products = any(site.kind == "product" and site.dtype.itemsize < 4 for site in self.places)

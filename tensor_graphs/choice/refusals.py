@@ -63,7 +63,7 @@ def not_accurate(request: Request, measured: Sequence[tuple[PlanAccuracy, Plan]]
     best, plan = min(measured, key=lambda pair: pair[0].allowed.bound)
     lines = [f"{words_text(plan.words)}: {accuracy}" for accuracy, plan in measured]
     return NoPathError(f"no path is as accurate as asked: {request.accuracy}\n  " + "\n  ".join(lines)
-                       + (f"\n  fix: {best.fix}, which it reaches {_with_words(plan)}" if best.fix else
+                       + (f"\n  fix: {best.fix}, which the graph reaches {_with_words(plan)}" if best.fix else
                           "\n  fix: no tolerance, and it runs as written"))
 
 

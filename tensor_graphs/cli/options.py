@@ -103,7 +103,7 @@ PrecisionWords = Annotated[
         callback=_precision,
         metavar="WORDS",
         help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16 or written for all of it, or words of sites, as "
-        "between=f32,product:layers.*=bf16 (kinds: between, product, weight, state). [default: as the tolerance says]",
+        "between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). [default: as the tolerance says]",
     ),
 ]
 

@@ -27,7 +27,7 @@ WORDS = {dtype.name: dtype for dtype in (f64, f32, f16, bf16)}
 Form = Mapping[str, str]
 """sites or patterns of them -> words"""
 
-FIX = f"one word ({', '.join(WORDS)}, {WRITTEN}) for all, or words of sites, as \"between=f32,product:layers.*=bf16\""
+FIX = f"one word ({', '.join(WORDS)}, {WRITTEN}) for all, or words of sites, as \"between=f32,product:model.layers.*=bf16\""
 
 
 def parse_form(value: str | Form | None) -> dict[str, str]:
@@ -39,13 +39,15 @@ def parse_form(value: str | Form | None) -> dict[str, str]:
         pairs: list[Any] = [[side.strip() for side in part.split("=")] for part in value.split(",")]
         if len(pairs) > 1 and any(len(pair) != 2 for pair in pairs):
             raise ArgumentError(f"precision {value!r} cannot be read\n  fix: {FIX}")
+        if len(pairs[0]) == 1 and value not in (*WORDS, WRITTEN):
+            raise ArgumentError(f"precision {value!r} is no dtype\n  fix: {FIX}")
         return parse_form(dict(pairs) if len(pairs[0]) == 2 else dict.fromkeys(KINDS, value))
     if not isinstance(value, Mapping):
         raise ArgumentError(f"precision is {value!r:.60}\n  fix: {FIX}")
     for key, word in value.items():
         if not isinstance(key, str) or key.partition(":")[0] not in KINDS:
             raise ArgumentError(f"precision names the site {key!r:.60}\n  fix: a kind ({listed(KINDS)}), or one with a name or a "
-                                "pattern, as 'product:layers.*'")
+                                "pattern, as 'product:model.layers.*'")
         if word not in (*WORDS, WRITTEN):
             raise ArgumentError(f"precision of {key} is {word!r:.60}\n  fix: {', '.join(WORDS)} or {WRITTEN}")
     return dict(value)

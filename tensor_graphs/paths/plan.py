@@ -205,7 +205,9 @@ class Plan:
 
     @property
     def asked(self) -> str:
-        """The requested accuracy as a phrase."""
+        """The requested accuracy or precision as a phrase."""
+        if not self.accuracy.terms:
+            return f"precision {self.precision.rpartition(',')[0]}" if self.words else str(self.accuracy)
         return f"tolerance {self.tolerance:.1e}" if isinstance(self.tolerance, float) else str(self.accuracy)
 
     def __str__(self) -> str:

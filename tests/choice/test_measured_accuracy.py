@@ -114,7 +114,7 @@ def test_without_seconds_the_plan_says_that_nothing_was_measured(database: Datab
 def test_what_no_form_reaches_is_refused_with_what_one_does(database: Database) -> None:
     graph = tg.graph({"y": tg.sin(tg.linear(tg.input("x", (N, 32)), tg.parameter("w", (16, 32))))})    # stored in float32
     with pytest.raises(NoPathError, match=r"^no path is as accurate as asked: norm 1e-30\n  f64: norm 1e-30 on y: bound"
-                                          r"(.|\n)*\n  fix: norm:y:\S+, which it reaches with f64$") as refused:
+                                          r"(.|\n)*\n  fix: norm:y:\S+, which the graph reaches with f64$") as refused:
         compiled(graph, database, "norm:1e-30")
     advised = str(refused.value).rpartition("fix: ")[2].partition(",")[0]
     assert compiled(graph, database, advised).measured

@@ -396,7 +396,7 @@ def _forms_of(what: str) -> list[Graph]:
 
 def _in_file(what: str, imported: bool) -> tuple[list[str], dict[str, str]]:
     """Return the keys under which the database has a file's graph: of the graph, its ops, the ops that are compiled instead (parts,
-    recognised ops, wider intermediates) and ops inside of definitions. Also return key -> the option of tg profile that measures
+    recognised ops, wider values) and ops inside of definitions. Also return key -> the option of tg profile that measures
     the op: with a numpy kernel, as numpy has one for each op and needs no compilation, unless kernels were imported."""
     from tensor_graphs.choice.path_listing import signatures_of
     from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, all_kernels, by_op, matching

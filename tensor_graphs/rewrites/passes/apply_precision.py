@@ -103,9 +103,9 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
     return _Application(graph, words, as_written).result()
 
 
-def check_sites(form: Form, graph: Graph) -> None:
-    """Raise ArgumentError for a site or a pattern of a form that is no site of the graph."""
-    keys = [site.key for site in sites(graph)]
+def check_sites(form: Form, graph: Graph, whole: Collection[Signature] = ()) -> None:
+    """Raise ArgumentError for a site or a pattern of a form that is no site of the graph. whole: as in `sites`."""
+    keys = [site.key for site in (*sites(graph), *(sites(graph, whole) if whole else ()))]
     for key in form:
         if ":" in key and key not in keys and not any(fnmatchcase(there, key) for there in keys):
             kind = key.partition(":")[0]
@@ -240,7 +240,8 @@ class _Sites:
     def _state_sites(self) -> Iterator[PrecisionSite]:
         for name, node in self.graph.states.items():
             if node.dtype.is_float:
-                yield PrecisionSite("state", str(name), REST, (node, self.graph.updates[name]), node.dtype)
+                yield PrecisionSite("state", str(name), REST, tuple(dict.fromkeys((node, self.graph.updates.get(name, node)))),
+                                    node.dtype)
 
 
 def _widest(nodes: Iterator[Node] | Sequence[Node]) -> DType:
@@ -288,7 +289,7 @@ class _Application:
             dtype = self.state_dtype(str(name), old.dtype)
             updates[leaves.state(name, old.shape, dtype)] = _to(self.value(old), dtype)
         graph = make_graph(outputs, updates)
-        if graph.roots == self.expanded.roots and not updates.keys() - {*self.expanded.states}:
+        if graph == self.expanded:
             return PassResult(self.old)
         new = [self.values.get(n, ()) for n in expanded_by_library(self.old.nodes, self.whole)]
         images = {n: outputs[0] for n, outputs in zip(self.old.nodes, new, strict=True) if len(outputs) == 1}

@@ -1,7 +1,7 @@
 """unroll: a loop with a known, small number of iterations that may also run as separate iterations, one after another.
 
 This is for devices whose backends have no kernel that runs the loop. The loop becomes a part (anonymous_composite.py) whose
-definition is the loop itself, so predicted errors and wider intermediates are those of the loop. The unrolled steps are its
+definition is the loop itself, so predicted errors and forms are those of the loop. The unrolled steps are its
 recipe; cost decides which of the two runs. Each step takes its slices; the results are stacked at the end.
 
 The step is prepared once, as a separate graph, so all iterations hold the same parts and are measured once; nothing is fused across
