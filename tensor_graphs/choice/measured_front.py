@@ -56,6 +56,12 @@ class FrontPoint:
     predicted: float | None
     nbytes: int
     draws: int
+    measured: bool = True
+
+    @property
+    def id(self) -> str:
+        """The words, for people."""
+        return words_text(self.words)
 
     def to_json(self) -> dict[str, Any]:
         return {"precision": dict(self.words), "us": self.seconds * 1e6, "spread": self.spread, "error": self.error,

@@ -53,6 +53,8 @@ class MixedForms:
 
     def __init__(self, graph: Graph, accuracy: MeasuredAccuracy, seconds: Seconds) -> None:
         self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
+        self.rounding = 0.0
+        """the error of the outputs' own last roundings, in the same units; known once `errors` are"""
 
     @cached_property
     def places(self) -> tuple[PrecisionSite, ...]:
@@ -72,6 +74,7 @@ class MixedForms:
             log.info("errors of words are not predicted: %s", error)
             return None
         units = {term: self._unit(term, found) for term in terms}
+        self.rounding = max(self._rounding(term) / units[term] for term in terms)
         return {key: max(of[term.output, METRICS[term.statistic]] / units[term] for term in terms) for key, of in found.items()}
 
     def _unit(self, term: Term, found: Sensitivities) -> float:
@@ -81,19 +84,22 @@ class MixedForms:
             return max(term.limit, 1e-300)
         if metric == "cosine":
             return max((1.0 - term.limit) / WORST_TO_MEAN, 1e-300)
-        rounding = ROUNDED * (self.graph.outputs[term.output].dtype.epsilon / 2) ** 2
-        if term.statistic == "max":
-            return max((term.limit / LARGEST_TO_NORM) ** 2, 1e-300)
         if term.statistic == "as_written":
-            return term.limit ** 2 * (sum(found[site.key, WRITTEN][term.output, metric] for site in self.places) + rounding)
-        return max(term.limit ** 2 - rounding, 1e-300)
+            written = sum(found[site.key, WRITTEN][term.output, metric] for site in self.places)
+            return max(term.limit ** 2 * (written + self._rounding(term)), 1e-300)
+        return max((term.limit / (LARGEST_TO_NORM if term.statistic == "max" else 1.0)) ** 2, 1e-300)
+
+    def _rounding(self, term: Term) -> float:
+        """Return the squared error by an output's own last rounding, which a largest error leaves out."""
+        counts = METRICS[term.statistic] == "norm" and term.statistic != "max"
+        return ROUNDED * (self.graph.outputs[term.output].dtype.epsilon / 2) ** 2 * counts
 
     def error(self, words: Form) -> float | None:
         """Return the predicted error of a form; None where it cannot be predicted."""
         if self.errors is None:
             return None
         chosen = resolved(words, self.graph)
-        return sum(self.errors.get((key, word), self.errors[key, WRITTEN]) for key, word in chosen.items())
+        return self.rounding + sum(self.errors.get((key, word), self.errors[key, WRITTEN]) for key, word in chosen.items())
 
     def linear(self, error: float | None) -> float | None:
         """Return a predicted error, of an accuracy with one term, as its statistic has it."""
@@ -134,7 +140,7 @@ class MixedForms:
         for choice in self._choices():
             same = fastest.setdefault((choice.site, choice.word), choice)
             fastest[choice.site, choice.word] = min(same, choice, key=lambda c: c.seconds)
-        return front(list(fastest.values()))
+        return front(list(fastest.values()), self.rounding)
 
     def _choices(self) -> Iterator[WordCost]:
         narrow_products = any(site.kind == "product" and site.dtype.itemsize < 4 for site in self.places)

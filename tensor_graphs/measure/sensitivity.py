@@ -14,6 +14,7 @@ lies behind a site; so it only orders what is measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,6 +51,9 @@ COTANGENTS = 6
 ROUNDED = 0.42 ** 2
 """mean square of a rounding error, relative to the square of its largest size: 1/3 of an error that is uniform up to u |v| / s,
 with s between 1 and 2 as v lies between two powers of two"""
+
+LANES = 64
+"""partial sums of a matrix product on a processor with 16 lanes, about"""
 
 Sensitivities = dict[tuple[str, str], dict[tuple[str, Metric], float]]
 """(site, word) -> (output, metric) -> its share of the squared error (of the divergence, of 1 − cosine)"""
@@ -119,9 +123,18 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Ite
                 now = images.get(reader, reader)
                 yield from _replaced(now, [_narrowed(x, written, dtype) for x in now.inputs])
         elif site.kind in ("between", "state") and len(written.types) == 1 and written.dtype.is_float:
-            unit = (dtype or written.dtype).epsilon / 2
             if site.kind == "state" or unit_roundoff(written):
-                yield _Change(node, None, unit)
+                stored = dtype or written.dtype
+                yield _Change(node, None, math.hypot(stored.epsilon / 2, _summed(node, stored)))
+
+
+def _summed(node: Node, stored: DType) -> float:
+    """Return the error of adding up a product's terms, in float32 at least, as the size of one rounding of its result: partial sums
+    of LANES chains, each rounded once per term, grow like the result of a random walk."""
+    if not node.op.facts.product or not isinstance(node.inputs[0].shape[-1], int):
+        return 0.0
+    added = stored if is_narrower(f32, stored) else f32
+    return added.epsilon / 2 * math.sqrt(node.inputs[0].shape[-1] / (2 * LANES))
 
 
 def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_Change]:
