@@ -25,7 +25,6 @@ from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.form_front import thinned
 from tensor_graphs.errors import listed
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.meaning.accuracy import RANGES
 from tensor_graphs.meaning.precision import Form
 from tensor_graphs.measure.error_draws import FIRST_SEED
 from tensor_graphs.measure.points.inputs import make_inputs
@@ -39,7 +38,8 @@ ROUNDS = 9
 SAME_TIME = 0.99
 """ratio of times from which on two plans take the same time"""
 
-MEASURED = tuple(METRICS)
+MEASURED = tuple(statistic for statistic in METRICS if statistic != "as_written")
+"""statistics of which there are fronts"""
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def measured_front(graph: Graph, *, statistic: str = "norm", output: str | None 
     compile. draws: error draws of each. options: `database`, `backends`, `at`, `largest`, `weights`, `threads` as in
     `compile_graph`; times are those of a run at the typical sizes. Raises ArgumentError, and NoPathError where nothing computes the
     graph."""
-    if statistic not in RANGES or statistic not in METRICS:
-        raise ArgumentError(f"there is no front of {statistic!r}\n  fix: one of {listed(METRICS)}")
+    if statistic not in MEASURED:
+        raise ArgumentError(f"there is no front of {statistic!r}\n  fix: one of {listed(MEASURED)}")
     points, draws = whole("points", points, 2), whole("draws", draws, 2)
     floats = [name for name, node in graph.outputs.items() if node.dtype.is_float]
     if not floats or (output is not None and output not in floats):

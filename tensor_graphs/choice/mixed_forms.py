@@ -39,6 +39,9 @@ START, START_OF_EXTREMES, SAFETY, TRIALS = 0.8, 0.25, 0.8, 3
 """predicted error of the first form that is tried: its bound is a little, for a largest error twice, the measured error; factor on
 the error that should be within the limit by a measurement; most forms that are tried"""
 
+TIE = 0.01
+"""share of the time of a site that another word than the written one has to save"""
+
 CALIBRATION = 1_000_000
 """seed of the run on which errors are predicted; error draws have smaller ones"""
 
@@ -67,7 +70,7 @@ class MixedForms:
         if any(term.statistic not in METRICS for term in terms):
             return None
         metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
-        inputs, sizes = self.accuracy.draws.runs(CALIBRATION)[0]
+        inputs, sizes = self.accuracy.draws.short_run(CALIBRATION)
         try:
             found = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
         except (TensorGraphsError, MemoryError) as error:
@@ -156,7 +159,7 @@ class MixedForms:
         assert self.errors is not None
         error = sum(self.errors.get((key, word), math.inf) for key, word in words.items())
         changed = [f"{key}={word}" for key, word in words.items() if word != WRITTEN]
-        return WordCost(item, " ".join(changed), seconds, error)
+        return WordCost(item, " ".join(changed), seconds * (1.0 + TIE * bool(changed)), error)
 
     def _of_products(self) -> Iterator[WordCost]:
         """Yield choices of the words of each product and its weight, with the time of the product alone."""

@@ -39,6 +39,9 @@ MOST_READ, MOST_WIDE = 1e9, 5e8
 MOST_FLOPS, LARGE_FLOPS = 2e11, 1e9
 """flops of a trajectory, and of a run at the largest sizes, above which sizes are halved: the oracle computes some 2e10 a second"""
 
+SHORT_FLOPS = 1e10
+"""flops of a run in which errors are predicted by backward passes, which take twenty times as many"""
+
 Draw = dict[str, Statistics]
 """Statistics of each float output over one trajectory."""
 Run = tuple[dict[str, np.ndarray], dict[str, int]]
@@ -167,6 +170,18 @@ class ErrorDraws:
     def runs(self, seed: int) -> list[Run]:
         """Return the inputs and sizes of the runs of one draw."""
         return [(make_inputs(self.graph, sizes, FIRST_SEED + 1000 * seed + i), sizes) for i, sizes in enumerate(self.sizes)]
+
+    def short_run(self, seed: int) -> Run:
+        """Return the inputs and sizes of the first run of one draw, with fewer positions of a large graph."""
+        sizes = dict(self.sizes[0])
+        largest = max(sizes.values(), default=1)
+        while largest > 1 and _flops(self.graph, sizes) > SHORT_FLOPS:
+            sizes = {name: size // 2 if size == largest and size // 2 >= d.bounds(self.graph.dims[name])[0] else size
+                     for name, size in sizes.items()}
+            if max(sizes.values()) == largest:
+                break
+            largest = max(sizes.values())
+        return make_inputs(self.graph, sizes, FIRST_SEED + 1000 * seed), sizes
 
     def of_plan(self, plan: Plan, seeds: Sequence[int], seconds: float = float("inf")) -> list[Draw]:
         """Return one draw per seed of a plan of any form of the graph. seconds: no draw begins later; the first one does."""

@@ -2,7 +2,7 @@
 
 For cotangents v at an output, drawn so that E(v · δ)² is the squared error of a small change δ, the gradient g at a value of the
 graph gives the error of an independent change Δ of that value: Σ g² Δ². So the squared error of a form is about the sum over its
-sites of A[site, word] = mean over v of Σ g² Δ². Changes of a product by rounded operands or weights are computed; rounding a value
+sites of A[site, word] = mean over v of Σ g² Δ². Rounding a value
 v to a dtype counts as (0.42 u)² v², the mean square of an error that is uniform between ±u v / (1 … 2).
 
 Statistics: norm (v normal, divided by the row's norm), kl (v = ∇ log p(c), c drawn from p = softmax(row): the Fisher form, E(v ·
@@ -24,6 +24,7 @@ import numpy as np
 from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import vjp
+from tensor_graphs.language.composites.products import linear
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
@@ -45,7 +46,7 @@ from tensor_graphs.runtime.compiled_graph import bind
 
 Metric = Literal["norm", "kl", "cosine"]
 
-COTANGENTS = 6
+COTANGENTS = 4
 """backward passes per output and metric"""
 
 ROUNDED = 0.42 ** 2
@@ -61,15 +62,11 @@ Sensitivities = dict[tuple[str, str], dict[tuple[str, Metric], float]]
 
 @dataclass(frozen=True)
 class _Change:
-    """What a word changes at a node. delta: a node with the change, None for a rounding of the node's value to `unit`."""
+    """What a word changes at a node: `scale` times the values of `square`, element by element; None: times the squared node."""
 
     node: Node
-    delta: Node | None
-    unit: float = 0.0
-
-    def square(self, squares: Mapping[Node, np.ndarray]) -> np.ndarray:
-        """Return the mean square of the change, element by element. squares: of the values of nodes."""
-        return squares[self.node] * (ROUNDED * self.unit ** 2) if self.delta is None else squares[self.delta]
+    square: Node | None
+    scale: float
 
 
 def words_of(site: PrecisionSite) -> list[str]:
@@ -96,17 +93,22 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
     images = {} if base is None else base.images
     changes = {(site.key, word): list(_changes(site, word, images)) for site in places for word in words_of(site)}
     nodes = list(dict.fromkeys(change.node for of_word in changes.values() for change in of_word))
-    deltas = list(dict.fromkeys(c.delta for of_word in changes.values() for c in of_word if c.delta is not None))
+    squares = list(dict.fromkeys(c.square for of_word in changes.values() for c in of_word if c.square is not None))
     outputs = {name: (written if base is None else base.graph).outputs[name] for name, _ in metrics}
     values = _evaluated({**{f"output {n}": y for n, y in outputs.items()}, **{f"node {i}": x for i, x in enumerate(nodes)},
-                         **{f"delta {i}": x for i, x in enumerate(deltas)}}, weights, inputs, sizes)
-    squares = {x: np.square(values[f"node {i}"], dtype=np.float64) for i, x in enumerate(nodes)}
-    squares |= {x: np.square(values[f"delta {i}"], dtype=np.float64) for i, x in enumerate(deltas)}
+                         **{f"square {i}": x for i, x in enumerate(squares)}}, weights, inputs, sizes)
+    of_node = {x: np.square(values[f"node {i}"], dtype=np.float64) for i, x in enumerate(nodes)}
+    of_square = {x: values[f"square {i}"] for i, x in enumerate(squares)}
     found: Sensitivities = {key: {} for key in changes}
     for name, metric in metrics:
         mean_g2 = _mean_squared_gradients(outputs[name], values[f"output {name}"], metric, nodes, weights, inputs, sizes, seed)
+        sums: dict[tuple[Node, Node | None], float] = {}            # words of a site often differ in their scale alone
         for key, of_word in changes.items():
-            found[key][name, metric] = sum(float(np.sum(mean_g2[c.node] * c.square(squares))) for c in of_word)
+            for c in of_word:
+                if (c.node, c.square) not in sums:
+                    square = of_node[c.node] if c.square is None else of_square[c.square]
+                    sums[c.node, c.square] = float(np.vdot(mean_g2[c.node], square))
+            found[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
     return found
 
 
@@ -116,16 +118,35 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Ite
         dtype = None if word == WRITTEN else WORDS[word]
         node = images.get(written, written)
         if site.kind == "product" and dtype is not None:
-            operands = [rounded(x, dtype) if x.rank > 1 and x.dtype.is_float else x for x in node.inputs]
-            yield from _replaced(node, operands)
+            yield from _rounded_product(node, dtype)
         elif site.kind == "weight" and dtype is not None:
             for reader in site.readers:
                 now = images.get(reader, reader)
-                yield from _replaced(now, [_narrowed(x, written, dtype) for x in now.inputs])
+                if now.op is linear:
+                    yield _Change(now, _of_squares(now), ROUNDED * (dtype.epsilon / 2) ** 2)
+                elif now.op.facts.product:
+                    yield from _replaced(now, [_narrowed(x, written, dtype) for x in now.inputs])
+                else:                                               # it reads rows
+                    yield _Change(now, None, ROUNDED * (dtype.epsilon / 2) ** 2)
         elif site.kind in ("between", "state") and len(written.types) == 1 and written.dtype.is_float:
             if site.kind == "state" or unit_roundoff(written):
                 stored = dtype or written.dtype
-                yield _Change(node, None, math.hypot(stored.epsilon / 2, _summed(node, stored)))
+                yield _Change(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
+
+
+def _rounded_product(node: Node, dtype: DType) -> Iterator[_Change]:
+    """Yield the change of a product by operands that are rounded to a dtype."""
+    if node.op is linear:
+        changed = sum(is_narrower(dtype, x.dtype) for x in node.inputs[:2])
+        yield _Change(node, _of_squares(node), changed * ROUNDED * (dtype.epsilon / 2) ** 2)
+    else:
+        yield from _replaced(node, [rounded(x, dtype) if x.rank > 1 and x.dtype.is_float else x for x in node.inputs])
+
+
+def _of_squares(node: Node) -> Node:
+    """Return Σ x² w² for a product Σ x w: what independent relative errors of one operand change its square by."""
+    x, weight = (atomic.cast(operand, node.dtype) for operand in node.inputs[:2])
+    return linear(x * x, weight * weight)
 
 
 def _summed(node: Node, stored: DType) -> float:
@@ -144,7 +165,8 @@ def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_Change]:
     except LanguageError:
         return
     if other is not node and len(node.types) == 1:
-        yield _Change(node, atomic.cast(other, node.dtype) - node)
+        change = atomic.cast(other, node.dtype) - node
+        yield _Change(node, change * change, 1.0)
 
 
 def _narrowed(x: Node, weight: Node, dtype: DType) -> Node:

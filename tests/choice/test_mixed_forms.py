@@ -1,0 +1,120 @@
+"""choice/mixed_forms.py: different words at different sites where that is the fastest within an accuracy; all is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensor_graphs as tg
+from tensor_graphs.choice import mixed_forms
+from tensor_graphs.choice.measured_accuracy import measured_accuracy
+from tensor_graphs.choice.mixed_forms import MixedForms
+from tensor_graphs.choice.precision_forms import estimate
+from tensor_graphs.choice.prepare import prepare
+from tensor_graphs.choice.request import Request
+from tensor_graphs.measure.sensitivity import sensitivities
+from tensor_graphs.records.database import Database
+
+WIDTH = 512
+
+
+def layers(dtype: tg.DType = tg.f32) -> tg.Graph:
+    """One row by large weights: what a run reads is what it takes."""
+    x = tg.input("x", (1, WIDTH), dtype)
+    for i in range(4):
+        x = x + tg.silu(tg.linear(tg.rms_norm(x), tg.parameter(f"layers.{i}.w", (WIDTH, WIDTH), dtype)))
+    return tg.graph({"y": x})
+
+
+def weights(graph: tg.Graph) -> dict[str, np.ndarray]:
+    """Weights of which the first layer's are small, so that its rounding costs little."""
+    rng = np.random.default_rng(0)
+    return {n: (rng.standard_normal(p.shape) * (0.1 if n == "layers.0.w" else 1.0) / np.sqrt(WIDTH)).astype(p.dtype.numpy)
+            for n, p in graph.parameters.items()}
+
+
+def compiled(database: Database, tolerance: Any, graph: tg.Graph | None = None, **options: Any) -> tg.Plan:
+    graph = layers() if graph is None else graph
+    return tg.compile(graph, tolerance=tolerance, weights=weights(graph), database=database, **options)
+
+
+def norm_of(plan: tg.Plan, graph: tg.Graph) -> float:
+    """The norm error of a plan on another input than those that it was chosen by."""
+    its = weights(graph)
+    given = {"x": np.random.default_rng(9).standard_normal((1, WIDTH)).astype(np.float32)}
+    exact = tg.interpret(graph, given, its).outputs["y"]
+    return float(np.linalg.norm(tg.bind(plan, its).run(given)["y"] - exact) / np.linalg.norm(exact))
+
+
+@pytest.fixture(scope="module")
+def predictions() -> MixedForms:
+    graph = layers()
+    request = Request(graph, "norm:1e-3", ("c", "gen", "numpy"), ":memory:", weights=weights(graph))
+    prepared = prepare(graph, backends=request.here).graph
+    return MixedForms(prepared, measured_accuracy(request), estimate(prepared, request))
+
+
+def test_between_two_forms_of_one_dtype_words_are_mixed(database: Database) -> None:
+    plan = compiled(database, "norm:8e-5")
+    words = [site for site in plan.words if site.startswith("weight:")]
+    assert 0 < len(words) < 4, plan.precision
+    assert norm_of(plan, layers()) <= 8e-5 and "given weights" in plan.measured
+
+
+def test_looser_tolerances_give_faster_plans(database: Database) -> None:
+    plans = [compiled(database, f"norm:{limit}") for limit in (1e-6, 8e-5, 1e-3, 2e-2)]
+    times = [plan.variants[0].predicted for plan in plans]
+    assert times == sorted(times, reverse=True) and times[-1] < 0.7 * times[0]
+    assert not plans[0].words and all(norm_of(plan, layers()) <= limit
+                                      for plan, limit in zip(plans, (1e-6, 8e-5, 1e-3, 2e-2), strict=True))
+
+
+def test_words_that_are_asked_for_stay(database: Database) -> None:
+    plan = compiled(database, "norm:8e-5", precision={"weight:layers.3.w": "written"})
+    assert plan.words["weight:layers.3.w"] == "written" and norm_of(plan, layers()) <= 8e-5
+
+
+def test_predicted_errors_are_in_units_of_the_accuracy(predictions: MixedForms) -> None:
+    assert predictions.error({}) == pytest.approx(0.0, abs=1e-6)
+    all_in_bf16 = predictions.error({"weight": "bf16"})
+    assert all_in_bf16 is not None and 1.0 < all_in_bf16 < 100.0
+    measured = predictions.linear(all_in_bf16)
+    assert measured is not None and 1e-3 < measured < 1e-2
+
+
+def test_the_front_leads_from_the_fastest_to_the_most_accurate_form(predictions: MixedForms) -> None:
+    front = predictions.front
+    assert [f.seconds for f in front] == sorted(f.seconds for f in front) and len(front) > 8
+    assert [f.error for f in front] == sorted((f.error for f in front), reverse=True)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6], ids=["too low", "too high"])
+def test_a_wrong_prediction_is_overruled_by_measurement(database: Database, monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    def wrong(*args: Any, **options: Any) -> Any:
+        return {key: {of: value * factor for of, value in errors.items()}
+                for key, errors in sensitivities(*args, **options).items()}
+
+    monkeypatch.setattr(mixed_forms, "sensitivities", wrong)
+    plan = compiled(database, "norm:8e-5")
+    assert norm_of(plan, layers()) <= 8e-5
+
+
+def test_what_a_comparison_hides_from_the_prediction_is_measured(database: Database) -> None:
+    x = tg.input("x", (1, WIDTH))
+    y = tg.linear(x, tg.parameter("layers.0.w", (WIDTH, WIDTH)))
+    graph = tg.graph({"y": tg.where(y < 0.05, y * 0.0, y * 0.0 + 1.0) + 0.001 * y})
+    plan = compiled(database, "norm:1e-4", graph)
+    assert norm_of(plan, graph) <= 1e-4
+    assert not {"bf16", "f16"} & set(plan.words.values())
+
+
+def test_an_outlier_channel_is_seen_by_the_prediction_or_by_the_measurement(database: Database) -> None:
+    graph = layers()
+    its = weights(graph)
+    its["layers.2.w"][7] *= 1e3
+    plan = tg.compile(graph, tolerance="norm:1e-4", weights=its, database=database)
+    given = {"x": np.random.default_rng(9).standard_normal((1, WIDTH)).astype(np.float32)}
+    exact = tg.interpret(graph, given, its).outputs["y"]
+    assert np.linalg.norm(tg.bind(plan, its).run(given)["y"] - exact) / np.linalg.norm(exact) <= 1e-4
