@@ -28,7 +28,7 @@ from tensor_graphs.meaning.precision import KINDS, WRITTEN, Form, parse_form
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.phase_times import phase
 from tensor_graphs.rewrites import user_rules
-from tensor_graphs.rewrites.passes.apply_precision import apply_form, loses_nothing, sites, written_for_kernels
+from tensor_graphs.rewrites.passes.apply_precision import apply_form, is_narrower, loses_nothing, sites, written_for_kernels
 from tensor_graphs.rewrites.passes.result import PassResult
 
 if TYPE_CHECKING:
@@ -61,8 +61,9 @@ _applied: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Nod
 @phase("prepare")
 def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: Sequence[str] | None = None) -> GraphForm:
     """Return a prepared graph in a form; as written, where none of it changes. Parts are written out, as they are of the written
-    dtypes, and formed again where rules can rewrite some, and where a backend writes kernels for any piece. here: backends whose
-    users' kernels keep their places. backends: those for which parts are formed (default: the same)."""
+    dtypes, and formed again where rules can rewrite some, or products of rounded operands, and where a backend writes kernels for
+    any piece. here: backends whose users' kernels keep their places. backends: those for which parts are formed (default: the
+    same)."""
     backends = here if backends is None else backends
     fused, there = writes_kernels(backends), _applied.setdefault(graph, {})
     key = tuple(words.items()), tuple(here), tuple(backends), user_rules.digest()
@@ -71,12 +72,18 @@ def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: S
 
         changed = apply_form(graph, words, own_pieces(graph, here))
         base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
-        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base)
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base) or _has_rounded_products(changed.graph)
         if changed.graph is not graph and (recipes or fused):
             changed = changed.then(PassResult(*said_anew(changed.graph, recipes, fused, backends)))
         there[key] = changed.graph, changed.images
     form, images = there[key]
     return GraphForm(graph, {}, why) if form == graph else GraphForm(form, dict(words), why, graph, images)
+
+
+def _has_rounded_products(graph: Graph) -> bool:
+    """Return whether a product has an operand that is widened for it alone, as rules can replace both (rules/products.py)."""
+    return any(n.op.facts.product and any(i.op.name == "cast" and is_narrower(i.inputs[0].dtype, i.dtype) for i in n.inputs)
+               for n in graph.nodes)
 
 
 def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:

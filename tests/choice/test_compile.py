@@ -25,9 +25,10 @@ from tensor_graphs.choice.search import sizes_to_cost
 from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.roofline import DeviceRates
 from tensor_graphs.kernels.kernel import Kernel
-from tensor_graphs.kernels.registry import kernel_named, register, unregister
+from tensor_graphs.kernels.registry import kernel_named, lacking, register, unregister
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import atomic
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.paths.fit_terminal import duration
@@ -245,6 +246,15 @@ def test_products_are_made_of_bf16_values_where_that_is_asked_for(database: Data
     again = compile_graph(graph, database=database, backends=backends, path=plan.variants[0].path)
     assert again.graph.structural_key == plan.graph.structural_key
     assert again.precision == "product bf16, as the given path has it"
+
+
+def test_rounded_operands_are_multiplied_as_narrow_numbers_where_a_kernel_does_that(database: Database) -> None:
+    plan = compile_graph(gated_twice(), database=database, backends=("c", "gen", "numpy"), precision="product=bf16")
+    recipes = [recipe.rules for node in plan.graph.nodes if isinstance(node.op, PartOp) for recipe in node.op.recipes]
+    assert recipes == [("product/linear-of-sixteen-bits",)] * 2
+    products = {name.rpartition("_")[0] for name in plan.variants[0].kernels if "linear" in name}
+    if any(lacking(kernel_named(f"c.scaled_linear_{mark}")) is None for mark in ("bf16", "amx")):
+        assert products == {"c.scaled_linear"}
 
 
 def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:

@@ -31,6 +31,10 @@ def x(*shape: Any, dtype: DType = tg.f32) -> Node:
     return tg.input(f"x{'_'.join(map(str, shape))}{dtype.name}", shape, dtype)
 
 
+def scaled(of_x: DType, of_w: DType, bias: Node | None = None, *, to: DType = tg.f32, **scales: Node) -> Node:
+    return tg.scaled_linear(x(3, 4, dtype=of_x), x(5, 4, dtype=of_w), bias=bias, dtype=to, **scales)
+
+
 def numbers(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
@@ -44,6 +48,12 @@ REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
     "linear in bf16 by floats": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4)), "bf16 only"),
     "linear in bf16 with a half bias": (lambda: tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16), x(5, dtype=tg.f16)),
                                         "bf16 or f32 bias only"),
+    "scaled_linear with a scale": (lambda: scaled(tg.bf16, tg.bf16, x_scale=x()), "no scales"),
+    "scaled_linear with scales of outputs": (lambda: scaled(tg.bf16, tg.bf16, weight_scale=x(5)), "no scales"),
+    "scaled_linear by eight bits": (lambda: scaled(tg.bf16, tg.f8e4m3), "bf16 only"),
+    "scaled_linear of halves": (lambda: scaled(tg.f16, tg.bf16), "bf16 only"),
+    "scaled_linear to halves": (lambda: scaled(tg.bf16, tg.bf16, to=tg.f16), "results of bf16 or f32 only"),
+    "scaled_linear with a double bias": (lambda: scaled(tg.bf16, tg.bf16, x(5, dtype=tg.f64)), "bf16 or f32 bias only"),
     "gather_linear by bytes": (lambda: tg.gather_linear(x(3, 4), x(6, 5, 4), x(3, dtype=tg.u8)),
                                "f32 or bf16 weights, i32 or i64 indices only"),
     "gather_linear of doubles": (lambda: tg.gather_linear(x(3, 4, dtype=tg.f64), x(6, 5, 4), x(3, dtype=tg.i32)),
@@ -79,7 +89,7 @@ def test_what_a_row_cannot_do_is_refused_with_a_reason(name: str) -> None:
     assert tiles in (None, reason, reason.format("f32"), reason.format("f32, bf16"), narrow)
     if "{}" in reason:
         assert said == {f"c.{spec.op.name}": reason.format("f32"), wide: reason.format("f64")}
-    elif spec.outputs[0].dtype == tg.bf16:
+    elif spec.op.name == "scaled_linear" or spec.outputs[0].dtype == tg.bf16:
         assert narrow == reason
     else:
         assert said[wide if wide in said and spec.outputs[0].dtype == tg.f64 else f"c.{spec.op.name}"] == reason
@@ -115,6 +125,9 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "linear": lambda: [tg.linear(a, x(5, 4)), tg.linear(a, x(5, 4, dtype=tg.bf16), x(5))],
         "linear_bf16": lambda: [tg.linear(x(3, 4, dtype=tg.bf16), x(5, 4, dtype=tg.bf16), *bias)
                                 for bias in ((), (x(5),), (x(5, dtype=tg.bf16),))],
+        "scaled_linear_bf16": lambda: [scaled(tg.bf16, tg.bf16, bias, to=to) for bias in (None, x(5), x(5, dtype=tg.bf16))
+                                       for to in (tg.f32, tg.bf16)],
+        "scaled_linear_amx": lambda: samples("scaled_linear_bf16", tg.f32),
         "linear_amx": lambda: [*samples("linear", tg.f32), *samples("linear_bf16", tg.f32)],
         "dot_amx": lambda: [node for dtype in (tg.f32, tg.bf16) for node in samples("dot", dtype)],
         "gather_linear": lambda: [tg.gather_linear(x(3, each, 4), x(6, 5, 4, dtype=w), x(3, 2, dtype=i), *bias)

@@ -47,6 +47,7 @@ typedef struct product {
     const void *bias; /* of each row of a, or NULL */
     int64_t m, n, k, om, on, am, ak, bk, bn; /* out[m, n] = a[m, k] . b[k, n]; strides in elements */
     int64_t parts_a, parts_b, bias_dtype;    /* 1: bfloat16, 3: floats */
+    int64_t out_dtype;                       /* TG_F32; TG_BF16 of two bfloat16 operands alone */
     char *panels;
     extent *extents; /* of each lane of the panels */
 } product;
@@ -80,7 +81,7 @@ TG_INLINE float bias_of(const product *p, int64_t row) {
 }
 
 TG_INLINE void store_one(const product *p, int64_t at, float sum) {
-    if (p->parts_b == 1) ((uint16_t *)p->out)[at] = bf16_of_f32(sum);
+    if (p->out_dtype == TG_BF16) ((uint16_t *)p->out)[at] = bf16_of_f32(sum);
     else ((float *)p->out)[at] = sum;
 }
 
@@ -416,7 +417,7 @@ TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent
         }
         if (greatest < INFINITE) return;
     }
-    const float share = (float)(p->k + 1) * (p->parts_b == 1 ? 0x1p-109f : 0x1p-98f);
+    const float share = (float)(p->k + 1) * (p->out_dtype == TG_BF16 ? 0x1p-109f : 0x1p-98f);
     for (int64_t r = 0; r < rows; r++, c += lanes) {
         const uint32_t least = nothing_lost(of_rows[r], all) ? 0 : bits_of(share * (float_of(all.most) + float_of(of_rows[r].most) + 2));
         int64_t again = 0;
@@ -434,13 +435,13 @@ TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent
 
 /* A row of sums: where the result has them one behind the other. */
 TG_INLINE void store_row(const product *p, char *out, const float *sums, int64_t count) {
-    if (p->parts_b == 1)
+    if (p->out_dtype == TG_BF16)
         for (int64_t i = 0; i < count; i++) ((uint16_t *)out)[i] = bf16_of_f32(sums[i]);
     else memcpy(out, sums, (size_t)count * 4);
 }
 
 static void store(const product *p, int64_t row, int64_t rows, int64_t lane, int64_t lanes, float *c, float *turned) {
-    const int64_t size = p->parts_b == 1 ? 2 : 4, count = tg_min(lanes, p->n - lane);
+    const int64_t size = weight_bytes(p->out_dtype), count = tg_min(lanes, p->n - lane);
     if (p->bias)
         for (int64_t r = 0; r < rows; r++) {
             const float bias = bias_of(p, row + r);
@@ -510,17 +511,19 @@ static void run_product(product *p) {
 
 /* out[n,m] = x[n,k] . w[m,k]^T + bias[m]. Few rows, and those that are left of whole tiles and fill a quarter of one at most, go past the
  * weights as in linear.c and narrow_linear.c.
- * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of x and out, dtype of w, dtype of bias; all contiguous. */
+ * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of x, dtype of w, dtype of bias, dtype of out (bf16 where x and w are bf16, or
+ * f32); all contiguous. */
 TG_KERNEL(tg_linear_amx) {
-    const int64_t n = ints[0], m = ints[1], k = ints[2], narrow = ints[3] == TG_BF16, size = narrow ? 2 : 4;
+    const int64_t n = ints[0], m = ints[1], k = ints[2], narrow = ints[3] == TG_BF16, out_dtype = ints[6];
     const tg_kernel few = narrow ? tg_linear_narrow : ints[4] == TG_BF16 ? tg_linear_bf16 : tg_linear_f32;
     const int64_t rest = n <= FEW || !tiles_here() ? n : n % VW * 4 > VW ? 0 : n % VW;
     product p = {.out = ptr[0], .a = ptr[2], .b = ptr[1], .bias = ptr[3], .m = m, .n = n - rest, .k = k, .om = 1, .on = m, .am = k,
-                 .ak = 1, .bk = 1, .bn = k, .parts_a = ints[4] == TG_BF16 ? 1 : 3, .parts_b = narrow ? 1 : 3, .bias_dtype = ints[5]};
+                 .ak = 1, .bk = 1, .bn = k, .parts_a = ints[4] == TG_BF16 ? 1 : 3, .parts_b = narrow ? 1 : 3, .bias_dtype = ints[5],
+                 .out_dtype = out_dtype};
     run_product(&p);
     if (!rest) return;
-    void *left[] = {(char *)ptr[0] + p.n * m * size, (char *)ptr[1] + p.n * k * size, ptr[2], ptr[3]};
-    few(left, (const int64_t[]){rest, m, k, ints[5]}, floats);
+    void *left[] = {(char *)ptr[0] + p.n * m * weight_bytes(out_dtype), (char *)ptr[1] + p.n * k * (narrow ? 2 : 4), ptr[2], ptr[3]};
+    few(left, (const int64_t[]){rest, m, k, ints[5], out_dtype}, floats);
 }
 
 typedef struct batch {
@@ -536,7 +539,8 @@ static void batch_part(void *ctx, int part, int parts) {
     for (int64_t i = from; i < to; i++) {
         product p = {.out = (char *)ptr[0] + i * ints[4] * size, .a = (const char *)ptr[1] + i * ints[7] * size,
                      .b = (const char *)ptr[2] + i * ints[10] * size, .m = ints[1], .n = ints[2], .k = ints[3], .om = ints[5],
-                     .on = ints[6], .am = ints[8], .ak = ints[9], .bk = ints[11], .bn = ints[12], .parts_a = pieces, .parts_b = pieces};
+                     .on = ints[6], .am = ints[8], .ak = ints[9], .bk = ints[11], .bn = ints[12], .parts_a = pieces, .parts_b = pieces,
+                     .out_dtype = ints[13]};
         run_product(&p);
     }
 }

@@ -138,14 +138,19 @@ def _narrow_linear_refuse(spec: Spec) -> str | None:
     bias = spec.role("bias")
     if bias is not None and bias.dtype not in (bf16, f32):
         return "bf16 or f32 bias only"
-    return None if all(t.dtype == bf16 for t in (*spec.inputs[:2], *spec.outputs)) else "bf16 only"
+    if spec.role("x_scale") is not None or spec.role("weight_scale") is not None:
+        return "no scales"
+    if any(t.dtype != bf16 for t in spec.inputs[:2]):
+        return "bf16 only"
+    return None if spec.outputs[0].dtype in (bf16, f32) else "results of bf16 or f32 only"
 
 
 def _narrow_linear(spec: Spec) -> NativeCall:
     x, w = spec.inputs[:2]
     bias, bias_dtype = _weight(spec, "bias")
     n, m, k = _rows(x), w.shape[0], x.shape[-1]
-    return NativeCall("tg_linear_narrow", (0, 1, bias), (n, m, k, bias_dtype), scratch=scratch.narrow_linear(n, m, k))
+    return NativeCall("tg_linear_narrow", (0, 1, bias), (n, m, k, bias_dtype, WEIGHT_DTYPES[spec.outputs[0].dtype]),
+                      scratch=scratch.narrow_linear(n, m, k))
 
 
 def _narrow_linear_steps(spec: Spec) -> Dim:
@@ -162,14 +167,15 @@ def _amx_steps(spec: Spec) -> Dim:
 
 
 def _amx_linear_refuse(spec: Spec) -> str | None:
-    return _narrow_linear_refuse(spec) if spec.outputs[0].dtype == bf16 else _linear_refuse(f32)(spec)
+    return _narrow_linear_refuse(spec) if spec.inputs[0].dtype == bf16 else _linear_refuse(f32)(spec)
 
 
 def _amx_linear(spec: Spec) -> NativeCall:
     x, w = spec.inputs[:2]
     bias, bias_dtype = _weight(spec, "bias")
     n, m, k = _rows(x), w.shape[0], x.shape[-1]
-    return NativeCall("tg_linear_amx", (0, 1, bias), (n, m, k, WEIGHT_DTYPES[x.dtype], WEIGHT_DTYPES[w.dtype], bias_dtype),
+    dtypes = (WEIGHT_DTYPES[x.dtype], WEIGHT_DTYPES[w.dtype], bias_dtype, WEIGHT_DTYPES[spec.outputs[0].dtype])
+    return NativeCall("tg_linear_amx", (0, 1, bias), (n, m, k, *dtypes),
                       scratch=scratch.amx_linear(n, m, k, x.dtype == bf16, w.dtype == bf16))
 
 
@@ -445,9 +451,11 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
 
 ROWS: tuple[CRow, ...] = (
     *rows_for(f32), *rows_for(f64),
-    CRow("linear", "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
-         arch=("avx512_bf16",)),
+    *(CRow(op, "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
+           arch=("avx512_bf16",)) for op in ("linear", "scaled_linear")),
     CRow("linear", "amx_product.c", _amx_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps, arch=("amx_bf16",)),
+    CRow("scaled_linear", "amx_product.c", _narrow_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps,
+         arch=("amx_bf16",)),
     CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _dense(_strided_amx_dot), mark="_amx", strided=_strided_amx_dot,
          arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),

@@ -1,9 +1,9 @@
-/* narrow_linear.c: out[n,m] = x[n,k] . w[m,k]^T + bias[m] of bfloat16, by the processor's dot products of pairs (vdpbf16ps).
+/* narrow_linear.c: out[n,m] = x[n,k] . w[m,k]^T + bias[m] of bfloat16 x and w, by the processor's dot products of pairs, vdpbf16ps.
  *
- * Products of bfloat16 are exact in f32, and sums are made in f32; only the result is rounded. The instruction does twice the
- * multiplications of a fused multiply-add, but reads numbers below 2^-126 as 0 and leaves none behind (Intel, Architecture Instruction
- * Set Extensions Programming Reference, VDPBF16PS). So tiles that have such operands, or sums so small that what is lost counts, are
- * computed with the operands widened. */
+ * Products of bfloat16 are exact in f32, and sums are made in f32; they are the result, or are rounded to one of bfloat16. The
+ * instruction does twice the multiplications of a fused multiply-add, but reads numbers below 2^-126 as 0 and leaves none behind
+ * (Intel, Architecture Instruction Set Extensions Programming Reference, VDPBF16PS). So tiles that have such operands, or sums so small
+ * that what is lost counts, are computed with the operands widened. */
 #include "narrow_linear.h"
 
 #include "gemm.h"
@@ -15,24 +15,26 @@
 #endif
 
 enum { FEW = 8, GROUP_BYTES = 256 << 10, MOST_TILES = 16 };
+enum { BLOCK = 256 }; /* pairs whose products one f32 sum adds up; the error of a longer one would grow with its length */
 
 typedef struct narrow {
-    uint16_t *out;
+    void *out;
     const uint16_t *x, *w;
     const void *bias;
-    int64_t n, m, k, bias_dtype;
+    int64_t n, m, k, bias_dtype, out_dtype;
     char *panels;         /* of pairs of x, PANEL rows of x each */
     struct about *panel;  /* what is known of each */
 } narrow;
 
-/* A row of sums in f32, with the bias: a row of out. */
-TG_INLINE void store_row(const narrow *l, uint16_t *out, const float *sums, int64_t from, int64_t count) {
-    if (!l->bias)
-        for (int64_t j = 0; j < count; j++) out[j] = bf16_of_f32(sums[j]);
-    else if (l->bias_dtype == TG_BF16)
-        for (int64_t j = 0; j < count; j++) out[j] = bf16_of_f32(sums[j] + bf16_to_f32(((const uint16_t *)l->bias)[from + j]));
-    else
-        for (int64_t j = 0; j < count; j++) out[j] = bf16_of_f32(sums[j] + ((const float *)l->bias)[from + j]);
+/* Store `count` sums plus the bias of the columns from `column` on, from element `at` of out on. The sums are overwritten. */
+TG_INLINE void store_row(const narrow *l, int64_t at, float *sums, int64_t column, int64_t count) {
+    if (l->bias && l->bias_dtype == TG_BF16)
+        for (int64_t j = 0; j < count; j++) sums[j] += bf16_to_f32(((const uint16_t *)l->bias)[column + j]);
+    else if (l->bias)
+        for (int64_t j = 0; j < count; j++) sums[j] += ((const float *)l->bias)[column + j];
+    if (l->out_dtype == TG_BF16)
+        for (int64_t j = 0; j < count; j++) ((uint16_t *)l->out)[at + j] = bf16_of_f32(sums[j]);
+    else memcpy((float *)l->out + at, sums, (size_t)count * 4);
 }
 
 static void one_by_one(const narrow *l, int64_t row, int64_t rows, int64_t from, int64_t to) {
@@ -40,8 +42,8 @@ static void one_by_one(const narrow *l, int64_t row, int64_t rows, int64_t from,
         for (int64_t j = from; j < to; j++) {
             double sum = 0;
             for (int64_t p = 0; p < l->k; p++) sum += (double)bf16_to_f32(l->x[i * l->k + p]) * bf16_to_f32(l->w[j * l->k + p]);
-            const float narrow = (float)sum;
-            store_row(l, l->out + i * l->m + j, &narrow, j, 1);
+            float narrow = (float)sum;
+            store_row(l, i * l->m + j, &narrow, j, 1);
         }
 }
 
@@ -54,7 +56,7 @@ static void few_rows(const narrow *l) {
     void *ptr[] = {sums, x, (void *)l->w, NULL};
     const int64_t ints[] = {l->n, l->m, l->k};
     tg_linear_bf16(ptr, ints, NULL);
-    for (int64_t i = 0; i < l->n; i++) store_row(l, l->out + i * l->m, sums + i * l->m, 0, l->m);
+    for (int64_t i = 0; i < l->n; i++) store_row(l, i * l->m, sums + i * l->m, 0, l->m);
 }
 
 /* --- many rows: x packed once into panels of pairs whose lanes are rows of x; the weights are read where they are --- */
@@ -133,8 +135,6 @@ TG_INLINE void pairs_tile(const int rows, const int nv, const uint16_t *w, int64
     const char *base[(TILE_ROWS + 2) / 3]; /* every third row has its own pointer, as in gemm.c */
     const int64_t apart = 2 * stride;
     for (int r = 0; r < (rows + 2) / 3; r++) base[r] = (const char *)w + 3 * r * apart;
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < nv; v++) acc[r][v] = _mm512_setzero_ps();
 #define STEP(at, bits)                                                                                                      \
     {                                                                                                                       \
         __m512bh lane[2];                                                                                                   \
@@ -147,24 +147,32 @@ TG_INLINE void pairs_tile(const int rows, const int nv, const uint16_t *w, int64
         }                                                                                                                   \
     }
     int64_t i = 0;
-    for (; i + 4 <= k / 2; i += 4) {
-        if (next) {
-            __builtin_prefetch(next, 0, 2);
-            next += 64;
+    do {
+        const int64_t from = i, to = tg_min(i + BLOCK, k / 2);
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < nv; v++) acc[r][v] = _mm512_setzero_ps();
+        for (; i + 4 <= to; i += 4) {
+            if (next) {
+                __builtin_prefetch(next, 0, 2);
+                next += 64;
+            }
+            STEP(0, 4) STEP(1, 4) STEP(2, 4) STEP(3, 4)
+            panel += 4 * nv * VW;
+            for (int r = 0; r < (rows + 2) / 3; r++) base[r] += 16;
         }
-        STEP(0, 4) STEP(1, 4) STEP(2, 4) STEP(3, 4)
-        panel += 4 * nv * VW;
-        for (int r = 0; r < (rows + 2) / 3; r++) base[r] += 16;
-    }
-    for (; i < k / 2; i++) {
-        STEP(0, 4)
-        panel += nv * VW;
-        for (int r = 0; r < (rows + 2) / 3; r++) base[r] += 4;
-    }
-    if (k % 2) STEP(0, 2)
+        for (; i < to; i++) {
+            STEP(0, 4)
+            panel += nv * VW;
+            for (int r = 0; r < (rows + 2) / 3; r++) base[r] += 4;
+        }
+        if (i == k / 2 && k % 2) STEP(0, 2)
+        for (int r = 0; r < rows; r++)
+            for (int v = 0; v < nv; v++) {
+                float *sum = c + (r * nv + v) * VW;
+                _mm512_store_ps(sum, from ? _mm512_add_ps(_mm512_load_ps(sum), acc[r][v]) : acc[r][v]);
+            }
+    } while (i < k / 2);
 #undef STEP
-    for (int r = 0; r < rows; r++)
-        for (int v = 0; v < nv; v++) _mm512_store_ps(c + (r * nv + v) * VW, acc[r][v]);
 }
 #define ALL_ROWS(name, nv)                                                                                                   \
     static __attribute__((noinline)) void name(int64_t rows, const uint16_t *w, int64_t stride, const uint32_t *panel,       \
@@ -190,19 +198,21 @@ TG_INLINE int lost_nothing(const int64_t nv, const float *c, const uint32_t *zer
     return found >= least;
 }
 
-static void rows_product(int64_t rows, int64_t nv, const uint16_t *w, int64_t stride, const uint32_t *panel, int64_t k, float *c,
-                         const about *known, const numbers *weights, const char *next) {
+static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16_t *w, int64_t stride, const uint32_t *panel,
+                         float *c, const about *known, const numbers *weights, const char *next) {
+    const int64_t k = l->k;
     (nv == 1 ? rows_1 : rows_2)(rows, w, stride, panel, k, c, next);
-    const uint32_t least = bits_of((float)(k + 1) * 0x1p-110f); /* 2^-16 of a sum */
+    /* what is dropped is below 2^-16 of a sum that is rounded to bfloat16, 2^-26 of another one */
+    const uint32_t least = bits_of((float)(k + 1) * (l->out_dtype == TG_BF16 ? 0x1p-110f : 0x1p-100f));
     for (int64_t r = 0; r < rows; r++)
         if (known->tiny || weights[r].tiny || !(weights[r].zero || lost_nothing(nv, c + r * nv * VW, known->zero, least)))
             wide_row(nv, w + r * stride, panel, k, c + r * nv * VW);
 }
 #else
-static void rows_product(int64_t rows, int64_t nv, const uint16_t *w, int64_t stride, const uint32_t *panel, int64_t k, float *c,
-                         const about *known, const numbers *weights, const char *next) {
+static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16_t *w, int64_t stride, const uint32_t *panel,
+                         float *c, const about *known, const numbers *weights, const char *next) {
     (void)known, (void)weights, (void)next;
-    for (int64_t r = 0; r < rows; r++) wide_row(nv, w + r * stride, panel, k, c + r * nv * VW);
+    for (int64_t r = 0; r < rows; r++) wide_row(nv, w + r * stride, panel, l->k, c + r * nv * VW);
 }
 #endif
 
@@ -229,22 +239,22 @@ static void tile_part(void *ctx, int part, int parts) {
         const char *next = (const char *)(w + rows * k), *end = (const char *)(l->w + to * k);
         for (int64_t row = 0; row < l->n; row += PANEL) {
             const int64_t lanes = lanes_of(l, row);
-            rows_product(rows, lanes / VW, stride > k ? copied : w, stride, (const uint32_t *)l->panels + row * pairs, k, c,
+            rows_product(l, rows, lanes / VW, stride > k ? copied : w, stride, (const uint32_t *)l->panels + row * pairs, c,
                          l->panel + row / PANEL, weights, next < end ? next : NULL);
             next += 8 * k * (rows / TILE_ROWS);
             turned_32(turned, group, c, lanes, lanes, rows);
             for (int64_t i = 0; i < tg_min(lanes, l->n - row); i++)
-                store_row(l, l->out + (row + i) * l->m + j, turned + i * group, j, rows);
+                store_row(l, (row + i) * l->m + j, turned + i * group, j, rows);
         }
     }
 }
 
 /* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves, as in linear.c.
- * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of bias; all contiguous. */
+ * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of bias, dtype of out (f32 or bf16); all contiguous. */
 TG_KERNEL(tg_linear_narrow) {
     (void)floats;
     narrow l = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3], .n = ints[0], .m = ints[1], .k = ints[2],
-                .bias_dtype = ints[3]};
+                .bias_dtype = ints[3], .out_dtype = ints[4]};
     if (l.n <= 0 || l.m <= 0) return;
     const int64_t rest = l.n % VW * 4 > VW ? 0 : l.n % VW, pairs = (l.k + 1) / 2;
     if (l.n > FEW) {
@@ -256,6 +266,6 @@ TG_KERNEL(tg_linear_narrow) {
     l.panel = (about *)(l.panels + tg_ceil(l.n, PANEL) * PANEL * pairs * 4);
     tg_parallel(pack_part, &l, tg_parts(tg_ceil(l.n, PANEL), tg_ceil(16 << 10, PANEL * tg_max_i(l.k, 1))));
     tg_parallel(tile_part, &l, tg_parts(tg_ceil(l.m, TILE_ROWS), 2));
-    l.out += l.n * l.m, l.x += l.n * l.k, l.n = rest;
+    l.out = (char *)l.out + l.n * l.m * weight_bytes(l.out_dtype), l.x += l.n * l.k, l.n = rest;
     if (rest) few_rows(&l);
 }

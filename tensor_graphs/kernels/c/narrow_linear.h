@@ -4,8 +4,9 @@
 
 #include "tg.h"
 
-/* out[n,m] = x[n,k] . w[m,k]^T + bias[m] of bfloat16. It takes scratch slots 0 to 2, on the pool's threads.
- * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of bias; all contiguous. */
+/* out[n,m] = x[n,k] . w[m,k]^T + bias[m], x and w of bfloat16, out of bfloat16 or f32. It takes scratch slots 0 to 2, on the pool's
+ * threads.
+ * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of bias, dtype of out; all contiguous. */
 TG_KERNEL(tg_linear_narrow);
 
 #endif

@@ -47,6 +47,9 @@ TABLE.row("linear-of-sixteen-bits", "linear(cast(x, dtype=t), w)", REASSOCIATING
 TABLE.row("linear-of-eight-bits-with-bias", "linear(cast(x, dtype=t), w, b)", REASSOCIATING,
           lambda x, w, b, t: scaled_linear(x, w, bias=b, dtype=t),
           dtypes=EIGHT_BITS, shapes="x[n, k] w[m, k] b[m]:float")
+TABLE.row("linear-of-sixteen-bits-with-bias", "linear(cast(x, dtype=t), w, b)", REASSOCIATING,
+          lambda x, w, b, t: scaled_linear(x, w, bias=b, dtype=t) if (t, w.dtype) == (f32, x.dtype) else None,
+          dtypes=SIXTEEN_BITS, shapes="x[n, k] w[m, k] b[m]:float")
 TABLE.row("transpose-of-dot", "permute(dot(x, y), axes=(1, 0))", REASSOCIATING,
           lambda x, y: None if x.rank != 2 or y.rank != 2 else dot(atomic.permute(y, (1, 0)), atomic.permute(x, (1, 0))),
           dtypes=FLOATS, shapes="x[n, k] y[k, m]")

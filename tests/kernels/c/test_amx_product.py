@@ -17,16 +17,20 @@ from tests.kernels.c.test_native import Array, poisoned, run
 BF16, F32 = ml_dtypes.bfloat16, np.float32
 PAIRS = [(F32, F32), (F32, BF16), (BF16, BF16)]
 """dtypes of x and of weights"""
+KINDS = [*((x, w, x) for x, w in PAIRS), (BF16, BF16, F32)]
+"""dtypes of x, of weights and of the result of `linear` and of `scaled_linear`"""
 
 
 def normal(shape: tuple[int, ...], seed: int, dtype: type = F32) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-def product(lib: library.NativeLibrary, x: Array, w: Array, bias: Array | None = None) -> Array:
+def product(lib: library.NativeLibrary, x: Array, w: Array, bias: Array | None = None, of_out: type | None = None) -> Array:
+    """Return x · wᵀ + bias in a dtype, by default that of x."""
     (n, k), m = x.shape, len(w)
-    out = poisoned((n, m), x.dtype)
-    run(lib, "tg_linear_amx", [out, x, w, bias], [n, m, k, FLAG[x.dtype], FLAG[w.dtype], 0 if bias is None else FLAG[bias.dtype]])
+    out = poisoned((n, m), of_out or x.dtype)
+    dtypes = [FLAG[x.dtype], FLAG[w.dtype], 0 if bias is None else FLAG[bias.dtype], FLAG[out.dtype]]
+    run(lib, "tg_linear_amx", [out, x, w, bias], [n, m, k, *dtypes])
     return out
 
 
@@ -54,15 +58,16 @@ def error(out: Array, x: Array, w: Array) -> float:
     return beyond(out, exact(x, w), exact(np.abs(x), np.abs(w)))
 
 
-@pytest.mark.parametrize(("of_x", "of_w"), PAIRS)
+@pytest.mark.parametrize(("of_x", "of_w", "of_out"), KINDS)
 @pytest.mark.parametrize("n", [0, 1, 8, 9, 16, 17, 21, 33, 52, 129])
 @pytest.mark.parametrize(("m", "k"), [(1, 1), (7, 0), (3, 17), (61, 33), (130, 640), (16, 64), (127, 129), (300, 1000)])
-def test_a_product_is_near_the_exact_one(each_build: library.NativeLibrary, of_x: type, of_w: type, n: int, m: int, k: int) -> None:
+def test_a_product_is_near_the_exact_one(each_build: library.NativeLibrary, of_x: type, of_w: type, of_out: type, n: int, m: int,
+                                         k: int) -> None:
     x, w = normal((n, k), 1, of_x), normal((m, k), 2, of_w)
-    assert error(product(each_build, x, w), x, w) <= 4e-7
+    assert error(product(each_build, x, w, of_out=of_out), x, w) <= 4e-7
     for dtype in (F32, BF16) if of_x is BF16 else (F32,):
         bias = normal((m,), 3, dtype)
-        found = product(each_build, x, w, bias)
+        found = product(each_build, x, w, bias, of_out)
         assert beyond(found, exact(x, w) + bias.astype(float), exact(np.abs(x), np.abs(w)) + np.abs(bias)) <= 4e-7
 
 
@@ -84,15 +89,16 @@ def test_matrices_may_lie_in_any_way(each_build: library.NativeLibrary, dtype: t
     assert max(error(out[i], a[i], b[i].T) for i in range(batch)) <= 4e-7
 
 
-@pytest.mark.parametrize(("of_x", "of_w"), PAIRS)
+@pytest.mark.parametrize(("of_x", "of_w", "of_out"), KINDS)
 @pytest.mark.parametrize(("n", "m", "k"), [(40, 300, 2048), (1000, 70, 4096), (33, 500, 5000)])
-def test_long_rows_and_many_are_right_on_any_number_of_threads(of_x: type, of_w: type, n: int, m: int, k: int) -> None:
+def test_long_rows_and_many_are_right_on_any_number_of_threads(of_x: type, of_w: type, of_out: type, n: int, m: int,
+                                                               k: int) -> None:
     lib, x, w = library.load(), normal((n, k), 1, of_x), normal((m, k), 2, of_w)
     before = lib.threads()
     try:
         for threads in (1, 3):
             lib.set_threads(threads)
-            assert error(product(lib, x, w), x, w) <= 4e-7
+            assert error(product(lib, x, w, of_out=of_out), x, w) <= 4e-7
     finally:
         lib.set_threads(before)
 
@@ -132,16 +138,16 @@ def test_a_whole_row_or_column_of_odd_numbers(each_build: library.NativeLibrary,
         assert error(dot(each_build, a, b)[0], a[0], b[0].T) <= 4e-7
 
 
-@pytest.mark.parametrize(("of_x", "of_w"), PAIRS)
+@pytest.mark.parametrize(("of_x", "of_w", "of_out"), KINDS)
 @pytest.mark.parametrize("n", [1, 20, 64])
 @pytest.mark.parametrize("k", [40, 64])
-def test_what_is_not_finite_stays_where_it_belongs(each_build: library.NativeLibrary, of_x: type, of_w: type, n: int,
+def test_what_is_not_finite_stays_where_it_belongs(each_build: library.NativeLibrary, of_x: type, of_w: type, of_out: type, n: int,
                                                    k: int) -> None:
     x, w = normal((n, k), 1, of_x), normal((50, k), 2, of_w)
     w[7, k - 1], w[8, 0], w[9, 3], w[9, 4] = np.nan, np.inf, -np.inf, np.inf
     w[12], x[n // 2] = 0, 0
     x[n - 1, k - 1] = np.inf
-    out = product(each_build, x, w)
+    out = product(each_build, x, w, of_out=of_out)
     assert error(out, x, w) <= 1e-6 and np.isnan(out[:, 7]).all() and not np.isnan(out[: n // 2, 8]).any()
 
 
@@ -156,11 +162,11 @@ def test_numbers_next_to_the_largest_are_finite(each_build: library.NativeLibrar
     assert error(product(each_build, x, w), x, w) <= 1e-6
 
 
-@pytest.mark.parametrize(("of_x", "of_w"), PAIRS)
+@pytest.mark.parametrize(("of_x", "of_w", "of_out"), KINDS)
 @pytest.mark.parametrize("n", [1, 20, 64])
 @pytest.mark.parametrize("where", ["x", "w", "both", "one", "products", "sums"])
-def test_numbers_below_the_smallest_normal_one_are_no_zeros(each_build: library.NativeLibrary, of_x: type, of_w: type, n: int,
-                                                            where: str) -> None:
+def test_numbers_below_the_smallest_normal_one_are_no_zeros(each_build: library.NativeLibrary, of_x: type, of_w: type,
+                                                            of_out: type, n: int, where: str) -> None:
     x, w = normal((n, 90), 1).astype(float), normal((45, 90), 2).astype(float)
     if where in ("x", "both"):                              # by large numbers they count
         x[0] *= 2.0**-128
@@ -176,8 +182,8 @@ def test_numbers_below_the_smallest_normal_one_are_no_zeros(each_build: library.
         x[:, 45:], w[:, 45:] = x[:, :45], -w[:, :45]
         w[:, 0] += 2.0**-68
     x, w = x.astype(of_x), w.astype(of_w)
-    out = product(each_build, x, w)
-    rounding = 45 * 2.0**-149 if of_x is F32 else 0.0       # of sums that are denormal
+    out = product(each_build, x, w, of_out=of_out)
+    rounding = 45 * 2.0**-149 if of_out is F32 else 0.0     # of sums that are denormal
     assert beyond(out, exact(x, w), exact(np.abs(x), np.abs(w)) + rounding * 1e6) <= 1e-5
 
 
@@ -193,6 +199,6 @@ def test_each_part_of_a_float_is_multiplied() -> None:
 
 
 def test_it_is_a_candidate_where_the_processor_has_tiles() -> None:
-    for name in ("c.linear_amx", "c.dot_amx"):
+    for name in ("c.linear_amx", "c.scaled_linear_amx", "c.dot_amx"):
         why = lacking(kernel_named(name))
         assert (why is None) == ("amx_bf16" in features()) and (why is None or "amx_bf16" in why)

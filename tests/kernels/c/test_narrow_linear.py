@@ -1,4 +1,4 @@
-"""kernels/c/narrow_linear.c: products of bfloat16 are rounded once, whatever the processor's dot products leave out.
+"""kernels/c/narrow_linear.c: products of bfloat16 are rounded once, to bfloat16 or f32, whatever the dot products leave out.
 
 The portable build has no such instruction and widens all operands; so does this processor's where it has none."""
 
@@ -15,16 +15,17 @@ from tests.kernels.c.test_native import Array, poisoned, run
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
 FLAG = {np.dtype(F32): 0, np.dtype(BF16): 1}
+results = pytest.mark.parametrize("of_out", [BF16, F32])
 
 
 def normal(shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(BF16)
 
 
-def product(lib: library.NativeLibrary, x: Array, w: Array, bias: Array | None = None) -> Array:
+def product(lib: library.NativeLibrary, x: Array, w: Array, bias: Array | None = None, of_out: type = BF16) -> Array:
     (n, k), m = x.shape, len(w)
-    out = poisoned((n, m), BF16)
-    run(lib, "tg_linear_narrow", [out, x, w, bias], [n, m, k, 0 if bias is None else FLAG[bias.dtype]])
+    out = poisoned((n, m), of_out)
+    run(lib, "tg_linear_narrow", [out, x, w, bias], [n, m, k, 0 if bias is None else FLAG[bias.dtype], FLAG[out.dtype]])
     return out
 
 
@@ -40,7 +41,8 @@ def beyond_rounding(out: Array, wanted: Array, terms: Array) -> float:
     finite = np.isfinite(wanted)
     if not np.array_equal(out[~finite].astype(float), wanted[~finite], equal_nan=True):
         return np.inf
-    unit = np.maximum(np.abs(wanted) * 2.0**-8 / (1 + 2.0**-8), 2.0**-134)          # half of a denormal's
+    half, least = (2.0**-8, 2.0**-134) if out.dtype == BF16 else (2.0**-24, 2.0**-150)      # least: half of a denormal's
+    unit = np.maximum(np.abs(wanted) * half / (1 + half), least)
     with np.errstate(invalid="ignore"):
         left = np.maximum(np.abs(out.astype(float) - wanted) - unit, 0) / np.maximum(terms, 2.0**-126)
     return float(np.max(left[finite], initial=0.0))
@@ -50,40 +52,50 @@ def error(out: Array, x: Array, w: Array) -> float:
     return beyond_rounding(out, exact(x, w), exact(np.abs(x), np.abs(w)))
 
 
-def test_the_comparison_sees_a_unit_too_many_a_lost_denormal_and_a_nan() -> None:
+@results
+def test_the_comparison_sees_a_unit_too_many_a_lost_denormal_and_a_nan(of_out: type) -> None:
     x, w = normal((5, 7), 1), normal((3, 7), 2)
-    good = exact(x, w).astype(BF16)
+    good = exact(x, w).astype(of_out)
     assert error(good, x, w) == 0.0
     bad = good.copy()
-    bad[1, 1] = float(bad[1, 1]) * (1 + 2.0**-6)
-    assert error(bad, x, w) > 1e-4
+    bad[1, 1] = float(bad[1, 1]) * (1 + 2.0**(-6 if of_out is BF16 else -15))
+    assert error(bad, x, w) > 2e-6
     bad[1, 1] = np.nan
     assert not error(bad, x, w) <= 1e-4
     tiny = np.full((1, 1), 2.0**-130, BF16), np.ones((1, 1), BF16)
-    assert error(tiny[0], *tiny) == 0.0 and error(np.zeros((1, 1), BF16), *tiny) > 1e-2
+    assert error(tiny[0].astype(of_out), *tiny) == 0.0 and error(np.zeros((1, 1), of_out), *tiny) > 1e-2
 
 
+@results
 @pytest.mark.parametrize("n", [0, 1, 3, 8, 9, 17, 33, 52, 127, 129])
 @pytest.mark.parametrize(("m", "k"), [(1, 1), (7, 0), (3, 17), (61, 33), (130, 640), (15, 1024), (127, 129), (20, 1000)])
-def test_a_product_is_rounded_once(each_build: library.NativeLibrary, n: int, m: int, k: int) -> None:
+def test_a_product_is_rounded_once(each_build: library.NativeLibrary, n: int, m: int, k: int, of_out: type) -> None:
     x, w = normal((n, k), 1), normal((m, k), 2)
-    assert error(product(each_build, x, w), x, w) <= 1e-6
+    assert error(product(each_build, x, w, of_out=of_out), x, w) <= 1e-6
     for dtype in (F32, BF16):
         bias = np.random.default_rng(3).standard_normal(m).astype(dtype)
-        found = product(each_build, x, w, bias)
+        found = product(each_build, x, w, bias, of_out)
         assert beyond_rounding(found, exact(x, w) + bias.astype(float), exact(np.abs(x), np.abs(w)) + np.abs(bias)) <= 1e-6
 
 
+@results
 @pytest.mark.parametrize(("n", "m", "k"), [(40, 300, 2048), (1000, 70, 4096), (33, 500, 5000)])
-def test_long_rows_and_many_are_right_on_any_number_of_threads(n: int, m: int, k: int) -> None:
+def test_long_rows_and_many_are_right_on_any_number_of_threads(n: int, m: int, k: int, of_out: type) -> None:
     lib, x, w = library.load(), normal((n, k), 1), normal((m, k), 2)
     before = lib.threads()
     try:
         for threads in (1, 3):
             lib.set_threads(threads)
-            assert error(product(lib, x, w), x, w) <= 1e-6
+            assert error(product(lib, x, w, of_out=of_out), x, w) <= 1e-6
     finally:
         lib.set_threads(before)
+
+
+@pytest.mark.parametrize("n", [1, 20])
+def test_a_very_long_sum_is_nearly_as_near_as_a_short_one(n: int) -> None:
+    """All products are alike, so that all roundings of a sum go the same way; one f32 sum of all of them is 1e-3 away."""
+    x, w = np.full((n, 1 << 17), 1.1, BF16), np.full((32, 1 << 17), 0.7, BF16)
+    assert error(product(library.load(), x, w, of_out=F32), x, w) <= 1e-5
 
 
 @pytest.mark.parametrize("k", [50, 51])
@@ -93,19 +105,22 @@ def test_memory_may_be_aligned_to_its_elements_only(k: int) -> None:
     assert error(product(library.load(), x, w), x, w) <= 1e-6
 
 
+@results
 @pytest.mark.parametrize("n", [1, 20, 64])
 @pytest.mark.parametrize("k", [40, 41])
-def test_what_is_not_finite_stays_where_it_belongs(each_build: library.NativeLibrary, n: int, k: int) -> None:
+def test_what_is_not_finite_stays_where_it_belongs(each_build: library.NativeLibrary, n: int, k: int, of_out: type) -> None:
     x, w = normal((n, k), 1), normal((50, k), 2)
     w[7, k - 1], w[8, 0], w[9, 3], w[9, 4] = np.nan, np.inf, -np.inf, np.inf
     x[n - 1, k - 1] = np.inf
-    out = product(each_build, x, w)
+    out = product(each_build, x, w, of_out=of_out)
     assert error(out, x, w) <= 1e-6 and np.isnan(out[:, 7]).all() and not np.isnan(out[: n - 1, 8]).any()
 
 
+@results
 @pytest.mark.parametrize("n", [1, 20, 64])
-@pytest.mark.parametrize("where", ["x", "w", "both", "products", "sums"])
-def test_numbers_below_the_smallest_normal_one_are_no_zeros(each_build: library.NativeLibrary, n: int, where: str) -> None:
+@pytest.mark.parametrize("where", ["x", "w", "both", "products", "sums", "first sums"])
+def test_numbers_below_the_smallest_normal_one_are_no_zeros(each_build: library.NativeLibrary, n: int, where: str,
+                                                            of_out: type) -> None:
     x, w = normal((n, 90), 1), normal((45, 90), 2)
     if where in ("x", "both"):                              # by large numbers they count
         x[0] = (x[0].astype(float) * 2.0**-128).astype(BF16)
@@ -118,7 +133,9 @@ def test_numbers_below_the_smallest_normal_one_are_no_zeros(each_build: library.
         x, w = (x.astype(float) * 2.0**-63).astype(BF16), (w.astype(float) * 2.0**-62).astype(BF16)
         x[:, 45:], w[:, 45:] = x[:, :45], -w[:, :45]
         w[:, 0] += np.array(2.0**-68, BF16)
-    assert error(product(each_build, x, w), x, w) <= 1e-5
+    if where == "first sums":                               # they are below 2^-16 of the last product, and count in f32
+        x[:, :-1], w[:, :-1], x[:, -1], w[:, -1] = 2.0**-63, 2.0**-64, 2.0**-51, 2.0**-52
+    assert error(product(each_build, x, w, of_out=of_out), x, w) <= (1e-5 if of_out is BF16 else 1e-6)
 
 
 def test_rows_of_zeros_are_zeros_beside_any_others(each_build: library.NativeLibrary) -> None:
@@ -129,5 +146,6 @@ def test_rows_of_zeros_are_zeros_beside_any_others(each_build: library.NativeLib
 
 
 def test_it_is_a_candidate_where_the_processor_has_such_dot_products() -> None:
-    why = lacking(kernel_named("c.linear_bf16"))
-    assert (why is None) == ("avx512_bf16" in features()) and (why is None or "avx512_bf16" in why)
+    for name in ("c.linear_bf16", "c.scaled_linear_bf16"):
+        why = lacking(kernel_named(name))
+        assert (why is None) == ("avx512_bf16" in features()) and (why is None or "avx512_bf16" in why)

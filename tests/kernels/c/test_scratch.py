@@ -24,6 +24,10 @@ def linear(n: Dim, m: int, k: int, dtype: DType, weight: DType) -> Node:
     return tg.linear(tg.input("x", (n, k), dtype), tg.input("w", (m, k), weight))
 
 
+def scaled_linear(n: Dim, m: int, k: int, dtype: DType, weight: DType) -> Node:
+    return tg.scaled_linear(tg.input("x", (n, k), dtype), tg.input("w", (m, k), weight), dtype=tg.f32)
+
+
 def attention(n: Dim, s: int, heads: int, groups: int, width: int, dtype: DType) -> Node:
     q, (k, v) = tg.input("q", (n, heads, width), dtype), (tg.input(name, (s, groups, width), dtype) for name in "kv")
     return tg.attention(q, k, v, scale=0.1, causal=True, start=s // 2, window=s // 3)
@@ -76,11 +80,12 @@ def test_the_plan_covers_what_the_kernel_asks_for(name: str, dtype: DType) -> No
 
 
 @pytest.mark.parametrize("k", [1, 75, 640, 2048])
-def test_the_plan_of_a_product_of_bf16_covers_what_the_kernel_asks_for(k: int) -> None:
-    kernel = kernel_named("c.linear_bf16")
+@pytest.mark.parametrize("name", ["linear", "scaled_linear"])
+def test_the_plan_of_a_product_of_bf16_covers_what_the_kernel_asks_for(name: str, k: int) -> None:
+    kernel = kernel_named(f"c.{name}_bf16")
     if lacking(kernel):
         return                                                      # nowhere is it planned
-    lib, g = library.load(), tg.graph(linear(N, 300, k, tg.bf16, tg.bf16))
+    lib, g = library.load(), tg.graph((linear if name == "linear" else scaled_linear)(N, 300, k, tg.bf16, tg.bf16))
     plan = single_kernel_plan(g, kernel)
     compiled = bind(plan)
     for n in (1, 8, 9, 33, 300):
@@ -91,7 +96,8 @@ def test_the_plan_of_a_product_of_bf16_covers_what_the_kernel_asks_for(k: int) -
 
 
 @pytest.mark.parametrize("k", [1, 75, 640, 2048])
-@pytest.mark.parametrize("graph", ["linear f32", "linear f32 bf16", "linear bf16", "dot f32", "dot bf16", "dots f32", "dots bf16"])
+@pytest.mark.parametrize("graph", ["linear f32", "linear f32 bf16", "linear bf16", "scaled_linear bf16", "dot f32", "dot bf16",
+                                   "dots f32", "dots bf16"])
 def test_the_plan_of_a_product_by_tiles_covers_what_the_kernel_asks_for(graph: str, k: int) -> None:
     op, *names = graph.split()
     of_x, of_w = getattr(tg, names[0]), getattr(tg, names[-1])
@@ -99,7 +105,8 @@ def test_the_plan_of_a_product_by_tiles_covers_what_the_kernel_asks_for(graph: s
     if lacking(kernel):
         return                                                      # nowhere is it planned
     batch = (20,) if op == "dots" else ()
-    g = tg.graph(linear(N, 300, k, of_x, of_w) if op == "linear" else
+    products = {"linear": linear, "scaled_linear": scaled_linear}
+    g = tg.graph(products[op](N, 300, k, of_x, of_w) if op in products else
                  {"out": tg.input("a", (*batch, N, k), of_x) @ tg.input("b", (*batch, k, 300), of_x)})
     lib, plan = library.load(), single_kernel_plan(g, kernel)
     compiled = bind(plan)
