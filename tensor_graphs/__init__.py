@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from tensor_graphs.choice.checked_bind import bind as bind
     from tensor_graphs.choice.compile import compile_graph
     from tensor_graphs.choice.path_listing import list_paths as list_paths
+    from tensor_graphs.choice.measured_front import pareto as pareto
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
@@ -107,6 +108,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "list_paths": ("tensor_graphs.choice.path_listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface.load", "load_model"),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
+    "pareto": ("tensor_graphs.choice.measured_front", "pareto"),
     "profile": ("tensor_graphs.choice.profile_graph", "profile_graph"),
     "vjp": ("tensor_graphs.language.autodiff", "vjp"),
     "stream": ("tensor_graphs.serving.generate", "stream"),

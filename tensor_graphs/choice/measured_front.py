@@ -68,7 +68,7 @@ class FrontPoint:
                 "bound": self.bound, "predicted_error": self.predicted, "parameter_bytes": self.nbytes, "draws": self.draws}
 
 
-def measured_front(graph: Graph, *, statistic: str = "norm", output: str | None = None, points: int = 12, draws: int = 8,
+def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, points: int = 12, draws: int = 8,
                    progress: Callable[[str], None] | None = None, **options: Any) -> list[FrontPoint]:
     """Return the measured forms of a graph that no other one beats in time and error, the fastest first.
 

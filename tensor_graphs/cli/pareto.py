@@ -35,7 +35,7 @@ def pareto(
     beats in both. A form's words are what --precision takes."""
     with phase(IMPORT):
         from tensor_graphs.choice.graph_forms import words_text
-        from tensor_graphs.choice.measured_front import measured_front
+        from tensor_graphs.choice.measured_front import pareto as measure_front
         from tensor_graphs.paths.fit_terminal import duration, human
 
     wanted: dict[str, Any] = {"backends": options.given_backends(backends), "threads": threads}
@@ -47,7 +47,7 @@ def pareto(
         graph, wanted["weights"] = model.graph, model.weights
     sizes = typical(graph, at)
     with options.status("compiling", common.json) as update:
-        front = measured_front(graph, statistic=statistic, output=output, points=points, draws=draws, progress=update,
+        front = measure_front(graph, statistic=statistic, output=output, points=points, draws=draws, progress=update,
                                database=common.store(), at=sizes, **wanted)
     if svg is not None:
         from tensor_graphs.views.pareto import picture

@@ -8,7 +8,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.argument_checks import ArgumentError
-from tensor_graphs.choice.measured_front import FrontPoint, _not_dominated, measured_front
+from tensor_graphs.choice.measured_front import FrontPoint, _not_dominated, pareto
 from tensor_graphs.records.database import Database
 from tests.choice.test_mixed_forms import layers, weights
 
@@ -25,7 +25,7 @@ def test_what_another_point_beats_is_left_out() -> None:
 
 def test_the_front_of_a_graph_is_measured(database: Database) -> None:
     graph, told = layers(), list[str]()
-    front = measured_front(graph, points=6, draws=3, database=database, weights=weights(graph), progress=told.append)
+    front = pareto(graph, points=6, draws=3, database=database, weights=weights(graph), progress=told.append)
     assert [p.seconds for p in front] == sorted(p.seconds for p in front)
     assert sum(text.startswith("compiling form") for text in told) >= 4
     assert front[-1].error < 1e-7, "float64 is the most accurate one"
@@ -35,7 +35,7 @@ def test_the_front_of_a_graph_is_measured(database: Database) -> None:
         if p.error > 1e-6:
             assert p.predicted is not None and 0.3 < p.predicted / p.error < 3
     assert any("round 9 of 9" in text for text in told)
-    again = measured_front(graph, points=6, draws=3, database=database, weights=weights(graph))
+    again = pareto(graph, points=6, draws=3, database=database, weights=weights(graph))
     errors = {tuple(p.words.items()): p.error for p in again}
     assert all(errors.get(tuple(p.words.items()), p.error) == p.error for p in front), "draws are rows that are used again"
 
@@ -44,6 +44,6 @@ def test_what_has_no_front_is_told() -> None:
     for wrong, said in (({"statistic": "top1"}, "no front of 'top1'\n  fix: one of cosine, kl, max, norm"),
                         ({"output": "z"}, "no float output z"), ({"points": 1}, "points")):
         with pytest.raises(ArgumentError, match=said):
-            measured_front(layers(), database=":memory:", **wrong)
+            pareto(layers(), database=":memory:", **wrong)
     with pytest.raises(ArgumentError, match="no float output"):
-        measured_front(tg.graph(tg.input("x", (3,), tg.i32) + 1), database=":memory:")
+        pareto(tg.graph(tg.input("x", (3,), tg.i32) + 1), database=":memory:")

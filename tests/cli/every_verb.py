@@ -49,6 +49,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("rewrites",): Call((safe,), "rule"),
         ("explain",): Call((softmax,), "predicted"),
         ("list-paths",): Call((softmax, *numpy, "--limit", "2"), "numpy"),
+        ("pareto",): Call((softmax, *numpy, "--points", "2", "--draws", "2"), "precision"),
         ("plan",): Call((softmax, *numpy, "--pin", str(folder / "softmax.plan")), "numpy"),
         ("trace",): Call((softmax, *numpy, "--out", str(folder / "softmax.trace")), ""),
         ("profile",): Call((softmax, *numpy, "--budget", "1"), "measured"),
