@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from tensor_graphs.choice.checked_bind import AccuracyError as AccuracyError
     from tensor_graphs.choice.checked_bind import bind as bind
     from tensor_graphs.choice.compile import compile_graph
-    from tensor_graphs.choice.path_listing import list_paths as list_paths
     from tensor_graphs.choice.measured_front import pareto as pareto
+    from tensor_graphs.choice.path_listing import list_paths as list_paths
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel

@@ -42,7 +42,8 @@ def _check_weights(plan: Plan, weights: Mapping[str, Any]) -> None:
     assert plan.given is not None
     if plan.weights == weights_key(weights, plan.graph):
         return
-    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", plan.measured_at, weights=weights)
+    request = Request(plan.given, plan.accuracy, plan.backends, plan.database or ":memory:", plan.measured_at, weights=weights,
+                      inputs=plan.inputs)
     accuracy = measured_accuracy(request).of(plan)
     if not accuracy.allowed.allowed:
         others = "random weights" if plan.weights == "drawn" else "other weights"

@@ -27,6 +27,7 @@ from tensor_graphs.phase_times import IMPORT, phase
 from tensor_graphs.records.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.accuracy_inputs import Inputs
     from tensor_graphs.paths.pin_file import Pin
     from tensor_graphs.records.database import Database
 
@@ -41,7 +42,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
                   path: GraphPath | Pin | str | Path | None = None, reuse_outputs: bool = False, threads: int | None = None,
                   progress: Progress | None = None, precision: Precision = None, simplify: bool = True,
                   assuming: str | Sequence[str] = (), weights: Mapping[str, Any] | None = None,
-                  accuracy_seconds: float = 10.0) -> Plan:
+                  accuracy_seconds: float = 10.0, inputs: Inputs = None) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
     tolerance: None runs the graph as written: no value is narrower than the graph says, and each kernel agrees with the float64
@@ -51,14 +52,15 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     within the bound (inputs and outputs stay as written). {"logits": 1e-2} bounds one output, and tg.accuracy has other statistics
     (norm, kl, top1, cosine, as_written), joined by &; "kl:logits:0.01" is text for the same.
     weights: the parameters on which the error is measured (default: random ones, and `tg.bind` measures again on those that it is
-    given). accuracy_seconds: for the draws of a plan; 0 decides by the predicted error, and the plan says so.
+    given). inputs: a mapping name -> array for each draw, or a function from a seed to one (default: random ones): inputs of a run,
+    or of all positions of a decoder, whose own text is tg.load_model(folder).samples. accuracy_seconds: for the draws of a plan; 0
+    decides by the predicted error, and the plan says so.
     precision: dtypes of sites, whatever the tolerance allows. "f32" is f32 everywhere; {"between": "f32", "product:model.layers.*":
     "bf16"} keeps values between ops in f32 and multiplies bf16 operands in some layers. Kinds of sites: between, product, weight,
     state; words: f64, f32, f16, bf16, written. Other sites are chosen, or stay as written where there is no tolerance.
     at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'
     upper bounds): kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them.
-    memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused, with the sizes up to which it
-    would fit.
+    memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused, with sizes at which it fits.
     path: run this one instead of choosing: a listed path, or what a plan chose at all sizes (`plan.pin`, or the file that it was
     saved to), whose tolerance and backends count where none are given. reuse_outputs: a run may overwrite the outputs of the one
     before. threads: measurements with this many threads count, and verification uses them.
@@ -73,7 +75,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     graph = require_graph(graph, "compile")
     function("progress", progress, "a text that says what is done")
     return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, precision,
-                          simplify, as_given(path), assuming, weights, accuracy_seconds), progress)
+                          simplify, as_given(path), assuming, weights, accuracy_seconds, inputs), progress)
 
 
 def answer(request: Request, progress: Progress | None = None) -> Plan:

@@ -1,6 +1,6 @@
 """measured_accuracy: decides whether plans are as accurate as a request asks, by draws of the whole path (measure/error_draws.py).
 
-Draws are rows of the database, pooled over all measurements of the same plan with the same weights; they are never replaced. What
+Draws are rows of the database, pooled over all measurements of the same plan with the same weights and inputs, never replaced. What
 could not be measured is decided by the predicted error (costs/predicted_error.py), and the plan says so.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.accuracy_inputs import DRAWN, AccuracyInputs
 from tensor_graphs.choice.cost_table import typical_sizes
 from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.request import Request
@@ -25,7 +26,7 @@ from tensor_graphs.costs.predicted_error import predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError, counted, listed
 from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.meaning.accuracy import Accuracy, Allowed, Term, named
+from tensor_graphs.meaning.accuracy import RANGES, Accuracy, Allowed, Term, named
 from tensor_graphs.meaning.draw_bound import LEAST, PRIOR, Spread
 from tensor_graphs.meaning.draw_statistics import Statistics
 from tensor_graphs.meaning.precision import parse_form
@@ -108,19 +109,20 @@ class MeasuredAccuracy:
         self.sizes = typical_sizes(request.graph, request.at)
         self.latest: PlanAccuracy | None = None
         """the decision on the last plan"""
+        self.inputs = AccuracyInputs(request.inputs, request.weights, request.graph, self.sizes)
 
     @cached_property
     def draws(self) -> ErrorDraws:
         graph, weights = self.request.graph, self.request.weights
-        if weights is None:
-            return ErrorDraws(graph, drawn_weights(graph), self.sizes)
-        return ErrorDraws(graph, {name: as_array(name, weights[name], node.type, "parameter")
-                                  for name, node in graph.parameters.items()}, self.sizes)
+        weights = drawn_weights(graph) if weights is None else {
+            name: as_array(name, weights[name], node.type, "parameter") for name, node in graph.parameters.items()}
+        return ErrorDraws(graph, weights, self.sizes, sizes=[sizes for _, sizes in self.inputs.first],
+                          runs_of=None if self.inputs_key == DRAWN else self.inputs.runs)
 
     @property
     def count(self) -> int:
-        """Draws of a plan: more of an output of few elements, whose error varies more."""
-        return DRAWS if self.draws.elements >= FEW else DRAWS_OF_FEW
+        """Draws of a plan: as many as there are inputs for, else more of an output of few elements, whose error varies more."""
+        return self.inputs.count or (DRAWS if self.draws.elements >= FEW else DRAWS_OF_FEW)
 
     @property
     def spread(self) -> Spread:
@@ -128,7 +130,18 @@ class MeasuredAccuracy:
 
     @cached_property
     def weights_key(self) -> str:
-        return "drawn" if self.request.weights is None else weights_key(self.request.weights, self.request.graph)
+        return DRAWN if self.request.weights is None else weights_key(self.request.weights, self.request.graph)
+
+    @property
+    def inputs_key(self) -> str:
+        return self.inputs.key
+
+    @property
+    def source(self) -> str:
+        """Sources of inputs and weights. Statistics of a task say little of random ones."""
+        source = f"{self.inputs.source}, {'drawn' if self.weights_key == DRAWN else 'given'} weights"
+        tasks = dict.fromkeys(term.statistic for term in self.accuracy.terms if RANGES[term.statistic].of_one)
+        return f"{source}; {listed(tasks)} says little unless both are real" if tasks and "drawn" in source else source
 
     def check_margins(self) -> None:
         """Raise NoPathError where an output depends on a comparison, floor or argmax of computed floats that rounding errors
@@ -190,12 +203,11 @@ class MeasuredAccuracy:
             written = self.draws.of_graph(self.request.graph, list(draws)) if relative else []
         except (TensorGraphsError, MemoryError) as error:
             return self._predicted(plan, str(error).partition("\n")[0])
-        source = f"drawn inputs, {'drawn weights' if self.weights_key == 'drawn' else 'given weights'}"
         allowed = self.accuracy.allows(list(draws.values()), written, self.spread)
         unseen = min((term for term in self.accuracy.terms if term.statistic == "max"), key=lambda term: term.limit, default=None)
         if allowed.allowed and unseen is not None and unseen.limit < (least := _unseen(plan)):
             allowed = Allowed(False, least, unseen)
-        return PlanAccuracy(allowed, self.accuracy, len(draws), source)
+        return PlanAccuracy(allowed, self.accuracy, len(draws), self.source)
 
     def draws_of(self, plan: Plan, count: int, seconds: float = math.inf) -> dict[int, Draw]:
         """Return draws of a plan by seed: the stored ones, and new ones up to `count`, which are stored. seconds: no new draw
@@ -216,16 +228,17 @@ class MeasuredAccuracy:
             ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key),
             path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
             "PASSED" if math.isfinite(worst) else "INCORRECT_NUMERICAL", max_relative_error=worst, verifier=VERIFIER,
-            conditions={"what": KIND, "weights": self.weights_key, "inputs": "drawn", "form": words_text(plan.words),
+            conditions={"what": KIND, "weights": self.weights_key, "inputs": self.inputs_key, "form": words_text(plan.words),
                         "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
         return draws
 
     def _stored(self, key: str) -> dict[int, Draw]:
-        """Return the stored draws of a plan with these weights, by seed."""
+        """Return the stored draws of a plan with these weights and inputs, by seed."""
         request = self.request
         rows = conditions_at(request.store, path_workload(request.graph, self.sizes).key, key, "verify", verifier=VERIFIER)
         return {int(seed): {name: _statistics(numbers) for name, numbers in draw.items()}
-                for row in rows if row.get("what") == KIND and row.get("weights") == self.weights_key
+                for row in rows if row.get("what") == KIND
+                and (row.get("weights"), row.get("inputs")) == (self.weights_key, self.inputs_key)
                 for seed, draw in row["draws"].items()}
 
     def _predicted(self, plan: Plan, why: str) -> PlanAccuracy:

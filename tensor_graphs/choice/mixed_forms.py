@@ -43,7 +43,7 @@ TIE = 0.01
 """share of the time of a site that another word than the written one has to save"""
 
 CALIBRATION = 1_000_000
-"""seed of the run on which errors are predicted; error draws have smaller ones"""
+"""seed of the run on which errors are predicted, where inputs are not a list; error draws have smaller ones"""
 
 Seconds = Callable[[Graph, Form], float]
 """Function that estimates the time of a graph in a form."""
@@ -70,7 +70,8 @@ class MixedForms:
         if any(term.statistic not in METRICS for term in terms):
             return None
         metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
-        inputs, sizes = self.accuracy.draws.short_run(CALIBRATION)
+        count = self.accuracy.inputs.count
+        inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
         try:
             found = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
         except (TensorGraphsError, MemoryError) as error:

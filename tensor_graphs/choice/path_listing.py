@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.argument_checks import whole
+from tensor_graphs.choice.accuracy_inputs import Inputs
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable, typical_sizes
 from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.prepare import prepare
@@ -37,19 +38,20 @@ def list_paths(graph: Graph, *, backends: Sequence[str] | None = None, tolerance
                database: Database | str | Path | None = None, at: Mapping[str, int] | None = None,
                all_kernels_count: bool = True, simplify: bool = True, threads: int | None = None,
                limit: int | None = None, precision: Precision = None, measured: bool = False,
-               assuming: str | Sequence[str] = ()) -> PathListing:
+               assuming: str | Sequence[str] = (), weights: Mapping[str, Any] | None = None,
+               inputs: Inputs = None) -> PathListing:
     """List the paths of a graph lazily, the cheapest first; those with a swap of a small step that moves less than 1 % of the time
     come last. With several devices, paths on a single device follow the cheapest. Kernels without a verdict are included (error
     None) unless all_kernels_count is False.
 
     limit: at most this many; there may be millions, and the listing's `total` counts them all. Its repr shows the next few, and how
     to go on. measured: only paths whose steps all have measurements at these sizes. tolerance, precision, simplify, threads,
-    assuming: as in `compile_graph`. `not_offered` names what no path may use. Raises GraphError for what is no graph, PlanError for
-    a size in `at` that its dim cannot have, ArgumentError, and NoPathError where there is no path."""
+    assuming, weights, inputs: as in `compile_graph`. `not_offered` names what no path may use. Raises GraphError for what is no
+    graph, PlanError for a size in `at` that its dim cannot have, ArgumentError, and NoPathError where there is no path."""
     graph = require_graph(graph, "list_paths")
     limit = None if limit is None else whole("limit", limit, 1)
     request = Request(graph, tolerance, backends, database, at, threads=threads, precision=precision, simplify=simplify,
-                      assuming=assuming)
+                      assuming=assuming, weights=weights, inputs=inputs)
     prepared = prepare(graph, simplify, recipes=request.store, backends=request.here)
     graph = prepared.graph
     costs = CostTable.of(request, ESTIMATE_MARGIN)

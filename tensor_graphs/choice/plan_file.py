@@ -81,7 +81,7 @@ class PlanFile:
             log.debug("the plan in %s is left out: %s", self.path, e)
             return None
         log.info("the plan is taken from %s", self.path)
-        return replace(plan, images=Images(self.request, plan), given=self.request.graph)
+        return replace(plan, images=Images(self.request, plan), given=self.request.graph, inputs=self.request.inputs)
 
     def _generation(self) -> str | None:
         named = self.request.database
@@ -116,7 +116,7 @@ def of(request: Request) -> PlanFile | None:
         names = request.names
         what = {
             "graph": (graph.structural_key, graph_to_json(graph)),
-            "asked": [*request.decides(), ("weights", _weights_key(request))],
+            "asked": [*request.decides(), ("measured on", _measured_on(request))],
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "rules": user_rules.digest(),
@@ -127,13 +127,13 @@ def of(request: Request) -> PlanFile | None:
         return None if path is None else PlanFile(path, request)
 
 
-def _weights_key(request: Request) -> str:
-    """Return a digest of the weights on which a request measures errors; "" where it measures none."""
-    if request.weights is None or not request.accuracy.terms:
-        return ""
+def _measured_on(request: Request) -> tuple[str, str]:
+    """Return the keys of the weights and inputs on which a request measures errors; "" where it measures none, or on drawn ones."""
+    if (request.weights is None and request.inputs is None) or not request.accuracy.terms:
+        return "", ""
     from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: most graphs run as written
 
-    return measured_accuracy(request).weights_key
+    return measured_accuracy(request).weights_key, measured_accuracy(request).inputs_key
 
 
 class Images(Mapping[Node, Node]):

@@ -14,6 +14,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.argument_checks import function, names, number, whole
+from tensor_graphs.choice.accuracy_inputs import Inputs
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
 from tensor_graphs.choice.forms import forms
@@ -469,8 +470,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                   inputs: Mapping[str, str | Mapping[str, Any] | Descriptor] | None = None, again: bool = False,
                   kernels: Sequence[str] = (), ops: Sequence[str] = (), paths: int = 0,
                   on_verdict: OnVerdict | None = None, tune: float = 0.0, strategy: str | Strategy | None = None,
-                  precision: Precision = None, on_start: OnStart | None = None,
-                  assuming: str | Sequence[str] = ()) -> ProfileReport:
+                  precision: Precision = None, on_start: OnStart | None = None, assuming: str | Sequence[str] = (),
+                  weights: Mapping[str, Any] | None = None, accuracy_inputs: Inputs = None) -> ProfileReport:
     """Measure what the compiler needs to know about a graph, until the budget [s] is spent or nothing is left.
 
     The budget is for measuring kernels and paths. Other work (preparing the graph, finding the question worth most, the device's
@@ -501,15 +502,15 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     then counts instead of one that a busy machine spoiled (`measurements.counting`). again: measure everything again.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less with a small budget), from 0.6 on over several processes.
-    tolerance, precision, assuming: as in `compile_graph`. timeout: seconds after which a kernel counts as hanging. Raises
-    NoPathError when nothing may be used from the start, ArgumentError.
+    tolerance, precision, assuming, weights: as in `compile_graph`; accuracy_inputs: its `inputs`. timeout: seconds after which a
+    kernel counts as hanging. Raises NoPathError when nothing may be used from the start, ArgumentError.
 
     inputs: where values of inputs and parameters come from: "random" (the default for all), a number,
     "model.safetensors:norm.weight", or FlashInfer-Trace's {"type": "safetensors", "path": …, "tensor_key": …}. Ops that read these
     directly are measured with them too, and their traces' workloads record it; a kernel that is wrong on them is not used. Raises
     InputError when values do not fit."""
     request = Request(require_graph(graph, "profile"), tolerance, backends, database, at, largest, threads=threads,
-                      precision=precision, assuming=assuming)
+                      precision=precision, assuming=assuming, weights=weights, inputs=accuracy_inputs)
     budget = number("the budget", budget, "seconds, 0 or more", infinite=True)
     tune = number("tune", tune, "seconds, 0 or more")
     for name, value in (("per_kernel", per_kernel), ("timeout", timeout)):

@@ -17,7 +17,6 @@ from tensor_graphs.argument_checks import ArgumentError, names, number, place, w
 from tensor_graphs.devices.environment import most_threads
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, why_missing
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import Accuracy, check, parse
 from tensor_graphs.meaning.assumptions import CONDITIONS
@@ -26,6 +25,7 @@ from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.path import Path as GraphPath
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.accuracy_inputs import Inputs
     from tensor_graphs.paths.pin_file import Pin
     from tensor_graphs.records.database import Database
 
@@ -39,7 +39,6 @@ Precision = str | Mapping[str, str] | None
 """Words for sites of a graph, as `meaning.precision.parse_form` reads them."""
 
 CONDITION = f"one or several of {', '.join(map(repr, CONDITIONS))}, or leave it out"
-
 USUAL = f"backends={DEFAULT_BACKENDS} (tg: --backends {','.join(DEFAULT_BACKENDS)}), or leave it out"
 
 
@@ -64,14 +63,17 @@ class Request:
     assuming: str | Sequence[str] = ()
     weights: Mapping[str, Any] | None = None
     accuracy_seconds: float = 10.0
+    inputs: Inputs = None
 
     def __post_init__(self) -> None:
         """Raise ArgumentError for a value of another kind or out of range, before a kernel is judged with it and the verdict is
         filed."""
         check(parse(self.tolerance), self.graph)
         parse_form(self.precision)
-        if self.weights is not None and not isinstance(self.weights, Mapping):
-            raise ArgumentError(f"weights are {self.weights!r:.60}\n  fix: an array per parameter, by name")
+        if self.accuracy.terms and not (self.weights is None and self.inputs is None):
+            from tensor_graphs.choice.accuracy_inputs import check_kinds  # a door: most graphs run as written
+
+            check_kinds(self.weights, self.inputs)
         number("accuracy_seconds", self.accuracy_seconds, "seconds for measuring a plan's error, 0 or more", infinite=True)
         if self.memory_limit is not None:
             number("memory_limit", self.memory_limit, "bytes that the device may use in all, as 8e9", 1.0)
@@ -88,8 +90,8 @@ class Request:
             raise ArgumentError(f"backends names no backend: it is {self.backends!r}\n  fix: {USUAL}")
 
     def decides(self) -> list[tuple[str, str]]:
-        """Return all that decides about a plan except weights, the graph, the database and a path: the same for equal requests."""
-        apart = ("graph", "database", "path", "tolerance", "weights", "precision")
+        """Return all that decides about a plan except weights, inputs, the graph, the database and a path."""
+        apart = ("graph", "database", "path", "tolerance", "weights", "inputs", "precision")
         values: list[tuple[str, Any]] = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in apart]
         values += [("accuracy", self.accuracy.text), ("words", self.words)]
         return [(n, repr(sorted(value.items(), key=str) if isinstance(value, Mapping) else value)) for n, value in values]
@@ -150,17 +152,12 @@ class Request:
 
 
 def as_given(path: GraphPath | Pin | str | os.PathLike[str] | None) -> GraphPath | Pin | None:
-    """Return the path of an argument of `compile_graph`. Raises PinError for a file that is no pin, GraphError for what is no path.
-    """
+    """Return the path of an argument of `compile_graph`. Raises what `as_pin` raises."""
     if path is None or isinstance(path, GraphPath):
         return path
-    from tensor_graphs.paths.pin_file import Pin  # a door: most plans are chosen, and not given
+    from tensor_graphs.paths.pin_file import as_pin  # a door: most plans are chosen, and not given
 
-    if isinstance(path, Pin):
-        return path
-    if isinstance(path, str | os.PathLike):
-        return Pin.load(path)
-    raise GraphError(f"path is {path!r}", fix="a path (tg.list_paths), a pin (plan.pin), or the name of its file")
+    return as_pin(path)
 
 
 def roundoff(dtype: DType) -> float:

@@ -96,7 +96,7 @@ def _accurate_plan(request: Request, plans: Iterator[Plan], refused: Sequence[No
         measured = accuracy.of(plan)
         if measured.allowed.allowed:
             return replace(plan, measured=str(measured), measured_at=accuracy.sizes, weights=accuracy.weights_key,
-                           database=request.store.location, rests_on=generation(request.store))
+                           inputs=request.inputs, database=request.store.location, rests_on=generation(request.store))
         nearest.append((measured, plan))
     if not nearest:
         raise refused[0]

@@ -57,7 +57,7 @@ def chat(
     model_ready = ready(loaded, choice, decoder.db, at=STEP,
                         largest={"n": loaded.max_positions, "m": 1, "p": loaded.max_positions - 1},
                         quiet=print_document is not None, memory_limit=decoder.memory_limit,
-                        greedy=not (sampling.needs_logits or decoder.logprobs))
+                        greedy=not (sampling.needs_logits or decoder.logprobs), text=decoder.text)
     talk = Conversation(loaded, model_ready.compiled, system=system, sampling=sampling, stop_texts=stop_texts,
                         log_probabilities=decoder.logprobs)
     answered = _Turns(talk, model_ready, model, tokens, quiet=print_document is not None, lines=decoder.jsonl).run()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import within
+from tensor_graphs.cli.measured_on import NO_TOLERANCE, inputs_of
 from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -42,10 +43,12 @@ def load_decoder(name: str, dtypes: option_groups.Dtypes, *, max_positions: int 
 
 
 def ready(model: LoadedModel, choice: option_groups.ModelOptions, database: str | None, *, at: Mapping[str, int],
-          largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None, greedy: bool = False) -> Ready:
+          largest: Mapping[str, int], quiet: bool, memory_limit: int | None = None, greedy: bool = False,
+          text: str | None = None) -> Ready:
     """Compile and bind a loaded model. greedy: use the graph whose outputs are the likeliest tokens, not all logits. at: the sizes
     at which costs are estimated, clamped to the model's dims. largest: the least sizes that the plan must serve; they are rounded
-    up to powers of two, so that a later text of another length can use the plan."""
+    up to powers of two, so that a later text of another length can use the plan. text: file on whose tokens the error is measured
+    (default: the model's own text)."""
     import time
 
     with phase(IMPORT):
@@ -67,8 +70,11 @@ def ready(model: LoadedModel, choice: option_groups.ModelOptions, database: str 
         set_threads(choice.threads)
     rounded = {name: 1 << (size - 1).bit_length() for name, size in largest.items()}
     request = Request(graph, choice.tolerance, backends, database, within(graph, at), within(graph, rounded), memory_limit,
-                      reuse_outputs=True, threads=choice.threads, precision=choice.precision, path=as_given(choice.plan),
-                      weights=None if choice.tolerance is None else model.weights)
+                      reuse_outputs=True, threads=choice.threads, precision=choice.precision, path=as_given(choice.plan))
+    if request.accuracy.terms:
+        request = replace(request, weights=model.weights, inputs=inputs_of(model, text, database, backends))
+    elif text is not None:
+        raise options.UsageError(NO_TOLERANCE)
     file = plan_file.of(request)
     plan = None if file is None else file.read()
     if plan is None:

@@ -10,6 +10,7 @@ import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.cli.measured_on import measured_on
 from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -53,9 +54,9 @@ def explain(
         raise options.UsageError("--kernels and --roofline are of one plan\n  fix: without --diff")
     graph = graph_of(source, choice, choice.max_positions)
     sizes = options.sizes(at, graph)
-    request = {**choice.request(), "path": plan}
-    requests = [request] if diff is None else [{**request, **side(text)} for text in diff]
     store = common.store(pinned=plan is not None)
+    request = {**choice.request(), **measured_on(source, choice, store, asked=bool(plan or diff)), "path": plan}
+    requests = [request] if diff is None else [{**request, **side(text)} for text in diff]
 
     def print_either(result: Any) -> None:
         if common.json:

@@ -11,6 +11,7 @@ import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.cli.measured_on import measured_on
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.path import Path as GraphPath
@@ -38,8 +39,9 @@ def list_paths(
 
     graph = graph_of(source, choice, choice.max_positions)
     names = options.backends(choice.backends)
-    listing = enumerate_paths(graph, **choice.request() | {"backends": names}, database=common.store(), at=typical(graph, at),
-                              measured=measured)
+    store = common.store()
+    listing = enumerate_paths(graph, **choice.request() | {"backends": names} | measured_on(source, choice, store), database=store,
+                              at=typical(graph, at), measured=measured)
     paths: Iterable[GraphPath] = islice(listing, limit)
     formed = (prepare(graph, backends=names) if names else prepare(graph)).parts
     for text in (*not_offered(graph, names), *([formed] if formed else [])):

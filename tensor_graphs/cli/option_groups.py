@@ -38,6 +38,7 @@ class GraphOptions(Dtypes):
     backends: options.Backends = None
     threads: options.Threads = None
     max_positions: options.MaxPositions = None
+    text: options.TextFile = None
 
     def request(self) -> dict[str, Any]:
         """Return these options as arguments of `compile_graph`."""
@@ -93,6 +94,7 @@ class DecoderOptions:
 
     max_positions: options.MaxPositions = None
     memory_limit: options.MemoryLimit = None
+    text: options.TextFile = None
     imports: options.Imports = None
     db: options.DatabaseAt = None
     logprobs: options.Logprobs = False

@@ -84,6 +84,13 @@ GraphTolerance = Annotated[
 ]
 
 
+TextFile = Annotated[
+    str | None,
+    typer.Option("--text", metavar="FILE",
+                 help="A text in UTF-8 on whose tokens the error for --tolerance is measured (default: the model's own text)."),
+]
+
+
 def _precision(value: str | None) -> str | None:
     if value is not None:
         from tensor_graphs.argument_checks import ArgumentError  # here: as above
@@ -285,7 +292,19 @@ def sizes(text: str | None, graph: Graph, option: str = "--at") -> dict[str, int
 
 
 MOST_TEXT = 1 << 26
-"""limit on the bytes of a .tg file; larger arrays belong into weights"""
+"""limit on the bytes of a text file; larger arrays of a .tg file belong into weights"""
+
+
+def text_of(option: str, file: str, fix: str) -> str:
+    """Return the text of an option's file, or of a pipe. Raises NotPossible, with this fix."""
+    from tensor_graphs.regular_file import read_text
+
+    try:
+        return read_text(file, MOST_TEXT, pipes=True)
+    except (OSError, ValueError) as e:
+        why = f"is not UTF-8 text (byte {e.start})" if isinstance(e, UnicodeDecodeError) else (
+            f"cannot be read: {e.strerror if isinstance(e, OSError) else e}")
+        raise NotPossible(f"{option} {file} {why}\n  fix: {fix}") from None
 
 
 A_GRAPH = "the path of a .tg file, like examples/softmax.tg (docs/tg_format.md); verbs of models take a folder, too (tg models)"

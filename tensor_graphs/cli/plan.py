@@ -9,6 +9,7 @@ import typer
 
 from tensor_graphs.cli import drawing, option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.cli.measured_on import measured_on
 
 if TYPE_CHECKING:
     from tensor_graphs.language.graph import Graph
@@ -40,10 +41,11 @@ def plan(
         options.check_new(pin, force)                               # before anything is compared
     drawing.check(svg)
     graph = graph_of(source, choice, choice.max_positions, greedy=not logits)
+    store = common.store(pinned=plan_file is not None)
+    on = measured_on(source, choice, store, asked=plan_file is not None)
     with options.status("compiling", common.json) as update:
-        plan = compile_graph(graph, **choice.request(), database=common.store(pinned=plan_file is not None), at=typical(graph, at),
-                             progress=update, largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit,
-                             path=plan_file)
+        plan = compile_graph(graph, **choice.request(), **on, database=store, at=typical(graph, at), progress=update,
+                             largest=options.sizes(largest, graph, "--largest"), memory_limit=memory_limit, path=plan_file)
     pinned = plan.pin.made_of(_in_words(source, graph, choice, logits))
     if pin is not None:
         pinned.save(pin, overwrite=force)

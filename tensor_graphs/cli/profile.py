@@ -10,6 +10,7 @@ import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.cli.measured_on import measured_on
 
 COUNTS = ("measured", "again", "already_known", "deployed", "paths", "failed", "left", "arisen", "seconds", "device_seconds",
           "search_seconds", "over_seconds")
@@ -76,10 +77,10 @@ def profile(
         raise options.UsageError("--inputs goes with a whole graph\n  fix: --inputs, or --kernel and --op")
     with options.progress("profiling", common.json) as show:
         report = profile_graph(graph, **choice.request() | {"backends": options.backends(choice.backends)}, budget=budget,
-                               per_kernel=per_kernel, database=store, at=typical(graph, at), inputs=named(inputs or []),
-                               again=again, kernels=kernel or (), ops=op or (), paths=paths or 0, tune=tune or 0.0,
-                               strategy=strategy, on_step=lambda done, total, what: show(done, total, what[:60]),
-                               on_start=lambda ahead: options.note(str(ahead)),
+                               **measured_on(source, choice, store, inputs="accuracy_inputs"), per_kernel=per_kernel,
+                               database=store, at=typical(graph, at), inputs=named(inputs or []), kernels=kernel or (),
+                               ops=op or (), tune=tune or 0.0, strategy=strategy, on_start=lambda ahead: options.note(str(ahead)),
+                               paths=paths or 0, again=again, on_step=lambda done, total, what: show(done, total, what[:60]),
                                on_verdict=None if common.json else lambda verdict: print(verdict, flush=True))
     if common.json:
         options.print_json(

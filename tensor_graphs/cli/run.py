@@ -61,7 +61,7 @@ def run(
     positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
     model_ready = ready(loaded, choice, decoder.db, at=STEP, largest={"n": longest, "m": 1, "p": positions},
                         quiet=print_document is not None, memory_limit=decoder.memory_limit,
-                        greedy=not (sampling.needs_logits or decoder.logprobs))
+                        greedy=not (sampling.needs_logits or decoder.logprobs), text=decoder.text)
     several = prompts is not None or len(asked) > 1
     documents = []
     for number, start in enumerate(asked):
@@ -94,8 +94,7 @@ def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
     )
 
 
-MOST_PROMPTS = 1 << 26
-"""limit on the bytes of a file of prompts"""
+A_PROMPT_A_LINE = "a text file in UTF-8, one prompt a line"
 
 
 @dataclass(frozen=True)
@@ -135,7 +134,7 @@ def starts(
         raise options.NotPossible(
             f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), so --prompt cannot be read\n  fix: --ids 2,9259,… (token ids)"
         )
-    texts = prompt or [line for line in _lines(prompts or "") if line.strip()]
+    texts = prompt or [line for line in options.text_of("--prompts", prompts or "", A_PROMPT_A_LINE).split("\n") if line.strip()]
     if not texts:
         raise options.NotPossible(f"{prompts} has no prompt in it\n  fix: one prompt a line")
     tokenizer = chat_tokenizer(loaded) if system is not None else loaded.tokenizer
@@ -143,17 +142,6 @@ def starts(
         return [Start(text, list(tokenizer.encode(text))) for text in texts]
     before = system_message(system)
     return [Start(text, list(tokenizer.encode_chat([*before, {"role": "user", "content": text}]))) for text in texts]
-
-
-def _lines(file: str) -> list[str]:
-    from tensor_graphs.regular_file import read_text
-
-    try:
-        return read_text(file, MOST_PROMPTS, pipes=True).split("\n")
-    except (OSError, ValueError) as e:
-        why = f"is not UTF-8 text (byte {e.start})" if isinstance(e, UnicodeDecodeError) else (
-            f"cannot be read: {e.strerror if isinstance(e, OSError) else e}")
-        raise options.NotPossible(f"--prompts {file} {why}\n  fix: a text file in UTF-8, one prompt a line") from None
 
 
 Show = Callable[[int, str, "Generation"], None]

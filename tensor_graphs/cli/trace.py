@@ -10,6 +10,7 @@ import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.cli.measured_on import measured_on
 
 
 def trace(
@@ -27,8 +28,9 @@ def trace(
 
     graph = graph_of(source, choice, choice.max_positions)
     store = common.store(pinned=plan is not None)
+    on = measured_on(source, choice, store, asked=plan is not None)
     with options.status("compiling", common.json) as update:
-        compiled = compile_graph(graph, **choice.request(), database=store, at=typical(graph, at), progress=update, path=plan)
+        compiled = compile_graph(graph, **choice.request(), **on, database=store, at=typical(graph, at), progress=update, path=plan)
         update("running")
         document = timeline(compiled, store, typical(graph, at), Path(source).name, choice.threads)
     options.write_file(out, json.dumps(document) + "\n", "--out")

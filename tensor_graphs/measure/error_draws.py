@@ -1,4 +1,4 @@
-"""error_draws: measures how far the outputs of an entire path are from the exact ones, on inputs drawn for nothing else.
+"""error_draws: measures how far the outputs of an entire path are from the exact ones, on random inputs or a caller's.
 
 One draw is a trajectory: a graph with states runs ROWS new positions from empty states, then STEPS single ones that carry the
 states on; a graph without states runs once. Path and oracle receive the same inputs, so an error in a state counts by what it does
@@ -7,6 +7,7 @@ to later outputs. The oracle evaluates the graph as it was given, with its weigh
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
@@ -50,19 +51,20 @@ Evaluator = Callable[[Mapping[str, np.ndarray], Mapping[str, int]], Mapping[str,
 """Function from a run's inputs and sizes to its outputs; it carries the states from run to run."""
 
 
-def trajectory(graph: Graph, at: Mapping[str, int]) -> list[dict[str, int]]:
+def trajectory(graph: Graph, at: Mapping[str, int], available: float = math.inf) -> list[dict[str, int]]:
     """Return the sizes of the runs of one draw. at: sizes of a graph without states, which runs at the largest sizes too that the
-    oracle computes soon, or of one whose positions are not recognised."""
+    oracle computes soon, or of one whose positions are not recognised. available: positions that there are inputs for."""
     sizes = {name: int(at[name]) for name in graph.dims}
     if not graph.states:
         largest = {name: d.bounds(dim)[1] for name, dim in graph.dims.items()}
         runs = [_within_reach(graph, sizes), _within_reach(graph, largest, LARGE_FLOPS)]
         possible = [run for run in runs if all_hold(conditions_of(graph.roots), run)] or runs
         return possible[:1] if possible[0] == possible[-1] else possible
-    advance = _positions(graph)
+    advance = positions(graph)
     if advance is None:
         return [_within_reach(graph, sizes)] * (1 + STEPS)
     rows, position, room = advance
+    room = int(min(room, available))
     first = min(ROWS, d.bounds(graph.dims[rows])[1], max(1, room - STEPS))
     others = [name for name in graph.dims if name not in (rows, position)]
 
@@ -77,7 +79,7 @@ def trajectory(graph: Graph, at: Mapping[str, int]) -> list[dict[str, int]]:
     return [run(first, 0), *(run(1, first + i) for i in range(steps))]
 
 
-def _positions(graph: Graph) -> tuple[str, str, int] | None:
+def positions(graph: Graph) -> tuple[str, str, int] | None:
     """Return (dim of new positions, dim of the first one, number of positions that the states hold), where every state is updated
     by writing rows there; None where one is not."""
     places = set()
@@ -133,7 +135,8 @@ def drawn_weights(graph: Graph, seed: int = FIRST_SEED) -> dict[str, np.ndarray]
 class ErrorDraws:
     """Draws of one graph with its weights at some sizes. Inputs and exact outputs are computed once for all paths.
 
-    graph: as it was given. weights: by parameter name. at: typical sizes.
+    graph: as it was given. weights: by parameter name. at: typical sizes. runs_of: function from a seed to the runs of its draw
+    (input_runs.py); None: on random inputs.
     """
 
     graph: Graph
@@ -143,6 +146,7 @@ class ErrorDraws:
     """exact outputs by seed; `first`: those of a trajectory's first run"""
     sizes: list[dict[str, int]] = field(default_factory=list)
     first: dict[int, dict[str, dict[int, np.ndarray]]] = field(default_factory=dict, repr=False)
+    runs_of: Callable[[int], list[Run]] | None = None
 
     def __post_init__(self) -> None:
         self.sizes = self.sizes or trajectory(self.graph, self.at)
@@ -169,11 +173,13 @@ class ErrorDraws:
 
     def runs(self, seed: int) -> list[Run]:
         """Return the inputs and sizes of the runs of one draw."""
+        if self.runs_of is not None:
+            return self.runs_of(seed)
         return [(make_inputs(self.graph, sizes, FIRST_SEED + 1000 * seed + i), sizes) for i, sizes in enumerate(self.sizes)]
 
     def short_run(self, seed: int) -> Run:
         """Return the inputs and sizes of the first run of one draw, with fewer positions of a large graph."""
-        sizes = dict(self.sizes[0])
+        inputs, sizes = self.runs(seed)[0]
         largest = max(sizes.values(), default=1)
         while largest > 1 and _flops(self.graph, sizes) > SHORT_FLOPS:
             sizes = {name: size // 2 if size == largest and size // 2 >= d.bounds(self.graph.dims[name])[0] else size
@@ -181,7 +187,8 @@ class ErrorDraws:
             if max(sizes.values()) == largest:
                 break
             largest = max(sizes.values())
-        return make_inputs(self.graph, sizes, FIRST_SEED + 1000 * seed), sizes
+        shapes = {name: node.type.at(sizes).shape for name, node in self.graph.inputs.items()}
+        return {name: array[tuple(map(slice, shapes[name]))] for name, array in inputs.items()}, sizes
 
     def of_plan(self, plan: Plan, seeds: Sequence[int], seconds: float = float("inf")) -> list[Draw]:
         """Return one draw per seed of a plan of any form of the graph. seconds: no draw begins later; the first one does."""
@@ -199,8 +206,7 @@ class ErrorDraws:
     def of_graph(self, form: Graph, seeds: Sequence[int], first_run: bool = False, mode: Mode = "as_written") -> list[Draw]:
         """Return one draw per seed of a form of the graph, evaluated with each value rounded to its dtype, or in another mode of
         the interpreter. first_run: without the runs that carry states on."""
-        within = ErrorDraws(self.graph, self.weights, self.at, self.first, self.sizes[:1]) if first_run else self
-        return within._draws(lambda: within._oracle(form, mode), seeds, float("inf"))
+        return self._draws(lambda: self._oracle(form, mode), seeds, float("inf"), first_run)
 
     def _oracle(self, graph: Graph, mode: Mode) -> Evaluator:
         states: dict[str, np.ndarray] = {}
@@ -211,16 +217,16 @@ class ErrorDraws:
             return result.outputs
         return run
 
-    def _draws(self, evaluator: Callable[[], Evaluator], seeds: Sequence[int], seconds: float) -> list[Draw]:
-        began, draws = time.perf_counter(), list[Draw]()
+    def _draws(self, evaluator: Callable[[], Evaluator], seeds: Sequence[int], seconds: float, first: bool = False) -> list[Draw]:
+        began, draws, reference = time.perf_counter(), list[Draw](), self.first if first else self.exact
         for seed in seeds:
             if draws and time.perf_counter() - began > seconds:
                 break
-            runs = self.runs(seed)
-            if seed not in self.exact:
-                self.exact[seed] = self._outputs(self._oracle(self.graph, "real"), runs)
+            runs = self.runs(seed)[:1 if first else None]
+            if seed not in reference:
+                reference[seed] = self._outputs(self._oracle(self.graph, "real"), runs)
             outputs = self._outputs(evaluator(), runs)
-            draws.append({name: self._compared(name, outputs[name], self.exact[seed][name]) for name in self.outputs})
+            draws.append({name: self._compared(name, outputs[name], reference[seed][name]) for name in self.outputs})
         return draws
 
     def _compared(self, name: str, outputs: Mapping[int, np.ndarray], exact: Mapping[int, np.ndarray]) -> Statistics:

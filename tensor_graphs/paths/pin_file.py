@@ -18,6 +18,7 @@ from tensor_graphs.devices.device_registry import HOST, all_names, devices
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.json_checks import entry, of_kind
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.errors import GraphError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import parse
 from tensor_graphs.paths.path import NoPathError, Path
@@ -153,6 +154,15 @@ class Pin:
             return Pin.from_json(data)
         except (PinError, NoPathError) as e:
             raise type(e)(f"{file}: {e}") from None
+
+
+def as_pin(path: Any) -> Pin:
+    """Return a pin, or the one in a file of this name. Raises PinError for a file that is no pin, GraphError for another value."""
+    if isinstance(path, Pin):
+        return path
+    if isinstance(path, str | os.PathLike):
+        return Pin.load(path)
+    raise GraphError(f"path is {path!r}", fix="a path (tg.list_paths), a pin (plan.pin), or the name of its file")
 
 
 def _read(data: Mapping[str, Any]) -> Pin:

@@ -164,8 +164,8 @@ class Plan:
     precision: the dtypes that were chosen, and the reason, for people. words: the same as a form (meaning/precision.py), {} as
     written. written: the graph as given, where `graph` is that graph in another form. prepared: patterns recognised or simplified
     before kernels were chosen, for people. images: nodes before parts were formed -> nodes of `graph`. given: the graph to
-    compile, before patterns in it were recognised. images and given are not pickled. rests_on: generation of the database's rows
-    (records/rows_digest.py) that the choice is based on.
+    compile, before patterns in it were recognised. inputs: the argument `inputs` of compile. images, given and inputs are not
+    pickled. rests_on: generation of the database's rows (records/rows_digest.py) that the choice is based on.
     """
 
     graph: Graph
@@ -188,6 +188,7 @@ class Plan:
     measured_at: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     weights: str = ""
     database: str = field(default="", repr=False, compare=False)
+    inputs: Any = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         calls = [v.path.kernel_calls for v in self.variants]
@@ -222,7 +223,7 @@ class Plan:
         return self                                                  # nothing in a plan changes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given")}
+        stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given", "inputs")}
         origins = {origin_of(k) for v in self.variants for k in v.kernels.values() if k.remade}
         return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants], origins)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,15 @@ def form(plan: tg.Plan) -> str:
     return plan.precision.partition(",")[0]
 
 
-def stored(database: Database) -> int:
+def conditions(database: Database) -> list[dict[str, Any]]:
     with database.reading() as connection:
-        return int(connection.execute(sa.text("SELECT COUNT(*) FROM benchmark_traces t JOIN implementations i "
-                                              "ON i.id = t.implementation_id WHERE i.name LIKE 'plan %'")).scalar_one())
+        rows = connection.execute(sa.text("SELECT t.conditions FROM benchmark_traces t JOIN implementations i "
+                                          "ON i.id = t.implementation_id WHERE i.name LIKE 'plan %'")).scalars().all()
+    return [json.loads(row) for row in rows]
+
+
+def stored(database: Database) -> int:
+    return len(conditions(database))
 
 
 @pytest.mark.parametrize(("tolerance", "expected"), [
@@ -102,6 +108,62 @@ def test_weights_have_a_key_of_their_content(database: Database) -> None:
     other = weights_key(weights, graph)
     weights["a"][:] = 1
     assert len({key, other, weights_key(weights, graph)}) == 3
+
+
+def texts(size: float, count: int = 3) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(int(size * 100))
+    return [{"x": (size * rng.standard_normal((16, 32))).astype(tg.bf16.numpy)} for _ in range(count)]
+
+
+def weights_of(graph: tg.Graph) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return {n: (rng.standard_normal(p.shape) / 6).astype(p.dtype.numpy) for n, p in graph.parameters.items()}
+
+
+def test_the_form_is_chosen_for_the_inputs_that_are_given(database: Database) -> None:
+    small, large = (compiled(steep(), database, 0.2, inputs=texts(size)) for size in (0.01, 300.0))
+    assert form(small) == "as written" and form(large) != "as written"          # the sine of a large number is steep
+    assert "(3 draws, given inputs, drawn weights)" in small.measured
+    both = compiled(steep(), database, 0.2, inputs=texts(0.01), weights=weights_of(steep()))
+    assert "given inputs, given weights" in both.measured
+
+
+def test_draws_of_other_inputs_are_not_pooled(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOR_GRAPHS_PLANS", "off")
+    counts = []
+    for inputs in (None, texts(1.0), texts(1.0), lambda seed: texts(1.0)[seed], lambda seed: texts(1.0)[seed], texts(2.0), None):
+        compiled(deep(), database, 0.2, inputs=inputs)
+        counts.append(stored(database))
+    drawn, first, same, function, again, other, last = counts
+    assert drawn < first == same < function == again < other == last            # three draws of a list, two of a function
+    keys = {row["inputs"] for row in conditions(database)}
+    assert len(keys) == 4 and {key.partition(" ")[0] for key in keys} == {"drawn", "given"}
+
+
+def test_other_weights_are_measured_on_the_inputs_of_the_plan(database: Database) -> None:
+    plan = compiled(steep(), database, 0.2, inputs=texts(0.01))
+    tg.bind(plan, weights_of(steep()))
+    wild = {name: (array * 5000).astype(array.dtype) for name, array in weights_of(steep()).items()}
+    with pytest.raises(tg.AccuracyError, match="given inputs, given weights"):
+        tg.bind(plan, wild)
+
+
+def test_statistics_of_a_task_on_random_values_say_so(database: Database) -> None:
+    real = {"inputs": texts(1.0), "weights": weights_of(deep())}
+    for options in ({}, {"inputs": real["inputs"]}, {"weights": real["weights"]}):
+        assert "; cosine says little unless both are real)" in compiled(deep(), database, "cosine:y:0.9", **options).measured
+    assert "says little" not in compiled(deep(), database, "cosine:y:0.9", **real).measured
+    assert "says little" not in compiled(deep(), database, 0.2).measured
+
+
+@pytest.mark.parametrize(("inputs", "message"), [
+    (5, r"^inputs are 5\n  fix: a list with a mapping"), ([], r"^inputs are \[\]\n  fix: "), ({"x": 1}, "^inputs are .*\n  fix: "),
+    (lambda seed: 3, r"^the inputs of draw 0 are 3\n  fix: "), ([{"z": 1}], "^inputs lack 'x'\n  fix: "),
+    ([*texts(1.0), {"x": np.ones((16, 32))}], "input 'x' is bf16.*, the array holds float64\n  fix: ")])
+def test_inputs_that_do_not_fit_are_refused(database: Database, inputs: Any, message: str) -> None:
+    with pytest.raises(tg.TensorGraphsError, match=message):
+        compiled(steep(), database, 0.1, inputs=inputs)
+    assert stored(database) == 0
 
 
 def test_without_seconds_the_plan_says_that_nothing_was_measured(database: Database) -> None:

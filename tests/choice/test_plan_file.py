@@ -88,6 +88,17 @@ def test_another_request_has_another_file(filled: Database, asked: dict[str, Any
     assert usual is not None and other is not None and usual.path != other.path
 
 
+def test_a_tolerance_on_other_inputs_has_another_file(filled: Database) -> None:
+    def path(tolerance: float | None, value: float | None) -> Path:
+        inputs = None if value is None else [{"x": np.full((3, 32), value, np.float32)}]
+        file = plan_file.of(Request(GRAPH, tolerance, database=filled, inputs=inputs))
+        assert file is not None
+        return file.path
+
+    assert len({path(0.1, None), path(0.1, 1.0), path(0.1, 2.0)}) == 3 and path(0.1, 1.0) == path(0.1, 1.0)
+    assert path(None, None) == path(None, 1.0)                       # nothing is measured
+
+
 def test_names_and_ranges_of_dims_are_part_of_the_request(filled: Database) -> None:
     def path(dim: str, high: int, name: str) -> Path:
         graph = tg.graph({name: tg.exp(tg.input("x", (tg.dim(dim, 1, high),), tg.f32))})

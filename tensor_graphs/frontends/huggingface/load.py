@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph
 from tensor_graphs.phase_times import phase
+
+if TYPE_CHECKING:
+    from tensor_graphs.frontends.huggingface.own_text import SampledText
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +110,13 @@ class LoadedModel:
             return self.graph
         return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
                              activation_dtype=self.activations, output="token")
+
+    @cached_property
+    def samples(self) -> SampledText | None:
+        """Function from a seed to the model's own text, `inputs` for `tg.compile`; None for an encoder, which writes none."""
+        from tensor_graphs.frontends.huggingface.own_text import SampledText  # a door: it compiles, and most callers load only
+
+        return None if self.encoder else SampledText(self)
 
     @cached_property
     def generation(self) -> GenerationConfig:

@@ -1,0 +1,91 @@
+"""measured_on: the weights and inputs on which the error for --tolerance is measured: a model's own, or tokens of a text file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.cli import option_groups, options
+from tensor_graphs.phase_times import IMPORT, phase
+
+if TYPE_CHECKING:
+    from tensor_graphs.choice.accuracy_inputs import Inputs
+    from tensor_graphs.frontends.huggingface.load import LoadedModel
+    from tensor_graphs.records.database import Database
+
+MOST_PIECES, MOST_CHARACTERS = 8, 1 << 16
+"""pieces of a text that are draws; characters of a file that are read as tokens"""
+
+NO_TOLERANCE = "--text is a text on which --tolerance is measured\n  fix: --tolerance ACCURACY, or no --text"
+
+
+def measured_on(source: str, choice: option_groups.GraphOptions, database: Database, *, asked: bool = False,
+                inputs: str = "inputs") -> dict[str, Any]:
+    """Return weights and inputs as arguments of `compile_graph`; {} without a tolerance, and for a graph without weights. asked: a
+    plan or another option may have a tolerance. inputs: name of that argument. Raises UsageError and NotPossible for a --text that
+    cannot be used, and what `load_model` raises."""
+    if choice.tolerance is None and not asked:
+        if choice.text is not None:
+            raise options.UsageError(NO_TOLERANCE)
+        return {}
+    if not Path(source).is_dir():
+        if choice.text is not None:
+            raise options.NotPossible(f"{source} is no model folder, so no tokenizer reads --text\n  fix: leave it out")
+        return {}
+    with phase(IMPORT):
+        from tensor_graphs.devices.safetensors import WeightsError
+        from tensor_graphs.frontends.huggingface.load import load_model
+
+    try:
+        model = load_model(source, dtype=choice.dtype, activations=choice.activations, max_positions=choice.max_positions)
+    except WeightsError as error:
+        if choice.text is not None:
+            raise
+        options.note(f"the error is measured on random weights and inputs: {str(error).partition(chr(10))[0]}")
+        return {}
+    backends = options.given_backends(choice.backends)
+    return {"weights": model.weights, inputs: inputs_of(model, choice.text, database, backends)}
+
+
+def inputs_of(model: LoadedModel, text: str | None, database: Database | str | None, backends: tuple[str, ...] | None) -> Inputs:
+    """Return pieces of the file `text`; without one the model's own text, or None for a model that writes none. Raises NotPossible
+    for a file that cannot be used."""
+    if text is not None:
+        return pieces(model, text)
+    if model.samples is None or model.random_seed is not None:       # texts of random weights are as random as drawn ones
+        return None
+    model.samples.database, model.samples.backends = database, backends
+    return model.samples
+
+
+def pieces(model: LoadedModel, file: str) -> list[dict[str, Any]]:
+    """Return up to MOST_PIECES consecutive pieces of a text file's tokens, each as long as an error draw, with the special tokens
+    that the tokenizer puts around a text. Raises NotPossible for a file that is no UTF-8 text, or too short for one piece."""
+    import numpy as np
+
+    from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
+    from tensor_graphs.measure.error_draws import ROWS, STEPS
+    from tensor_graphs.serving.generate import check_ids
+
+    if model.tokenizer is None:
+        raise options.NotPossible(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so --text cannot be read\n"
+                                  "  fix: leave it out, and the error is measured on the model's own text")
+    text = options.text_of("--text", file, "a text file in UTF-8")[:MOST_CHARACTERS]
+    ids = model.tokenizer.encode(text, special_tokens=False)
+    start, end = ends(model.tokenizer.encode(text[:64]), model.tokenizer.encode(text[:64], special_tokens=False))
+    size = min(ROWS + STEPS, model.max_positions) - len(start) - len(end)
+    if len(ids) < size:
+        raise options.NotPossible(f"--text {file} has {len(ids)} tokens, and one draw takes {size}\n  fix: a longer text")
+    check_ids(ids, model.facts.vocabulary)
+    firsts = range(0, len(ids) - size + 1, size)[:MOST_PIECES]
+    return [{"ids": np.array([*start, *ids[first:first + size], *end], np.int32)} for first in firsts]
+
+
+def ends(ids: list[int], inner: list[int]) -> tuple[list[int], list[int]]:
+    """Return the special tokens before and after a text. ids: its tokens with these; inner: without.
+
+    >>> ends([2, 7, 8, 1], [7, 8])
+    ([2], [1])
+    """
+    before = next((i for i in range(len(ids) - len(inner) + 1) if ids[i:i + len(inner)] == inner), 0)
+    return ids[:before], ids[before + len(inner):]
