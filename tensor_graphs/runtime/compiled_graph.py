@@ -531,9 +531,8 @@ class CompiledGraph:
     def tap(self, names: str | Node | list[str | Node], inputs: Mapping[str, Any], *, dims: Mapping[str, int] | None = None,
             session: Session | None = None) -> dict[str | Node, np.ndarray]:
         """Run, and return inner values of the graph by the given keys: names of instructions (`rms_norm.3`, see `explain`;
-        `rope_table.0/1` is its second output) or nodes. Updates the session, like a run. Values have the dtypes in
-        which they are computed. Raises RunError for a node that no instruction of a run outputs: inside a kernel, a leaf, a
-        bind-time value."""
+        `rope_table.0/1` is its second output) or nodes. Updates the session, like a run. Raises RunError for a node that no
+        instruction of a run outputs: inside a kernel, a leaf, a bind-time value."""
         wanted = names if isinstance(names, list) else [names]
         binding = self._sizes_of(inputs, dims)
         tapped = self._tapped(binding)
