@@ -53,6 +53,10 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
+REPLANNED, SUSPECT, SUSPECT_RATIO = 2, 1e-5, 8.0
+"""times that a form is planned again; error of a kernel from which on it may be what makes a plan inaccurate; ratio by which the
+errors of other kernels have to be smaller"""
+
 MOVES = 64 << 20
 """bytes that a graph moves from which on half a second to measure the memory's speed pays: it runs for milliseconds"""
 
@@ -77,12 +81,26 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
 
 
 def _plans(request: Request, prepared: PreparedGraph, progress: Progress | None, refused: list[NoPathError]) -> Iterator[Plan]:
-    """Yield the plan of each form of the graph that has one; the errors of the others are added to `refused`."""
+    """Yield the plan of each form of the graph that has one; the errors of the others are added to `refused`. After a plan that is
+    not accurate enough, its form is planned again without the kernels whose own errors are by far the largest."""
     for form in forms(prepared.graph, request):
-        try:
-            yield _plan(request, prepared, form, progress)
-        except NoPathError as e:
-            refused.append(e)
+        most: float | None = None
+        ids: list[str] = []
+        for _ in range(1 + REPLANNED):
+            try:
+                plan = _plan(request, prepared, form, progress, most)
+            except NoPathError as e:
+                if most is None:
+                    refused.append(e)
+                break
+            before, ids = ids, [v.path.id for v in plan.variants]
+            if ids == before:
+                break
+            yield plan
+            worst = max((v.path.error or 0.0 for v in plan.variants), default=0.0)
+            if worst < SUSPECT:
+                break
+            most = worst / SUSPECT_RATIO
 
 
 def _accurate_plan(request: Request, plans: Iterator[Plan], refused: Sequence[NoPathError] = ()) -> Plan:
@@ -105,8 +123,10 @@ def _accurate_plan(request: Request, plans: Iterator[Plan], refused: Sequence[No
     raise not_accurate(request, nearest)
 
 
-def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progress: Progress | None) -> Plan:
-    """Return the plan of one form of the graph. Raises NoPathError and PlanError."""
+def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progress: Progress | None,
+          most: float | None = None) -> Plan:
+    """Return the plan of one form of the graph. most: the largest error of a kernel, beyond one rounding of its result; None: as
+    the request allows. Raises NoPathError and PlanError."""
     started = time.perf_counter()
     graph, at, path, here = decided.graph, request.at, request.path, request.here
     sizes = _largest(graph, request.largest)
@@ -114,6 +134,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progres
         with phase("calibrate"):
             calibrate(request.store, here, request.threads)
     costs = CostTable.of(request, ESTIMATE_MARGIN)
+    costs.tolerance = costs.tolerance if most is None else most
     table = by_op(all_kernels(here))
     samples = samples_of(graph, sizes, at)
     pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
