@@ -10,11 +10,13 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.argument_checks import ArgumentError, whole
+from tensor_graphs.choice.accuracy_inputs import Inputs
 from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy, measured_accuracy
@@ -30,6 +32,7 @@ from tensor_graphs.measure.error_draws import FIRST_SEED
 from tensor_graphs.measure.points.inputs import make_inputs
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.records.database import Database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 ROUNDS = 9
@@ -69,7 +72,9 @@ class FrontPoint:
 
 
 def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, points: int = 12, draws: int = 8,
-                   progress: Callable[[str], None] | None = None, **options: Any) -> list[FrontPoint]:
+                   backends: Sequence[str] | None = None, database: Database | str | FilePath | None = None,
+           at: Mapping[str, int] | None = None, threads: int | None = None, weights: Mapping[str, Any] | None = None,
+           inputs: Inputs = None, progress: Callable[[str], None] | None = None) -> list[FrontPoint]:
     """Return the measured forms of a graph that no other one beats in time and error, the fastest first.
 
     statistic: of the error, "max", "norm", "kl" or "cosine", on one float output (default: the first). points: most forms to
@@ -83,7 +88,8 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
     if not floats or (output is not None and output not in floats):
         raise ArgumentError(f"the graph has no float output {output or ''}\n  fix: one of {listed(floats) or 'a graph with one'}")
     say = progress or (lambda text: None)
-    request = Request(graph, f"{statistic}:{output or floats[0]}:1", **options)
+    request = Request(graph, f"{statistic}:{output or floats[0]}:1", backends, database, at, threads=threads, weights=weights,
+                      inputs=inputs)
     accuracy = measured_accuracy(request)
     say("predicting errors of words")
     candidates = list(_candidates(graph, request, accuracy, points))
@@ -97,11 +103,11 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
         raise NoPathError("no form of the graph has a path\n  fix: tg explain says why the written one has none")
     models = [bind(plan, accuracy.draws.weights) for *_, plan in plans]
     times = _times(models, graph, accuracy.sizes, say)
-    found = []
+    measured = []
     for number, ((words, predicted, plan), samples) in enumerate(zip(plans, times, strict=True)):
         say(f"measuring the error of form {number + 1} of {len(plans)}: {words_text(words)}")
-        found.append(_point(words, predicted, plan, samples, accuracy, draws))
-    return _not_dominated(found)
+        measured.append(_point(words, predicted, plan, samples, accuracy, draws))
+    return _not_dominated(measured)
 
 
 def _candidates(graph: Graph, request: Request, accuracy: MeasuredAccuracy, points: int) -> Iterator[tuple[Form, float | None]]:
@@ -148,10 +154,10 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
                       1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws))
 
 
-def _not_dominated(found: Sequence[FrontPoint]) -> list[FrontPoint]:
+def _not_dominated(measured: Sequence[FrontPoint]) -> list[FrontPoint]:
     """Return the points that none beats in both time and error, the fastest first. Of those that take the same time, the most
     accurate one."""
-    order = sorted(found, key=lambda point: (point.seconds, point.error))
+    order = sorted(measured, key=lambda point: (point.seconds, point.error))
     front: list[FrontPoint] = []
     for point in order:
         if front and point.error >= front[-1].error:

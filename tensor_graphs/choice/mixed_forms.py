@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from tensor_graphs.choice.graph_forms import GraphForm
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.measured_accuracy import PROMISING, SCREENED, MeasuredAccuracy
 from tensor_graphs.costs.form_front import FormCost, WordCost, front, within
 from tensor_graphs.errors import TensorGraphsError
@@ -25,7 +25,7 @@ from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
 from tensor_graphs.meaning.precision import WORDS, WRITTEN, Form
 from tensor_graphs.measure.sensitivity import ROUNDED, Metric, Sensitivities, sensitivities, words_of
-from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, parameter_of, resolved, sites
+from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, is_narrower, parameter_of, resolved, sites
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,10 @@ class MixedForms:
 
     def __init__(self, graph: Graph, accuracy: MeasuredAccuracy, seconds: Seconds) -> None:
         self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
+        self.narrows, self.trials = False, 0
+        """whether only narrower words than written are choices; number of forms that `faster` has yielded"""
+        self.limit: float | None = None
+        """predicted error of the next form that is tried"""
         self.rounding = 0.0
         """the error of the outputs' own last roundings, in the same units; known once `errors` are"""
 
@@ -73,15 +77,15 @@ class MixedForms:
         count = self.accuracy.inputs.count
         inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
         try:
-            found = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
+            shares = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
         except (TensorGraphsError, MemoryError) as error:
             log.info("errors of words are not predicted: %s", error)
             return None
-        units = {term: self._unit(term, found) for term in terms}
+        units = {term: self._unit(term, shares) for term in terms}
         self.rounding = max(self._rounding(term) / units[term] for term in terms)
-        return {key: max(of[term.output, METRICS[term.statistic]] / units[term] for term in terms) for key, of in found.items()}
+        return {key: max(of[term.output, METRICS[term.statistic]] / units[term] for term in terms) for key, of in shares.items()}
 
-    def _unit(self, term: Term, found: Sensitivities) -> float:
+    def _unit(self, term: Term, shares: Sensitivities) -> float:
         """Return the squared error (the divergence, 1 − cosine) that is at the limit of a term."""
         metric = METRICS[term.statistic]
         if metric == "kl":
@@ -89,7 +93,7 @@ class MixedForms:
         if metric == "cosine":
             return max((1.0 - term.limit) / WORST_TO_MEAN, 1e-300)
         if term.statistic == "as_written":
-            written = sum(found[site.key, WRITTEN][term.output, metric] for site in self.places)
+            written = sum(shares[site.key, WRITTEN][term.output, metric] for site in self.places)
             return max(term.limit ** 2 * (written + self._rounding(term)), 1e-300)
         return max((term.limit / (LARGEST_TO_NORM if term.statistic == "max" else 1.0)) ** 2, 1e-300)
 
@@ -102,8 +106,20 @@ class MixedForms:
         """Return the predicted error of a form; None where it cannot be predicted."""
         if self.errors is None:
             return None
-        chosen = resolved(words, self.graph)
-        return self.rounding + sum(self.errors.get((key, word), self.errors[key, WRITTEN]) for key, word in chosen.items())
+        chosen = {key: word if (key, word) in self.errors else WRITTEN for key, word in resolved(words, self.graph).items()}
+        return self.rounding + self._sum(chosen)
+
+    def _sum(self, words: Form) -> float:
+        """Return the sum of the errors of sites. The error of rounding a weight that its product rounds too counts once."""
+        assert self.errors is not None
+        total = 0.0
+        for key, word in words.items():
+            error = self.errors.get((key, word), math.inf)
+            kind, _, name = key.partition(":")
+            of_product = words.get(f"product:{name.partition('@')[0]}", WRITTEN) if kind == "weight" else WRITTEN
+            shared = self.errors.get((f"product:{name.partition('@')[0]}", of_product), 0.0) / 2 if of_product != WRITTEN else 0.0
+            total += max(0.0, error - shared)
+        return total
 
     def linear(self, error: float | None) -> float | None:
         """Return a predicted error, of an accuracy with one term, as its statistic has it."""
@@ -113,26 +129,29 @@ class MixedForms:
         scale = 1.0 - term.limit if term.statistic == "cosine" else term.limit
         return scale * (error if METRICS[term.statistic] != "norm" else math.sqrt(error))
 
-    def promises(self, form: GraphForm) -> bool:
-        """Return False for a form that is far less accurate than asked: by evaluating it with each value rounded, for a large graph
-        by the predicted errors of its words."""
-        predicted = self.error(form.words) if self.accuracy.draws.flops > SCREENED else None
-        return self.accuracy.promises(form.graph) if predicted is None else predicted <= PROMISING ** 2
+    def promises(self, words: Form, changed: Graph) -> bool:
+        """Return False for a form that is far less accurate than asked: by evaluating the graph in it with each value rounded, for
+        a large graph by the predicted errors of its words."""
+        predicted = self.error(words) if self.accuracy.draws.flops > SCREENED else None
+        return self.accuracy.promises(changed) if predicted is None else predicted <= PROMISING ** 2
 
     def faster(self, seconds: float) -> Iterator[dict[str, str]]:
         """Yield the words of forms that are expected to be within the accuracy and faster than this: the fastest one, and after
-        each that was measured and is not, one that should be by what was measured."""
-        limit = START_OF_EXTREMES if any(t.statistic in EXTREMES for t in self.accuracy.accuracy.terms) else START
-        for _ in range(TRIALS):
-            form = within(self.front, limit)
+        each that was measured and is not, one that should be by what was measured; TRIALS of them in all calls."""
+        if self.limit is None:
+            written, terms = self.error({}), self.accuracy.accuracy.terms
+            self.limit = START_OF_EXTREMES if any(t.statistic in EXTREMES for t in terms) else START
+            self.narrows = written is not None and written <= self.limit
+        while self.trials < TRIALS:
+            form = within(self.front, self.limit)
             if form is None or self.seconds(self.graph, words := joined(form)) >= seconds:
                 return
+            self.trials += 1
             yield words
             latest = self.accuracy.latest
             if latest is None or latest.allowed.term is None or not form.error:
                 return
-            beyond = _beyond(latest.allowed)
-            limit = SAFETY * form.error / max(beyond, 1.0)
+            self.limit = SAFETY * form.error / max(_beyond(latest.allowed), 1.0)
 
     @cached_property
     def front(self) -> list[FormCost]:
@@ -144,7 +163,11 @@ class MixedForms:
         for choice in self._choices():
             same = fastest.setdefault((choice.site, choice.word), choice)
             fastest[choice.site, choice.word] = min(same, choice, key=lambda c: c.seconds)
-        return front(list(fastest.values()), self.rounding)
+        try:
+            return front(list(fastest.values()), self.rounding)
+        except ArgumentError as error:                              # nothing computes the graph as written, say
+            log.info("there is no front of forms: %s", error)
+            return []
 
     def _choices(self) -> Iterator[WordCost]:
         narrow_products = any(site.kind == "product" and site.dtype.itemsize < 4 for site in self.places)
@@ -155,10 +178,17 @@ class MixedForms:
             yield from self._shared("between", ("between",))
         yield from self._shared("state", ("state",))
 
+    def _counts(self, word: str, site: PrecisionSite) -> bool:
+        """Return whether a word is a choice at a site: it changes something, holds the same range of numbers, and is narrower where
+        the graph as written is accurate enough."""
+        if word not in words_of(site) or {word, site.dtype.name} == {"bf16", "f16"}:
+            return False
+        return not self.narrows or not is_narrower(site.dtype, WORDS[word])
+
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
         """Return a choice of words for some sites, each named by its key; other sites of the item are as written."""
         assert self.errors is not None
-        error = sum(self.errors.get((key, word), math.inf) for key, word in words.items())
+        error = self._sum(words)
         changed = [f"{key}={word}" for key, word in words.items() if word != WRITTEN]
         return WordCost(item, " ".join(changed), seconds * (1.0 + TIE * bool(changed)), error)
 
@@ -171,7 +201,7 @@ class MixedForms:
                 groups.setdefault((site.name.partition("@")[0].partition("#")[0], node.op.name), []).append(site)
         for (name, op), group in groups.items():
             alone = _alone(group)
-            words = [WRITTEN, *(word for word in WORDS if any(word in words_of(site) for site in group))]
+            words = [WRITTEN, *(word for word in WORDS if any(self._counts(word, site) for site in group))]
             for chosen in itertools.product(words, repeat=len({site.kind for site in group})):
                 of_kind = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
                 if not {word for word in chosen if word != WRITTEN} <= set(words) or len(set(chosen) - {WRITTEN}) > 1:
@@ -190,8 +220,8 @@ class MixedForms:
             return
         sizes = self.accuracy.sizes
         weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes) for name, group in groups.items()}
-        words = {kind: [WRITTEN, *(w for w in WORDS if all(w in words_of(s) and _comparable(w, s) for s in self.places
-                                                          if s.kind == kind))] for kind in kinds}
+        words = {kind: [WRITTEN, *(w for w in WORDS if all(self._counts(w, s) for s in self.places if s.kind == kind))]
+                 for kind in kinds}
         for chosen in itertools.product(*words.values()):
             form = {kind: word for kind, word in zip(kinds, chosen, strict=True) if word != WRITTEN}
             seconds = self.seconds(self.graph, form)
@@ -219,11 +249,6 @@ def _words(label: str) -> Iterator[tuple[str, str]]:
     for pair in label.split():
         key, _, word = pair.rpartition("=")
         yield key, word
-
-
-def _comparable(word: str, site: PrecisionSite) -> bool:
-    """Return False for f16 in place of bf16 and the reverse, of which neither holds the other's numbers."""
-    return {word, site.dtype.name} != {"bf16", "f16"}
 
 
 def _bytes(node: Node, sizes: Mapping[str, int]) -> float:

@@ -89,30 +89,28 @@ def _has_rounded_products(graph: Graph) -> bool:
 def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
     """Yield the forms whose error may be as small as asked, the fastest first; the widest one always.
 
-    Forms in one dtype per kind of site are left out if their error is too large when each value is rounded (of a large graph: if it
-    is predicted to be). Where a faster one was left out, mixed forms are tried before the next one in one dtype."""
+    Forms with one dtype per kind of sites are left out if their error is too large when each value is rounded (of a large graph: if
+    it is predicted to be). Before each, mixed forms that are expected to be faster and within the accuracy come."""
     from tensor_graphs.choice.measured_accuracy import measured_accuracy  # doors: what is as written needs no oracle
     from tensor_graphs.choice.mixed_forms import MixedForms
 
-    accuracy = measured_accuracy(request)
     seconds_of = estimate(graph, request)
-    mixed = MixedForms(graph, accuracy, seconds_of)
-    queue = sorted(_priced(graph, request, seconds_of), key=lambda form: form[:2])
-    left_out: list[tuple[float, GraphForm]] = []
-    yielded = False
-    for seconds, _, form in queue:
-        if not mixed.promises(form):
-            left_out.append((seconds, form))
-            continue
-        if left_out and left_out[0][0] < GAIN * seconds:
-            for words in mixed.faster(GAIN * seconds):
-                yield formed(graph, {**words, **request.words}, FOR_ACCURACY, request.here)
-            left_out = left_out[-1:]
-        yield form
-        yielded = True
-    left_out.sort(key=lambda entry: entry[1].words.get("between") == WIDE["between"])     # the widest one last
-    if left_out and (not yielded or left_out[-1][1].words.get("between") == WIDE["between"]):
-        yield left_out[-1][1]
+    mixed = MixedForms(graph, measured_accuracy(request), seconds_of)
+    words_of = {True: list[Form](), False: list[Form]()}
+    for words, changed in _candidates(graph, request):
+        words_of[mixed.promises(words, changed)].append(words)
+    widest = [words for words in words_of[False] if words.get("between") == WIDE["between"]]
+    priced = sorted((_with_tie(seconds_of(graph, words), words, graph), number) for number, words in enumerate(words_of[True]))
+    left_out = (widest if widest or priced else words_of[False])[-1:]
+    for seconds, words in [*((seconds, words_of[True][number]) for seconds, number in priced), *((math.inf, w) for w in left_out)]:
+        for mix in mixed.faster(GAIN * seconds):
+            yield formed(graph, {**mix, **request.words}, FOR_ACCURACY, request.here)
+        yield formed(graph, words, FOR_ACCURACY, request.here) if words else as_written(graph)
+
+
+def _with_tie(seconds: float, words: Form, graph: Graph) -> float:
+    """Return an estimated time, a little more for each kind of sites that loses something."""
+    return seconds * (1.0 if loses_nothing(words, graph) else 1.0 + TIE * (1 + len(words)))
 
 
 def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
@@ -133,29 +131,21 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
     return seconds
 
 
-def _priced(graph: Graph, request: Request, seconds_of: Callable[[Graph, Form], float]) -> Iterator[tuple[float, int, GraphForm]]:
-    """Yield the forms that a request allows with their estimated time, a little more for each kind of sites that loses
-    something."""
-    for number, form in enumerate(_candidates(graph, request)):
-        seconds = seconds_of(graph, form.words)
-        narrowed = 0 if loses_nothing(form.words, graph) else 1 + len(form.words)
-        yield seconds * (1.0 + TIE * narrowed), number, form
-
-
-def _candidates(graph: Graph, request: Request) -> Iterator[GraphForm]:
-    """Yield different forms of a graph, each with the words of the request."""
-    here, asked = request.here, request.words
-    pieces = {f"between:{s.spec.op.name}": WRITTEN for s in own_pieces(graph, here)}
+def _candidates(graph: Graph, request: Request) -> Iterator[tuple[Form, Graph]]:
+    """Yield the words of different forms of a graph, each with the words of the request, and the graph in them, without new
+    parts."""
+    asked, pieces = request.words, own_pieces(graph, request.here)
+    as_pieces = {f"between:{s.spec.op.name}": WRITTEN for s in pieces}
     dtypes = {site.dtype.name for site in sites(graph)}
-    tried = dict[Graph, None]()
     narrow = [form for form in NARROW if not dtypes <= set(form.values()) and not ("f16" in form.values() and "bf16" in dtypes)]
     wider = [form for form in WIDER if form.get("product") != "bf16" or dtypes & {"bf16", "f16"}]
-    for form in (*narrow, {}, *({**form, **pieces} for form in wider if pieces), *wider):
+    tried = dict[Graph, None]()
+    for form in (*narrow, {}, *({**form, **as_pieces} for form in wider if pieces), *wider):
         words = {**form, **asked}
-        one = formed(graph, words, FOR_ACCURACY, here) if words else as_written(graph)
-        if one.graph not in tried:
-            tried[one.graph] = None
-            yield one if one.words else as_written(graph)
+        changed = apply_form(graph, words, pieces).graph
+        if changed not in tried:
+            tried[changed] = None
+            yield {} if changed == graph else words, changed
 
 
 def _seconds(graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], at: Mapping[str, int]) -> float:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.argument_checks import function, names, number, whole
 from tensor_graphs.choice.accuracy_inputs import Inputs
+from tensor_graphs.choice.compile import answer as answer_request
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
 from tensor_graphs.choice.forms import forms
+from tensor_graphs.choice.graph_forms import GraphForm
 from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
@@ -72,6 +74,9 @@ PROMISING = 2.0
 
 CLOSE = 1.5
 """ratio to the time of a part as chosen; an alternative recipe or definition within it is run next to it, both as a whole"""
+
+DRAWS = 8
+"""error draws of the plan that is chosen for a tolerance"""
 
 FINAL = 0.25
 """share of the budget reserved for whole paths"""
@@ -620,7 +625,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
         return every, rivals, first, plan, due
 
     try:
-        tried = forms(graph, request)                                                       # what is measured is what would be run
+        tried = _forms(graph, request)                                                      # what is measured is what would be run
         form = next(tried)
         points = asked_sizes(form.graph, at, largest)
         reached: Mapping[str, float] = {}
@@ -679,6 +684,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
             if tune > 0:
                 report.tuned += tune_graph(judge, form.graph, points[0], request, tune, strategy, say)
         settle_queue(store, here, threads)
+        _draw_errors(request, budget)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)
             if report.left and done and may_search():               # what the next call begins with: rows change what is asked
@@ -690,6 +696,25 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     report.seconds, report.search_seconds = pace.seconds, searched()
     report.over_seconds = max(0.0, spent.seconds - budget)
     return report
+
+
+def _forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
+    """Yield the forms whose kernels are measured: with a tolerance first the one that is chosen now."""
+    if request.accuracy.terms:
+        with contextlib.suppress(NoPathError):
+            plan = answer_request(request)
+            yield GraphForm(plan.graph, plan.words, plan.precision, plan.written)
+    yield from forms(graph, request)
+
+
+def _draw_errors(request: Request, budget: float) -> None:
+    """Measure the error of the chosen plan on DRAWS draws, as a tolerance is met by a smaller factor where there are more of
+    them."""
+    if request.accuracy.terms and budget > 0:
+        from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: most graphs run as written
+
+        with contextlib.suppress(NoPathError):
+            measured_accuracy(request).draws_of(answer_request(request), DRAWS, budget)
 
 
 def _answers(judge: Judge, todo: Sequence[Question], must: Set[tuple[str, str]], budget: float, more: float,

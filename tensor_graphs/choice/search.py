@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -43,19 +43,13 @@ from tensor_graphs.phase_times import phase
 from tensor_graphs.records.errors import CorruptDatabase
 from tensor_graphs.records.measurements import KnownTime, trace_conditions
 from tensor_graphs.records.rows import ProfileRequest
-from tensor_graphs.records.rows_digest import generation
 
 if TYPE_CHECKING:
-    from tensor_graphs.choice.measured_accuracy import PlanAccuracy
     from tensor_graphs.measure.judge import Judge
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
-
-REPLANNED, SUSPECT, SUSPECT_RATIO = 2, 1e-5, 8.0
-"""times that a form is planned again; error of a kernel from which on it may be what makes a plan inaccurate; ratio by which the
-errors of other kernels have to be smaller"""
 
 MOVES = 64 << 20
 """bytes that a graph moves from which on half a second to measure the memory's speed pays: it runs for milliseconds"""
@@ -65,12 +59,13 @@ MOVES = 64 << 20
 def searched(request: Request, prepared: PreparedGraph, progress: Progress | None, decided: GraphForm | None = None) -> Plan:
     """Return the plan of the first form of the graph that has one. decided: the form of a given path. Raises NoPathError and
     PlanError."""
-    if decided is not None and not request.words:
-        plan = _plan(request, prepared, decided, progress)
-        return plan if not request.accuracy.terms else _accurate_plan(request, iter([plan]))
+    decided = None if request.words else decided
     if request.accuracy.terms:
-        refused: list[NoPathError] = []
-        return _accurate_plan(request, _plans(request, prepared, progress, refused), refused)
+        from tensor_graphs.choice.accurate_plan import accurate_plan  # a door: most graphs run as written
+
+        return accurate_plan(request, prepared.graph, decided, lambda form, most: _plan(request, prepared, form, progress, most))
+    if decided is not None:
+        return _plan(request, prepared, decided, progress)
     errors: list[NoPathError] = []
     for form in forms(prepared.graph, request):
         try:
@@ -78,49 +73,6 @@ def searched(request: Request, prepared: PreparedGraph, progress: Progress | Non
         except NoPathError as e:
             errors.append(e)
     raise errors[0]                                                 # what the graph's own kernels could do, where that was tried
-
-
-def _plans(request: Request, prepared: PreparedGraph, progress: Progress | None, refused: list[NoPathError]) -> Iterator[Plan]:
-    """Yield the plan of each form of the graph that has one; the errors of the others are added to `refused`. After a plan that is
-    not accurate enough, its form is planned again without the kernels whose own errors are by far the largest."""
-    for form in forms(prepared.graph, request):
-        most: float | None = None
-        ids: list[str] = []
-        for _ in range(1 + REPLANNED):
-            try:
-                plan = _plan(request, prepared, form, progress, most)
-            except NoPathError as e:
-                if most is None:
-                    refused.append(e)
-                break
-            before, ids = ids, [v.path.id for v in plan.variants]
-            if ids == before:
-                break
-            yield plan
-            worst = max((v.path.error or 0.0 for v in plan.variants), default=0.0)
-            if worst < SUSPECT:
-                break
-            most = worst / SUSPECT_RATIO
-
-
-def _accurate_plan(request: Request, plans: Iterator[Plan], refused: Sequence[NoPathError] = ()) -> Plan:
-    """Return the first plan whose measured error is as small as asked. Raises NoPathError."""
-    from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: most graphs run as written
-
-    accuracy = measured_accuracy(request)
-    accuracy.check_margins()
-    nearest: list[tuple[PlanAccuracy, Plan]] = []
-    for plan in plans:
-        measured = accuracy.of(plan)
-        if measured.allowed.allowed:
-            return replace(plan, measured=str(measured), measured_at=accuracy.sizes, weights=accuracy.weights_key,
-                           inputs=request.inputs, database=request.store.location, rests_on=generation(request.store))
-        nearest.append((measured, plan))
-    if not nearest:
-        raise refused[0]
-    from tensor_graphs.choice.refusals import not_accurate  # a door: most requests have a plan
-
-    raise not_accurate(request, nearest)
 
 
 def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progress: Progress | None,

@@ -61,8 +61,8 @@ Sensitivities = dict[tuple[str, str], dict[tuple[str, Metric], float]]
 
 
 @dataclass(frozen=True)
-class _Change:
-    """What a word changes at a node: `scale` times the values of `square`, element by element; None: times the squared node."""
+class _WordChange:
+    """Change of a node's value by a word: `scale` times the values of `square`, element by element; None: times the squared node."""
 
     node: Node
     square: Node | None
@@ -99,7 +99,7 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
                          **{f"square {i}": x for i, x in enumerate(squares)}}, weights, inputs, sizes)
     of_node = {x: np.square(values[f"node {i}"], dtype=np.float64) for i, x in enumerate(nodes)}
     of_square = {x: values[f"square {i}"] for i, x in enumerate(squares)}
-    found: Sensitivities = {key: {} for key in changes}
+    shares: Sensitivities = {key: {} for key in changes}
     for name, metric in metrics:
         mean_g2 = _mean_squared_gradients(outputs[name], values[f"output {name}"], metric, nodes, weights, inputs, sizes, seed)
         sums: dict[tuple[Node, Node | None], float] = {}            # words of a site often differ in their scale alone
@@ -108,11 +108,11 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
                 if (c.node, c.square) not in sums:
                     square = of_node[c.node] if c.square is None else of_square[c.square]
                     sums[c.node, c.square] = float(np.vdot(mean_g2[c.node], square))
-            found[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
-    return found
+            shares[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
+    return shares
 
 
-def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Iterator[_Change]:
+def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Iterator[_WordChange]:
     """Yield what a word changes at the nodes of a site. images: node as written -> node in float32."""
     for written in site.nodes:
         dtype = None if word == WRITTEN else WORDS[word]
@@ -123,22 +123,22 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Ite
             for reader in site.readers:
                 now = images.get(reader, reader)
                 if now.op is linear:
-                    yield _Change(now, _of_squares(now), ROUNDED * (dtype.epsilon / 2) ** 2)
+                    yield _WordChange(now, _of_squares(now), ROUNDED * (dtype.epsilon / 2) ** 2)
                 elif now.op.facts.product:
                     yield from _replaced(now, [_narrowed(x, written, dtype) for x in now.inputs])
                 else:                                               # it reads rows
-                    yield _Change(now, None, ROUNDED * (dtype.epsilon / 2) ** 2)
+                    yield _WordChange(now, None, ROUNDED * (dtype.epsilon / 2) ** 2)
         elif site.kind in ("between", "state") and len(written.types) == 1 and written.dtype.is_float:
             if site.kind == "state" or unit_roundoff(written):
                 stored = dtype or written.dtype
-                yield _Change(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
+                yield _WordChange(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
 
 
-def _rounded_product(node: Node, dtype: DType) -> Iterator[_Change]:
+def _rounded_product(node: Node, dtype: DType) -> Iterator[_WordChange]:
     """Yield the change of a product by operands that are rounded to a dtype."""
     if node.op is linear:
         changed = sum(is_narrower(dtype, x.dtype) for x in node.inputs[:2])
-        yield _Change(node, _of_squares(node), changed * ROUNDED * (dtype.epsilon / 2) ** 2)
+        yield _WordChange(node, _of_squares(node), changed * ROUNDED * (dtype.epsilon / 2) ** 2)
     else:
         yield from _replaced(node, [rounded(x, dtype) if x.rank > 1 and x.dtype.is_float else x for x in node.inputs])
 
@@ -158,7 +158,7 @@ def _summed(node: Node, stored: DType) -> float:
     return added.epsilon / 2 * math.sqrt(node.inputs[0].shape[-1] / (2 * LANES))
 
 
-def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_Change]:
+def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_WordChange]:
     """Yield the change of a node by other operands, in float32."""
     try:
         other = apply(node.op, operands, node.attrs)
@@ -166,7 +166,7 @@ def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_Change]:
         return
     if other is not node and len(node.types) == 1:
         change = atomic.cast(other, node.dtype) - node
-        yield _Change(node, change * change, 1.0)
+        yield _WordChange(node, change * change, 1.0)
 
 
 def _narrowed(x: Node, weight: Node, dtype: DType) -> Node:

@@ -10,6 +10,7 @@ import tensor_graphs as tg
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.measured_front import FrontPoint, _not_dominated, pareto
 from tensor_graphs.records.database import Database
+from tests.choice.test_mixed_forms import database as database
 from tests.choice.test_mixed_forms import layers, weights
 
 

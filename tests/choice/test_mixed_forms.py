@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tensor_graphs.choice.precision_forms import estimate
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.measure.sensitivity import sensitivities
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import Database, open_database
 
 WIDTH = 512
 
@@ -49,9 +50,16 @@ def norm_of(plan: tg.Plan, graph: tg.Graph) -> float:
 
 
 @pytest.fixture(scope="module")
-def predictions() -> MixedForms:
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Verdicts of one test serve the others."""
+    with open_database(tmp_path_factory.mktemp("mixed") / "bench.db") as one_for_all:
+        yield one_for_all
+
+
+@pytest.fixture(scope="module")
+def predictions(database: Database) -> MixedForms:
     graph = layers()
-    request = Request(graph, "norm:1e-3", ("c", "gen", "numpy"), ":memory:", weights=weights(graph))
+    request = Request(graph, "norm:1e-3", ("c", "gen", "numpy"), database, weights=weights(graph))
     prepared = prepare(graph, backends=request.here).graph
     return MixedForms(prepared, measured_accuracy(request), estimate(prepared, request))
 

@@ -105,8 +105,8 @@ def test_where_another_way_is_taken_values_are_rounded_once_too(graph: tg.Graph,
 def test_amid_a_graph_it_has_its_place_as_written_and_in_one_of_two_wider_forms(database: Database) -> None:
     prepared = prepare(AMID, backends=BACKENDS).graph
     assert of(prepared, NORMED)
-    tried = [(made.words.get("between", WRITTEN), of(made.graph, NORMED))
-             for made in _candidates(prepared, Request(AMID, 1e-6, BACKENDS, database))]
+    tried = [(words.get("between", WRITTEN), of(formed(prepared, words, FOR_ACCURACY, BACKENDS).graph, NORMED))
+             for words, _ in _candidates(prepared, Request(AMID, 1e-6, BACKENDS, database))]
     assert {(WRITTEN, True), *((word, own) for word in ("f32", "f64") for own in (True, False))} <= set(tried)
     named = {**parse_form("f32"), f"between:{NORMED.op}": WRITTEN}
     assert NORMED.name in {i.kernel for v in tg.compile(AMID, precision=named, backends=BACKENDS, database=database).variants
