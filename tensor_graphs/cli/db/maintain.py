@@ -19,7 +19,7 @@ def check(
     json: options.Json = False,
 ) -> None:
     """Is the file sound, is its schema ours, do all rows refer to what exists, and say what can be? Exit code 1 if not."""
-    from tensor_graphs.costs.check_row_graph import why_no_graph
+    from tensor_graphs.costs.stored_graph_check import why_no_graph
     from tensor_graphs.records import upkeep
 
     store = options.database(db, create=False)
