@@ -18,8 +18,8 @@ ROW = 34
 """Height in pixels of the row of errors that are unknown, or 0."""
 
 
-class Drawn(Protocol):
-    """What is drawn as one point. seconds: of a run. error: 0, or None if unknown, have rows of their own."""
+class ChartPoint(Protocol):
+    """A point of the chart. seconds: of a run. error: None if unknown; 0 and None are drawn in rows of their own."""
 
     @property
     def id(self) -> str: ...
@@ -31,7 +31,7 @@ class Drawn(Protocol):
     def measured(self) -> bool: ...
 
 
-def front(paths: Sequence[Drawn]) -> list[int]:
+def front(paths: Sequence[ChartPoint]) -> list[int]:
     """Return the indices of the paths that no other beats in time and error, the fastest first; none of unknown error."""
     order = sorted((p.seconds, p.error, i) for i, p in enumerate(paths) if p.error is not None)
     places: list[int] = []
@@ -43,7 +43,7 @@ def front(paths: Sequence[Drawn]) -> list[int]:
     return places
 
 
-def picture(paths: Sequence[Drawn], title: str, of_error: str = "largest relative error of a kernel, logarithmic") -> str:
+def picture(paths: Sequence[ChartPoint], title: str, of_error: str = "largest relative error of a kernel, logarithmic") -> str:
     """Return the paths drawn as an SVG document. title: the graph, and its sizes. of_error: text for the axis of errors."""
     errors = [p.error for p in paths if p.error]
     zero, unknown = any(p.error == 0 for p in paths), any(p.error is None for p in paths)
@@ -51,7 +51,7 @@ def picture(paths: Sequence[Drawn], title: str, of_error: str = "largest relativ
     x, x_ticks = axis([p.seconds * 1e6 for p in paths], LEFT, WIDTH - RIGHT)
     y, y_ticks = axis(errors, bottom, top)
 
-    def height(p: Drawn) -> float:
+    def height(p: ChartPoint) -> float:
         return top - ROW * 0.6 if p.error is None else bottom + ROW * 0.6 if p.error == 0 else y(p.error)
 
     rows = [(y(tick), f"{tick:.3g}") for tick in y_ticks if errors]
