@@ -1,4 +1,4 @@
-"""accuracy_inputs: the inputs on which a request measures the error of its plans: checked, named in rows, and cut into runs."""
+"""accuracy_inputs: checks and splits the inputs on which a request measures the error of its plans, and names them in rows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from tensor_graphs.measure.error_draws import Run
 from tensor_graphs.measure.input_runs import runs_on
 
 Inputs = Sequence[Mapping[str, Any]] | Callable[[int], Mapping[str, Any]] | None
-"""Inputs of each draw, by name (measure/input_runs.py says which): a sequence, or a function of the draw's seed, 0, 1, …; None for
-random ones. A function with an attribute `weights` draws from the model that has them: `LoadedModel.samples`."""
+"""Inputs of the error draws: a sequence with a mapping of names to arrays for each draw (measure/input_runs.py describes them), or
+a function from a draw's seed, 0, 1, …, to such a mapping; None for random inputs. A function with an attribute `weights` returns
+text that the model with these weights wrote itself: `LoadedModel.samples`."""
 
 DRAWN, OWN_TEXT = "drawn", "own text"
 
 IDENTIFYING = 2
-"""draws of a function whose content identifies it"""
+"""number of draws of a function whose content is its digest in rows"""
 
 A_LIST = "a list with a mapping of names to arrays for each draw, or a function from a seed to such a mapping"
 
 
 def check_kinds(weights: Any, inputs: Any) -> None:
-    """Raise ArgumentError for weights or inputs of another kind."""
+    """Raise ArgumentError for weights that are no mapping, and for inputs that are none of what `Inputs` lists."""
     if weights is not None and not isinstance(weights, Mapping):
         raise ArgumentError(f"weights are {weights!r:.60}\n  fix: an array per parameter, by name")
     is_list = isinstance(inputs, Sequence) and len(inputs) > 0 and all(isinstance(draw, Mapping) for draw in inputs)
@@ -33,11 +34,11 @@ def check_kinds(weights: Any, inputs: Any) -> None:
 
 
 class AccuracyInputs:
-    """The inputs of a graph's draws. weights: those that it is measured with. sizes: of dims that no input has.
+    """The inputs of a graph's error draws. weights: those with which the graph is measured. sizes: of dims that no input has.
 
-    key: identifies the inputs in rows: "drawn", "own text" (of the model with these weights) or "given" with a digest of their
-    content. count: number of draws; None where there is one for every seed. Raises ArgumentError and RunError for inputs that do
-    not fit the graph.
+    key: identifies the inputs in rows: "drawn", "own text" (of the model with these weights), or "given" with a digest of their
+    content. count: number of draws; None if there is a draw for every seed. Raises ArgumentError and RunError for inputs that
+    do not fit the graph.
     """
 
     def __init__(self, inputs: Inputs, weights: Mapping[str, Any] | None, graph: Graph, sizes: Mapping[str, int]) -> None:
@@ -54,10 +55,11 @@ class AccuracyInputs:
 
     @property
     def source(self) -> str:
+        """Name of the kind of inputs, for people."""
         return {DRAWN: "drawn inputs", OWN_TEXT: OWN_TEXT}.get(self.key, "given inputs")
 
     def runs(self, seed: int) -> list[Run]:
-        """Return the runs of one draw. Raises ArgumentError and RunError for inputs that do not fit the graph."""
+        """Return the inputs and sizes of each run of a draw. Raises ArgumentError and RunError if inputs do not fit the graph."""
         assert self.inputs is not None
         draw = self.inputs(seed) if callable(self.inputs) else self.inputs[seed]
         if not isinstance(draw, Mapping):

@@ -1,5 +1,5 @@
-"""forms: the forms of a graph that a request allows (meaning/precision.py says what a form is). Without a tolerance and without
-words for the precision, a graph runs as written (decision 0099)."""
+"""forms: lists the forms of a graph that a request allows (meaning/precision.py defines forms). Without a tolerance and without
+words for the precision, a graph is compiled as written (decision 0099)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tensor_graphs.language.graph import Graph
 
 
 def forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
-    """Yield the forms of a prepared graph that may be compiled, the first choice first; a later one is for when the earlier ones
-    have no path that may be used, or are less accurate than asked. Listing, measuring and compiling all use it, so that they
-    use the same graph. Raises ArgumentError for words of the request that name no site of the graph."""
+    """Yield the forms of a prepared graph in the order in which they are tried: a form is used if no earlier one has a path that
+    may be used and is as accurate as requested. Listing, measuring and compiling all call this function, so they use the same
+    graph. Raises ArgumentError for words of the request that name no site of the graph."""
     words = request.words
     if not (words or request.accuracy.terms):
         yield as_written(graph)

@@ -1,7 +1,7 @@
-"""measured_front: the forms of a graph between its fastest and its most accurate one, compiled and measured (`tg pareto`).
+"""measured_front: measures forms of a graph, and lists those that no other one beats in time and error (`tg pareto`).
 
-Predictions (mixed_forms.py) list candidates; each is compiled without a tolerance, its error is measured on draws of the entire
-path (rows of the database, used again), and all are timed interleaved. What is dominated by measured time and error is left out.
+The forms that are tried come from predictions (mixed_forms.py). Each is compiled without a tolerance. Its error is measured on
+draws of the entire path, which are rows of the database and used again; the times of all forms are measured interleaved.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from tensor_graphs.records.database import Database
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 
 ROUNDS = 9
-"""times that each plan is run; the first time does not count"""
+"""runs of each plan; the first one is not counted"""
 
 SAME_TIME = 0.99
-"""ratio of times from which on two plans take the same time"""
+"""two plans count as equally fast if the ratio of their times is at least this, and at most 1"""
 
 MEASURED = tuple(statistic for statistic in METRICS if statistic != "as_written")
-"""statistics of which there are fronts"""
+"""statistics for which forms can be listed"""
 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """One form with its plan. seconds: median of a run; spread: half the distance of its quartiles, relative. error: geometric mean
-    over draws; bound: of further draws. predicted: the error before it was measured, None if unknown. nbytes: of the parameters."""
+    """One measured form with its plan. seconds: median time of a run; spread: half of the interquartile range, relative to it.
+    error: geometric mean over `draws` draws; bound: upper bound of further draws. predicted: the error as predicted, None if
+    unknown. nbytes: of the parameters. measured: True; it distinguishes these points from estimates in charts."""
 
     words: Mapping[str, str]
     plan: Plan
@@ -63,7 +64,7 @@ class FrontPoint:
 
     @property
     def id(self) -> str:
-        """The words, for people."""
+        """Text of the words, for people."""
         return words_text(self.words)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,13 +73,14 @@ class FrontPoint:
 
 
 def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, points: int = 12, draws: int = 8,
-                   backends: Sequence[str] | None = None, database: Database | str | FilePath | None = None,
+           backends: Sequence[str] | None = None, database: Database | str | FilePath | None = None,
            at: Mapping[str, int] | None = None, threads: int | None = None, weights: Mapping[str, Any] | None = None,
            inputs: Inputs = None, progress: Callable[[str], None] | None = None) -> list[FrontPoint]:
     """Return the measured forms of a graph that no other one beats in time and error, the fastest first.
 
-    statistic: of the error, "max", "norm", "kl" or "cosine", on one float output (default: the first). points: most forms to
-    compile. draws: error draws of each. options: `database`, `backends`, `at`, `largest`, `weights`, `threads` as in
+    statistic: measure of the error, "max", "norm", "kl" or "cosine". output: name of the float output whose error is measured
+    (default: the first). points: most forms to compile. draws: number of error draws per form. progress: is called with a line of
+    text at each step. options: `database`, `backends`, `at`, `largest`, `weights`, `threads` as in
     `compile_graph`; times are those of a run at the typical sizes. Raises ArgumentError, and NoPathError where nothing computes the
     graph."""
     if statistic not in MEASURED:
@@ -111,7 +113,8 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
 
 
 def _candidates(graph: Graph, request: Request, accuracy: MeasuredAccuracy, points: int) -> Iterator[tuple[Form, float | None]]:
-    """Yield words with their predicted error: some of the predicted front, then forms in one dtype per kind of site."""
+    """Yield the words of forms to try, and their predicted errors: some of the predicted front, then forms with one dtype per kind
+    of site."""
     prepared = prepare(graph, request.simplify, recipes=request.store, backends=request.here).graph
     mixed = MixedForms(prepared, accuracy, estimate(prepared, request))
     front = thinned(mixed.front, max(2, points - 2)) if mixed.front else []
@@ -129,15 +132,16 @@ def _compiled(graph: Graph, request: Request, words: Form) -> Plan | None:
 
 def _times(models: Sequence[CompiledGraph], graph: Graph, sizes: Mapping[str, int],
            say: Callable[[str], None]) -> list[list[float]]:
-    """Return the seconds of ROUNDS − 1 runs of each model, interleaved, so that other load strikes all alike."""
+    """Return the seconds of ROUNDS − 1 runs of each model. Runs of the models are interleaved, so that other load on the machine
+    slows all of them down alike."""
     inputs = make_inputs(graph, sizes, FIRST_SEED)
     sessions, samples = [model.session() for model in models], [list[float]() for _ in models]
     for number in range(ROUNDS):
         say(f"timing, round {number + 1} of {ROUNDS}")
-        for model, session, its in zip(models, sessions, samples, strict=True):
+        for model, session, seconds in zip(models, sessions, samples, strict=True):
             dims = {name: size for name, size in sizes.items() if name in model.graph.dims}
-            its.append(model.time(inputs, dims=dims, session=session, repeats=1))
-    return [its[1:] for its in samples]
+            seconds.append(model.time(inputs, dims=dims, session=session, repeats=1))
+    return [seconds[1:] for seconds in samples]
 
 
 def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[float], accuracy: MeasuredAccuracy,
@@ -154,10 +158,10 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
                       1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws))
 
 
-def _not_dominated(measured: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """Return the points that none beats in both time and error, the fastest first. Of those that take the same time, the most
-    accurate one."""
-    order = sorted(measured, key=lambda point: (point.seconds, point.error))
+def _not_dominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
+    """Return the points that no other one beats in both time and error, the fastest first. Of points that are equally fast
+    (SAME_TIME), only the most accurate one stays."""
+    order = sorted(points, key=lambda point: (point.seconds, point.error))
     front: list[FrontPoint] = []
     for point in order:
         if front and point.error >= front[-1].error:

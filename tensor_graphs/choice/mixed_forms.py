@@ -1,8 +1,10 @@
 """mixed_forms: forms with different words at different sites that are predicted to be the fastest within an accuracy.
 
-Errors of words are predicted by backward passes (measure/sensitivity.py) and add up; seconds are estimated per product, and for
-values between ops and states from the whole graph in one dtype, shared among the regions by the bytes that they store. An exact
-knapsack (costs/form_front.py) lists the forms that are not dominated. Predictions only order what is measured. """
+A form gives each site of a graph a word, the name of its dtype (meaning/precision.py). The error of each word is predicted by
+backward passes (measure/sensitivity.py), and the error of a form is the sum over its words. So is its time: that of a product is
+estimated for the product alone; that of values between ops, and of states, for the whole graph in one dtype, and is divided among
+the regions in proportion to the bytes that they store. An exact knapsack (costs/form_front.py) lists the forms that no other one
+beats. Predictions only decide in which order forms are measured."""
 
 from __future__ import annotations
 
@@ -30,29 +32,31 @@ from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, is_narr
 log = logging.getLogger(__name__)
 
 METRICS: dict[str, Metric] = {"max": "norm", "norm": "norm", "as_written": "norm", "kl": "kl", "cosine": "cosine"}
-"""statistic of an accuracy -> the metric by which it is predicted; there is none for top1"""
+"""statistic of an accuracy -> the metric by which its error is predicted; top1 has none"""
 
 LARGEST_TO_NORM, WORST_TO_MEAN = 5.0, 3.0
-"""expected ratio of the largest error of an element to the norm's, and of the worst row's 1 − cosine to the mean"""
+"""expected ratios: of the largest error of an element to the error of the norm; of 1 − cosine of the worst row to its mean"""
 
 START, START_OF_EXTREMES, SAFETY, TRIALS = 0.8, 0.25, 0.8, 3
-"""predicted error of the first form that is tried: its bound is a little, for a largest error twice, the measured error; factor on
-the error that should be within the limit by a measurement; most forms that are tried"""
+"""START, START_OF_EXTREMES: predicted error of the first form that is tried, as a share of the limit. The limit is for a bound,
+which is a little above the measured error, and twice as large as a measured largest error (errors are squared). SAFETY: factor on
+the predicted error that a measurement puts at the limit. TRIALS: most forms that are tried"""
 
 TIE = 0.01
-"""share of the time of a site that another word than the written one has to save"""
+"""share of a site's time that a word has to save to be chosen in place of the written one"""
 
 CALIBRATION = 1_000_000
-"""seed of the run on which errors are predicted, where inputs are not a list; error draws have smaller ones"""
+"""seed of the run on which errors are predicted, if inputs are no list; error draws have smaller seeds"""
 
 Seconds = Callable[[Graph, Form], float]
 """Function that estimates the time of a graph in a form."""
 
 
 class MixedForms:
-    """Predictions for one prepared graph and one accuracy. seconds: estimates the time of a graph in a form.
+    """Predicts errors and times of the forms of one prepared graph, for one accuracy. seconds: estimates the time of a graph in a
+    form.
 
-    Errors are in units of the accuracy: a form whose predicted error is 1 is expected at the limit."""
+    Errors (squared, except of kl and cosine) are relative to the accuracy's limit: a form with error 1 is expected at the limit."""
 
     def __init__(self, graph: Graph, accuracy: MeasuredAccuracy, seconds: Seconds) -> None:
         self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
@@ -61,7 +65,7 @@ class MixedForms:
         self.limit: float | None = None
         """predicted error of the next form that is tried"""
         self.rounding = 0.0
-        """the error of the outputs' own last roundings, in the same units; known once `errors` are"""
+        """error by the last rounding of the outputs themselves, relative to the limit; computed with `errors`"""
 
     @cached_property
     def places(self) -> tuple[PrecisionSite, ...]:
@@ -69,7 +73,8 @@ class MixedForms:
 
     @cached_property
     def errors(self) -> dict[tuple[str, str], float] | None:
-        """The error of each word of each site, in units of the tightest limit; None where it cannot be predicted."""
+        """(site, word) -> its error relative to the limit, the largest over the terms of the accuracy; None if it cannot be
+        predicted."""
         terms = self.accuracy.accuracy.terms
         if any(term.statistic not in METRICS for term in terms):
             return None
@@ -77,33 +82,34 @@ class MixedForms:
         count = self.accuracy.inputs.count
         inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
         try:
-            shares = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
+            contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
         except (TensorGraphsError, MemoryError) as error:
             log.info("errors of words are not predicted: %s", error)
             return None
-        units = {term: self._unit(term, shares) for term in terms}
+        units = {term: self._unit(term, contributions) for term in terms}
         self.rounding = max(self._rounding(term) / units[term] for term in terms)
-        return {key: max(of[term.output, METRICS[term.statistic]] / units[term] for term in terms) for key, of in shares.items()}
+        return {key: max(of_word[term.output, METRICS[term.statistic]] / units[term] for term in terms)
+                for key, of_word in contributions.items()}
 
-    def _unit(self, term: Term, shares: Sensitivities) -> float:
-        """Return the squared error (the divergence, 1 − cosine) that is at the limit of a term."""
+    def _unit(self, term: Term, contributions: Sensitivities) -> float:
+        """Return the squared error (for kl the divergence, for cosine 1 − cosine) that is exactly at the limit of a term."""
         metric = METRICS[term.statistic]
         if metric == "kl":
             return max(term.limit, 1e-300)
         if metric == "cosine":
             return max((1.0 - term.limit) / WORST_TO_MEAN, 1e-300)
         if term.statistic == "as_written":
-            written = sum(shares[site.key, WRITTEN][term.output, metric] for site in self.places)
+            written = sum(contributions[site.key, WRITTEN][term.output, metric] for site in self.places)
             return max(term.limit ** 2 * (written + self._rounding(term)), 1e-300)
         return max((term.limit / (LARGEST_TO_NORM if term.statistic == "max" else 1.0)) ** 2, 1e-300)
 
     def _rounding(self, term: Term) -> float:
-        """Return the squared error by an output's own last rounding, which a largest error leaves out."""
-        counts = METRICS[term.statistic] == "norm" and term.statistic != "max"
-        return ROUNDED * (self.graph.outputs[term.output].dtype.epsilon / 2) ** 2 * counts
+        """Return the squared error by the last rounding of an output itself; 0 for terms that do not count it: max, kl, cosine."""
+        is_counted = METRICS[term.statistic] == "norm" and term.statistic != "max"
+        return ROUNDED * (self.graph.outputs[term.output].dtype.epsilon / 2) ** 2 * is_counted
 
     def error(self, words: Form) -> float | None:
-        """Return the predicted error of a form; None where it cannot be predicted."""
+        """Return the predicted error of a form, relative to the limit; None if it cannot be predicted."""
         if self.errors is None:
             return None
         chosen = {key: word if (key, word) in self.errors else WRITTEN for key, word in resolved(words, self.graph).items()}
@@ -122,7 +128,7 @@ class MixedForms:
         return total
 
     def linear(self, error: float | None) -> float | None:
-        """Return a predicted error, of an accuracy with one term, as its statistic has it."""
+        """Convert a predicted error to the unit of the accuracy's statistic (no square), for an accuracy with one term."""
         if error is None:
             return None
         (term,) = self.accuracy.accuracy.terms
@@ -136,8 +142,9 @@ class MixedForms:
         return self.accuracy.promises(changed) if predicted is None else predicted <= PROMISING ** 2
 
     def faster(self, seconds: float) -> Iterator[dict[str, str]]:
-        """Yield the words of forms that are expected to be within the accuracy and faster than this: the fastest one, and after
-        each that was measured and is not, one that should be by what was measured; TRIALS of them in all calls."""
+        """Yield the words of forms that are predicted to be within the accuracy and to take less than these seconds: first the
+        fastest one; after each that turns out to be beyond the limit, the fastest one within it by that measurement. All calls
+        together yield TRIALS of them."""
         if self.limit is None:
             written, terms = self.error({}), self.accuracy.accuracy.terms
             self.limit = START_OF_EXTREMES if any(t.statistic in EXTREMES for t in terms) else START
@@ -155,8 +162,8 @@ class MixedForms:
 
     @cached_property
     def front(self) -> list[FormCost]:
-        """The forms that are not dominated in time and predicted error, the fastest first. A word of one of its sites is text of
-        several words (`_words`)."""
+        """The forms that no other one beats in time and predicted error, the fastest first. Their items are sites that choose
+        their words together; what `FormCost` calls a word is the text of all these words (`_words`)."""
         if self.errors is None:
             return []
         fastest: dict[tuple[str, str], WordCost] = {}               # where words change nothing, several choices are the same
@@ -186,14 +193,14 @@ class MixedForms:
         return not self.narrows or not is_narrower(site.dtype, WORDS[word])
 
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
-        """Return a choice of words for some sites, each named by its key; other sites of the item are as written."""
+        """Return one choice of an item: words by site key, with their time and their predicted error."""
         assert self.errors is not None
         error = self._sum(words)
         changed = [f"{key}={word}" for key, word in words.items() if word != WRITTEN]
         return WordCost(item, " ".join(changed), seconds * (1.0 + TIE * bool(changed)), error)
 
     def _of_products(self) -> Iterator[WordCost]:
-        """Yield choices of the words of each product and its weight, with the time of the product alone."""
+        """Yield the choices for each product together with its weight, with the estimated time of the product alone."""
         groups: dict[tuple[str, str], list[PrecisionSite]] = {}
         for site in self.places:
             if site.kind in ("weight", "product"):
@@ -203,15 +210,15 @@ class MixedForms:
             alone = _alone(group)
             words = [WRITTEN, *(word for word in WORDS if any(self._counts(word, site) for site in group))]
             for chosen in itertools.product(words, repeat=len({site.kind for site in group})):
-                of_kind = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
+                word_of = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
                 if not {word for word in chosen if word != WRITTEN} <= set(words) or len(set(chosen) - {WRITTEN}) > 1:
                     continue
-                form: Form = {kind: word for kind, word in of_kind.items() if word != WRITTEN}
-                yield self._choice(f"{name} {op}", {site.key: of_kind[site.kind] for site in group}, self.seconds(alone, form))
+                form: Form = {kind: word for kind, word in word_of.items() if word != WRITTEN}
+                yield self._choice(f"{name} {op}", {site.key: word_of[site.kind] for site in group}, self.seconds(alone, form))
 
     def _shared(self, item: str, kinds: Sequence[str]) -> Iterator[WordCost]:
-        """Yield choices of the words of all sites of some kinds in one region (of one state), with a share of the time that the
-        graph takes in these words."""
+        """Yield the choices for all sites of some kinds in each region (for each state), one word per kind. Their time is the
+        region's share, by bytes, of the estimated time of the whole graph with these words."""
         groups: dict[str, list[PrecisionSite]] = {}
         for site in self.places:
             if site.kind in kinds:
@@ -231,7 +238,7 @@ class MixedForms:
 
 
 def _beyond(allowed: Allowed) -> float:
-    """Return the measured bound in the units of predicted errors: 1 at the limit."""
+    """Return a measured bound in the unit of predicted errors: 1 is at the limit."""
     assert allowed.term is not None
     if allowed.term.statistic == "cosine":
         return (1.0 - allowed.bound) / max(1.0 - allowed.term.limit, 1e-300)
@@ -240,12 +247,12 @@ def _beyond(allowed: Allowed) -> float:
 
 
 def joined(form: FormCost) -> dict[str, str]:
-    """Return the words of a form of the front, by site."""
+    """Return the words of a form of the front, by site key."""
     return dict(itertools.chain.from_iterable(_words(label) for label in form.words.values()))
 
 
 def _words(label: str) -> Iterator[tuple[str, str]]:
-    """Yield the sites and words of a choice's label, "product:layers.3.q=bf16 weight:layers.3.q=bf16"."""
+    """Yield the (site key, word) pairs in the label of a choice, "product:layers.3.q=bf16 weight:layers.3.q=bf16"."""
     for pair in label.split():
         key, _, word = pair.rpartition("=")
         yield key, word
@@ -256,7 +263,8 @@ def _bytes(node: Node, sizes: Mapping[str, int]) -> float:
 
 
 def _alone(group: Sequence[PrecisionSite]) -> Graph:
-    """Return the graph of a product, or of a weight's reader, with inputs in place of what is not a parameter."""
+    """Return a graph of nothing but a group's product (without one, of the op that reads its weight). Operands that are no
+    parameters become inputs."""
     node = next((site.nodes[0] for site in group if site.kind == "product"), *group[0].readers[:1])
     operands = [x if parameter_of(x) is not None else leaves.input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(node.inputs)]
     return make_graph(apply(node.op, operands, node.attrs))

@@ -1,11 +1,11 @@
-"""precision_forms: a graph in other forms than the written one, and those that an accuracy may allow, the fastest first.
+"""precision_forms: applies forms to a graph, and lists the forms that may be within an accuracy, the fastest first.
 
-Forms with narrower and with wider dtypes are candidates, in the order of their estimated time. One whose error is far beyond the
-tolerance when each value is rounded to its dtype is left out; the plans of the others are measured (measured_accuracy.py), and the
-first one within the tolerance is the plan.
+The forms that are tried have narrower or wider dtypes than the graph as written. One whose error is far beyond the tolerance when
+each value is rounded to its dtype is left out. The plans of the others are measured (measured_accuracy.py), in the order of their
+estimated time, and the first one within the tolerance is chosen.
 
-A composite of a user's own, or a piece of a graph, for which a user registered a kernel is a region of its own: in wider forms it
-is first tried as written, so that the kernel keeps its place.
+A composite or a subgraph for which a user registered a kernel is a region of its own. Wider forms are first tried with this region
+as written, so that the user's kernel can still compute it.
 """
 
 from __future__ import annotations
@@ -38,50 +38,50 @@ if TYPE_CHECKING:
 FOR_ACCURACY = "for the accuracy that was asked for"
 
 WIDE = parse_form("f64")
-"""the widest form; as every op has a float64 kernel of numpy, it also runs what no kernel computes as written"""
+"""the widest form. It also runs a graph that no kernels compute as written, as numpy has a float64 kernel for every op"""
 
 NARROW: tuple[Form, ...] = tuple(dict.fromkeys(kinds, word) for word in ("bf16", "f16", "f32")
                                 for kinds in (KINDS, ("weight", "product"), ("weight",)))
-"""forms with fewer bits than many graphs are written with, each with all sites of some kinds in one dtype"""
+"""forms with fewer bits than many graphs are written with; each has all sites of some kinds in one dtype"""
 
 WIDER: tuple[Form, ...] = ({"between": "f32", "state": "f32", "product": "bf16"}, parse_form("f32"), WIDE)
 """forms with more bits than many graphs are written with"""
 
 GAIN = 0.97
-"""share of the estimated time as written below which a less accurate form is worth its errors"""
+"""share of the estimated time of a more accurate form that a less accurate one may take to be tried before it"""
 
 TIE = 0.01
-"""share of the time that each kind of narrowed sites has to save, so that of forms that take the same time the most accurate one is
-tried first"""
+"""share of the time that each kind of narrowed sites has to save: among equally fast forms the most accurate one is tried first"""
 
 _applied: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Node]]]] = WeakKeyDictionary()
-"""graph -> (words, backends twice, rules) -> the graph in that form, and the images of `GraphForm`"""
+"""graph -> arguments of `formed` and digest of the user's rules -> the graph in that form, and the images of `GraphForm`"""
 
 
 @phase("prepare")
 def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: Sequence[str] | None = None) -> GraphForm:
-    """Return a prepared graph in a form; as written, where none of it changes. Parts are written out, as they are of the written
-    dtypes, and formed again where rules can rewrite some, or products of rounded operands, and where a backend writes kernels for
-    any piece. here: backends whose users' kernels keep their places. backends: those for which parts are formed (default: the
-    same)."""
+    """Return a prepared graph in a form, or as written if the form changes nothing.
+
+    Parts, which have the written dtypes, are replaced by their definitions. Parts are then formed again if there were parts with
+    recipes, if a product has rounded operands that rules can rewrite, or if a backend generates kernels for any subgraph. here:
+    backends whose users' kernels are kept. backends: those for which parts are formed (default: `here`)."""
     backends = here if backends is None else backends
-    fused, there = writes_kernels(backends), _applied.setdefault(graph, {})
+    fused, cached = writes_kernels(backends), _applied.setdefault(graph, {})
     key = tuple(words.items()), tuple(here), tuple(backends), user_rules.digest()
-    if key not in there:
+    if key not in cached:
         from tensor_graphs.choice.rewriting import said_anew  # a door: most graphs run as written
 
         changed = apply_form(graph, words, own_pieces(graph, here))
-        base = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
-        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in base) or _has_rounded_products(changed.graph)
+        nodes = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
+        recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in nodes) or _has_rounded_products(changed.graph)
         if changed.graph is not graph and (recipes or fused):
             changed = changed.then(PassResult(*said_anew(changed.graph, recipes, fused, backends)))
-        there[key] = changed.graph, changed.images
-    form, images = there[key]
-    return GraphForm(graph, {}, why) if form == graph else GraphForm(form, dict(words), why, graph, images)
+        cached[key] = changed.graph, changed.images
+    result, images = cached[key]
+    return GraphForm(graph, {}, why) if result == graph else GraphForm(result, dict(words), why, graph, images)
 
 
 def _has_rounded_products(graph: Graph) -> bool:
-    """Return whether a product has an operand that is widened for it alone, as rules can replace both (rules/products.py)."""
+    """Return whether an operand of a product is a cast from a narrower dtype, as rules can replace both (rules/products.py)."""
     return any(n.op.facts.product and any(i.op.name == "cast" and is_narrower(i.inputs[0].dtype, i.dtype) for i in n.inputs)
                for n in graph.nodes)
 
@@ -114,7 +114,7 @@ def _with_tie(seconds: float, words: Form, graph: Graph) -> float:
 
 
 def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
-    """Return a function that estimates the time of a prepared graph, or of a part of it alone, in a form."""
+    """Return a function (graph, form) -> estimated seconds, for a prepared graph or a part of it alone."""
     from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable  # doors: as above
     from tensor_graphs.choice.prepare import prepare
 
@@ -149,7 +149,7 @@ def _candidates(graph: Graph, request: Request) -> Iterator[tuple[Form, Graph]]:
 
 
 def _seconds(graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], at: Mapping[str, int]) -> float:
-    """Return the estimated time of the cheapest path of a graph at typical sizes; inf if it has none."""
+    """Return the estimated seconds of the cheapest path of a graph at typical sizes; inf if it has no path."""
     from tensor_graphs.choice.cost_table import typical_sizes  # a door: as above
 
     sizes = typical_sizes(graph, {name: size for name, size in at.items() if name in graph.dims})
@@ -160,11 +160,11 @@ def _seconds(graph: Graph, costs: CostTable, table: Mapping[str, list[Kernel]], 
 
 
 def own_pieces(graph: Graph, backends: Sequence[str]) -> frozenset[Signature]:
-    """Return the pieces of a graph that users' kernels compute, be it a graph or a composite that is not the library's."""
+    """Return the composites outside of the library, anonymous ones of subgraphs included, for which a graph has users' kernels."""
     table = by_op([k for k in all_kernels(backends) if k.composite is not None])
     if not table:
         return frozenset()
-    whole = expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone), written_for_kernels)
-    pieces = {signature_of(node) for node in walk(whole)
+    roots = expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.alone), written_for_kernels)
+    pieces = {signature_of(node) for node in walk(roots)
               if isinstance(node.op, CompositeOp) and not (is_library(node.op) or node.op.opaque)}
     return frozenset(s for s in pieces if matching(s.spec, table))

@@ -17,10 +17,10 @@ from tensor_graphs.argument_checks import function, names, number, whole
 from tensor_graphs.choice.accuracy_inputs import Inputs
 from tensor_graphs.choice.compile import answer as answer_request
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
+from tensor_graphs.choice.disturbed_times import Outliers
 from tensor_graphs.choice.finalists import MOST_MORE, try_finalists
 from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.graph_forms import GraphForm
-from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_kernels import profile_kernels
 from tensor_graphs.choice.profile_paths import Wrong, parts_on, profile_paths, run_in_place
@@ -503,8 +503,8 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
     interleaved, and these times decide (finalists.py). Interrupting it (Ctrl-C) keeps every row measured so far; the next call
     continues from there.
 
-    A kernel with a row is measured again where the row is in doubt (outliers.py) and that could change the choice; the better time
-    then counts instead of one that a busy machine spoiled (`measurements.counting`). again: measure everything again.
+    A kernel with a row is measured again if its time is suspect (disturbed_times.py) and that could change the choice; the better
+    time then counts instead of one that a busy machine spoiled (`measurements.counting`). again: measure everything again.
 
     per_kernel: seconds of timed runs for each kernel (default: 0.25, less with a small budget), from 0.6 on over several processes.
     tolerance, precision, assuming, weights: as in `compile_graph`; accuracy_inputs: its `inputs`. timeout: seconds after which a

@@ -19,9 +19,9 @@ from tensor_graphs import blas_thread_sleep
 from tensor_graphs.choice.choice_evidence import Choice, in_words
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.deferred_measure import calibrate, compare_all, foresee, open_judge
+from tensor_graphs.choice.disturbed_times import Outliers
 from tensor_graphs.choice.forms import forms
 from tensor_graphs.choice.graph_forms import GraphForm, following
-from tensor_graphs.choice.outliers import Outliers
 from tensor_graphs.choice.prepare import PreparedGraph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.size_samples import Samples, samples_of

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
 
 MOST_PIECES, MOST_CHARACTERS = 8, 1 << 16
-"""pieces of a text that are draws; characters of a file that are read as tokens"""
+"""most pieces of a text that are used, each as one draw; most characters of a file that are read"""
 
 NO_TOLERANCE = "--text is a text on which --tolerance is measured\n  fix: --tolerance ACCURACY, or no --text"
 
 
 def measured_on(source: str, choice: option_groups.GraphOptions, database: Database, *, asked: bool = False,
                 inputs: str = "inputs") -> dict[str, Any]:
-    """Return weights and inputs as arguments of `compile_graph`; {} without a tolerance, and for a graph without weights. asked: a
-    plan or another option may have a tolerance. inputs: name of that argument. Raises UsageError and NotPossible for a --text that
-    cannot be used, and what `load_model` raises."""
+    """Return the arguments `weights` and `inputs` of `compile_graph`: a model's, for measuring the error. Return {} without a
+    tolerance and for a source without weights. asked: True if a plan or another option may have a tolerance. inputs: name of the
+    argument for the inputs. Raises UsageError and NotPossible for a --text that cannot be used, and what `load_model` raises."""
     if choice.tolerance is None and not asked:
         if choice.text is not None:
             raise options.UsageError(NO_TOLERANCE)
@@ -48,8 +48,8 @@ def measured_on(source: str, choice: option_groups.GraphOptions, database: Datab
 
 
 def inputs_of(model: LoadedModel, text: str | None, database: Database | str | None, backends: tuple[str, ...] | None) -> Inputs:
-    """Return pieces of the file `text`; without one the model's own text, or None for a model that writes none. Raises NotPossible
-    for a file that cannot be used."""
+    """Return the inputs of error draws: pieces of the file `text`; without a file the model's own text, or None (random inputs) for
+    a model that writes none. Raises NotPossible for a file that cannot be used."""
     if text is not None:
         return pieces(model, text)
     if model.samples is None or model.random_seed is not None:       # texts of random weights are as random as drawn ones
@@ -59,8 +59,9 @@ def inputs_of(model: LoadedModel, text: str | None, database: Database | str | N
 
 
 def pieces(model: LoadedModel, file: str) -> list[dict[str, Any]]:
-    """Return up to MOST_PIECES consecutive pieces of a text file's tokens, each as long as an error draw, with the special tokens
-    that the tokenizer puts around a text. Raises NotPossible for a file that is no UTF-8 text, or too short for one piece."""
+    """Return up to MOST_PIECES consecutive pieces of a text file's tokens as inputs. Each is as long as an error draw, with the
+    special tokens that the tokenizer puts around a text. Raises NotPossible for a file that is not UTF-8 text, or too short for one
+    piece."""
     import numpy as np
 
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
@@ -82,10 +83,10 @@ def pieces(model: LoadedModel, file: str) -> list[dict[str, Any]]:
 
 
 def ends(ids: list[int], inner: list[int]) -> tuple[list[int], list[int]]:
-    """Return the special tokens before and after a text. ids: its tokens with these; inner: without.
+    """Return the special tokens before and after a text. ids: all its tokens; inner: its tokens without the special ones.
 
     >>> ends([2, 7, 8, 1], [7, 8])
     ([2], [1])
     """
-    before = next((i for i in range(len(ids) - len(inner) + 1) if ids[i:i + len(inner)] == inner), 0)
-    return ids[:before], ids[before + len(inner):]
+    start = next((i for i in range(len(ids) - len(inner) + 1) if ids[i:i + len(inner)] == inner), 0)
+    return ids[:start], ids[start + len(inner):]

@@ -1,4 +1,4 @@
-"""pareto: measures what a graph or a model gains by fewer bits: the forms that no other one beats in time and error."""
+"""pareto: lists the forms of a graph or a model that no other one beats in measured time and error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pareto(
     *,
     source: options.Source,
     statistic: Annotated[
-        str, typer.Option("--statistic", metavar="NAME", help="Of the error against float64: max, norm, kl or cosine.")
+        str, typer.Option("--statistic", metavar="NAME", help="Measure of the error against float64: max, norm, kl or cosine.")
     ] = "norm",
     output: Annotated[
         str | None, typer.Option("--output", metavar="NAME", help="Float output whose error counts. [default: the first]")
@@ -31,8 +31,8 @@ def pareto(
     max_positions: options.MaxPositions = None,
     common: option_groups.Common,
 ) -> None:
-    """Compile forms of a graph with fewer and more bits, measure the time and the error of each, and list those that no other one
-    beats in both. A form's words are what --precision takes."""
+    """Compile a graph in several forms, with fewer and with more bits, measure the time and the error of each, and list those that
+    no other one beats in both. The words of a form, complete with --json, can be given to --precision."""
     with phase(IMPORT):
         from tensor_graphs.choice.graph_forms import words_text
         from tensor_graphs.choice.measured_front import pareto as measure_front

@@ -14,8 +14,8 @@ from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import FARTHEST
-from tensor_graphs.codegen.lowered_request import PAGE, AskedSpec, asked, definition_of, loops_of, lowered, one_pass_of
 from tensor_graphs.codegen.print import c_source, scan_c
+from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, lowered, one_pass_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec

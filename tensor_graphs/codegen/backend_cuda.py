@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tensor_graphs.codegen import backend, lowered_request
+from tensor_graphs.codegen import backend, spec_to_loops
 from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
@@ -55,12 +55,12 @@ def whole_kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Return why no kernels are generated for a spec; None where they are."""
-    return _refused(lowered_request.definition_of(spec), _of_part(spec))
+    return _refused(spec_to_loops.definition_of(spec), _of_part(spec))
 
 
 def shares(spec: Spec) -> Sharing:
     """Return the outputs that are updated in place: only the rows that differ from an operand are stored."""
-    program = _loops(lowered_request.definition_of(spec), _of_part(spec))
+    program = _loops(spec_to_loops.definition_of(spec), _of_part(spec))
     return Sharing() if isinstance(program, str) else Sharing(program.updated, program.updated)
 
 
@@ -71,7 +71,7 @@ def _of_part(spec: Spec) -> bool:
 
 
 def _loops(definition: Definition, of_part: bool) -> StageProgram | str:
-    return lowered_request.loops_of(definition, few_rows=of_part, updates=of_part)
+    return spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part)
 
 
 @lru_cache(maxsize=4096)
@@ -87,20 +87,20 @@ def _refused(definition: Definition, of_part: bool) -> str | None:
 
 def traffic(spec: Spec) -> Dim:
     """Return the bytes that the kernels of a spec move; weights of products count once for each row. Raises NotLowered."""
-    program = lowered_request.lowered(_loops(lowered_request.definition_of(spec), _of_part(spec)))
+    program = spec_to_loops.lowered(_loops(spec_to_loops.definition_of(spec), _of_part(spec)))
     return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
 
 
 def build(spec: Spec) -> LaunchCall:
     """Return the call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
-    return call_of(lowered_request.definition_of(spec), _of_part(spec))
+    return call_of(spec_to_loops.definition_of(spec), _of_part(spec))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     """Return the call for operands with these strides; None where a stride is negative or known only at run time."""
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
-    definition = lowered_request.definition_of(spec)
+    definition = spec_to_loops.definition_of(spec)
     if _refused(definition, _of_part(spec)) is not None:
         return None
     return _strided_call(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides), _of_part(spec))
@@ -121,7 +121,7 @@ def text_of(spec: Spec) -> str:
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """Return the call that computes a definition. Raises NotLowered."""
-    return lowered_request.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
+    return spec_to_loops.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-from tensor_graphs.codegen import backend, compiled_libraries, lowered_request, schedule_actions
+from tensor_graphs.codegen import backend, compiled_libraries, schedule_actions, spec_to_loops
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.schedule_actions import Schedule
@@ -55,7 +55,7 @@ def text_of(kernel: Kernel, spec: Spec) -> str:
 
 def differs(kernel: Kernel, spec: Spec) -> str:
     """Return the actions of a tuned kernel that differ from the rules' choice, as readable text."""
-    rules = schedule_actions.seed(lowered_request.definition_of(spec))
+    rules = schedule_actions.seed(spec_to_loops.definition_of(spec))
     return "; ".join(str(a) for a in schedule_of(kernel) if a not in rules)
 
 
@@ -74,12 +74,12 @@ def _said(text: str) -> _Source:
 
 
 @lru_cache(maxsize=4096)
-def _scheduled(text: str, asked: lowered_request.AskedSpec) -> StageProgram | str:
+def _scheduled(text: str, asked: spec_to_loops.AskedSpec) -> StageProgram | str:
     source, spec = _said(text), asked.spec
     if spec.single_node_graph().structural_key != source.computes:
         return f"it was tuned for another {source.op}"
-    definition = lowered_request.definition_of(spec)
-    plain = lowered_request.loops_of(definition)
+    definition = spec_to_loops.definition_of(spec)
+    plain = spec_to_loops.loops_of(definition)
     if isinstance(plain, str):
         return plain
     if plain.updated:
@@ -91,11 +91,11 @@ def _scheduled(text: str, asked: lowered_request.AskedSpec) -> StageProgram | st
 
 
 def _found(text: str, spec: Spec) -> StageProgram:
-    return lowered_request.lowered(_scheduled(text, lowered_request.asked(spec)))
+    return spec_to_loops.lowered(_scheduled(text, spec_to_loops.asked(spec)))
 
 
 def _refuse(text: str, spec: Spec) -> str | None:
-    program = _scheduled(text, lowered_request.asked(spec))
+    program = _scheduled(text, spec_to_loops.asked(spec))
     return program if isinstance(program, str) else None
 
 
@@ -104,7 +104,7 @@ def _build(text: str, spec: Spec) -> NativeCall:
 
 
 def _together(text: str, specs: Sequence[Spec]) -> list[str | None]:
-    return backend.compiled([[_scheduled(text, lowered_request.asked(spec)), *backend.programs_of(spec)[1:]] for spec in specs])
+    return backend.compiled([[_scheduled(text, spec_to_loops.asked(spec)), *backend.programs_of(spec)[1:]] for spec in specs])
 
 
 def _arithmetic(text: str, spec: Spec) -> Dim:

@@ -1,24 +1,24 @@
-"""form_front: forms of a graph from the cheapest to the most accurate; costs and errors are sums over the words of its sites.
+"""form_front: lists forms of a graph from the cheapest to the most accurate; costs and errors are sums over the words of its sites.
 
-This is the multiple-choice knapsack (Kellerer, Pferschy and Pisinger, Knapsack Problems, Springer 2004, chapter 11) for all limits
-of the error at once. Sites are added one by one to a list of partial forms, none of which another beats in cost and error
-(Nemhauser and Ullmann, Management Science 15(9), 1969). If a site makes more than `buckets` candidates, the cheapest of each
-bucket of the error stays (interval partitioning: Sahni, Operations Research 25(6), 1977). Costs and errors of partial forms are
-sums, never rounded to those of buckets.
+This is the multiple-choice knapsack problem (Kellerer, Pferschy and Pisinger, Knapsack Problems, Springer 2004, chapter 11), solved
+for all limits of the error at once. Sites are added one by one to a list of partial forms, none of which another one beats in cost
+and error (Nemhauser and Ullmann, Management Science 15(9), 1969). If adding a site makes more than `buckets` candidates, only the
+cheapest in each bucket of the error stays (interval partitioning: Sahni, Operations Research 25(6), 1977). Costs and errors of
+partial forms remain sums; they are not rounded to those of buckets.
 
-The loss. Errors span many decades, so buckets have equal widths on a logarithmic axis: equal numbers of float64 values, which is
-log2 with straight lines between powers of two (Mitchell, IRE Transactions on Electronic Computers EC-11(4), 1962). Error 0 has a
-bucket of its own. If the positive errors of a list span o octaves, its buckets are
+What buckets lose. Errors span many decades, so buckets have equal widths on a logarithmic axis: each covers an equal number of
+float64 values, which amounts to log2 with straight lines between powers of two (Mitchell, IRE Transactions on Electronic Computers
+EC-11(4), 1962). Error 0 has a bucket of its own. If the positive errors of a list span o octaves, its buckets are
 
     d ≤ (o + 0.09) / (buckets − 2) octaves wide, and while d ≤ 1 the errors in one differ by a factor of at most 1 + d.
 
 For each form of cost C and error E, the front has one of cost ≤ C and error ≤ E · (1 + d)^p, where p is the number of sites that
-made more than `buckets` candidates (proof: a dropped partial form of error e has a cheaper one of error ≤ e · (1 + d) in its
-bucket, and the same words continue both). With p = 0 the front is exact; so it is when there are at most `buckets` forms.
+made more than `buckets` candidates. Proof: a dropped partial form of error e has a cheaper one of error ≤ e · (1 + d) in its
+bucket, and the same words continue both. If p = 0, the front is exact; p is 0 if there are at most `buckets` forms.
 
-That is the worst case (2.2 for 300 sites, 53 octaves and 20,000 buckets). Sites with small errors come first, so that most losses
-are relative to small partial sums, and losses seldom all occur on the way to one form. Measured with 300 sites of 5 words, four
-kinds of random costs and errors: 1.1 % at worst and 0.2 % on average (against 200,000 buckets), in 0.1 to 0.3 s on one core.
+This bound is 2.2 for 300 sites, 53 octaves and 20,000 buckets. Losses are much smaller: sites with small errors are added first, so
+most losses are relative to small partial sums, and seldom do all of them affect one form. Measured with 300 sites of 5 words and
+four kinds of random costs and errors: 1.1 % at worst, 0.2 % on average (against 200,000 buckets), in 0.1 to 0.3 s on one core.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.integer[Any]]
 
 EQUAL = 1e-12
-"""share by which sums may differ by rounding: of an error, or of the largest cost of a front"""
+"""relative difference by rounding up to which two sums count as equal; for costs, relative to the largest cost of a front"""
 
 
 @dataclass(frozen=True)
 class WordCost:
-    """One word at one site. seconds, nbytes: cost of the site with this word; they may be relative to the written word, and
-    negative. error: its additive contribution (squared norm, or KL)."""
+    """One word at one site. seconds, nbytes: cost of the site with this word; they may be differences from the written word, and so
+    negative. error: what the word adds to the error of a form (a squared norm, or KL)."""
 
     site: str
     word: str
@@ -63,8 +63,8 @@ class FormCost:
 
 
 class ChosenWords(Mapping[str, str]):
-    """Mapping of each site to its word. columns: site -> its column and its words; the forms of a front share it, as thousands of
-    dicts of hundreds of sites would take 100 MB. places: index of the word, per column."""
+    """Mapping of each site to its word. columns: site -> (column, words to choose from), shared by all forms of a front, as
+    thousands of dicts with hundreds of sites would take 100 MB. places: per column, the index of the chosen word."""
 
     def __init__(self, columns: Mapping[str, tuple[int, Sequence[str]]], places: Indices) -> None:
         self._columns, self._places = columns, places
@@ -85,11 +85,11 @@ class ChosenWords(Mapping[str, str]):
 
 def front(choices: Sequence[WordCost], fixed_error: float = 0.0, by: Literal["seconds", "nbytes"] = "seconds",
           buckets: int = 20_000) -> list[FormCost]:
-    """Return the forms that no other beats in cost and error, the cheapest first, so with falling errors (see the module).
+    """Return the forms that no other one beats in cost and error, the cheapest first; errors fall from each to the next.
 
     choices: the words of all sites; a form has one per site. A word whose error or cost is not finite is never chosen.
-    fixed_error: part of each form's error. by: the cost. buckets: largest number of partial forms in a list; time grows like
-    sites · words · buckets, memory like sites · buckets. Costs and errors that differ by a share of EQUAL only count as equal.
+    fixed_error: part of each form's error. by: which cost counts. buckets: most partial forms in a list; time grows like
+    sites · words · buckets, memory like sites · buckets. Costs and errors count as equal up to a relative difference of EQUAL.
     Raises ArgumentError (a ValueError): a site with no finite word, a word that occurs twice at a site, a negative error.
     """
     buckets = whole("buckets", buckets, 3)
@@ -134,7 +134,7 @@ def _by_site(choices: Sequence[WordCost]) -> dict[str, dict[str, WordCost]]:
 
 
 def _best_words(site: str, words: Mapping[str, WordCost], by: str) -> list[WordCost]:
-    """Return a site's words that no other of its words beats, by ascending error."""
+    """Return the words of a site that no other word of the site beats in cost and error, by ascending error."""
     finite = sorted((word for word in words.values() if math.isfinite(word.error) and math.isfinite(getattr(word, by))),
                     key=lambda word: (word.error, getattr(word, by)))
     if not finite:
@@ -144,9 +144,9 @@ def _best_words(site: str, words: Mapping[str, WordCost], by: str) -> list[WordC
 
 
 def undominated(errors: Floats, costs: Floats, buckets: int) -> Indices:
-    """Return the flat indices of the candidates that no other beats in error and cost, by ascending error. errors, costs:
-    [word, partial form], with ascending errors and falling costs along partial forms. Of more than `buckets` candidates, only
-    the cheapest of each bucket count."""
+    """Return the flat indices of the candidates that no other one beats in error and cost, by ascending error. errors, costs:
+    [word, partial form], with ascending errors and falling costs along partial forms. If there are more than `buckets` candidates,
+    only the cheapest in each bucket of the error are considered."""
     flat = costs.ravel()
     order = np.lexsort((flat, errors.ravel())) if errors.size <= buckets else _cheapest_of_buckets(errors, costs, buckets)
     return order[_falls(flat[order])]
@@ -171,15 +171,16 @@ def _cheapest_of_buckets(errors: Floats, costs: Floats, buckets: int) -> Indices
 
 
 def _falls(values: Floats, margin: Floats | float = 0.0) -> NDArray[np.bool_]:
-    """Return which values are below all values before them, by more than a margin."""
+    """Return for each value whether it is lower than all values before it, by more than a margin."""
     falls = np.ones(len(values), bool)
     falls[1:] = (values + margin)[1:] < np.minimum.accumulate(values)[:-1]
     return falls
 
 
 def thinned(forms: Sequence[FormCost], most: int) -> list[FormCost]:
-    """Return at most `most` (2 or more) forms of a front, in its order: both ends, and the cheapest form within each of the limits
-    that lie between their errors at equal ratios. An end of error 0 counts as one form; limits then end at the error before it."""
+    """Return at most `most` (2 or more) forms of a front, in its order: the first, the last, and between them the cheapest form
+    within each of several limits of the error, spaced at equal ratios. If the last form has error 0, the limits end at the error
+    before it."""
     if len(forms) <= whole("most", most, 2):
         return list(forms)
     errors = np.array([form.error for form in forms])
@@ -189,5 +190,5 @@ def thinned(forms: Sequence[FormCost], most: int) -> list[FormCost]:
 
 
 def within(forms: Sequence[FormCost], limit: float) -> FormCost | None:
-    """Return the first, so cheapest, form of a front whose error is at most the limit; None if there is none."""
+    """Return the cheapest form of a front whose error is at most the limit; None if there is none."""
     return next((form for form in forms if form.error <= limit), None)

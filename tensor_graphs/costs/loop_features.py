@@ -14,8 +14,8 @@ from functools import lru_cache
 from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.lowered_request import definition_of, loops_of
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.spec_to_loops import definition_of, loops_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import AtomicOp

@@ -118,12 +118,12 @@ def _checked_size(path: Path, file: int, facts: os.stat_result) -> int:
 
 
 def _fits_since_start(folder: Path, version: str, fits: Callable[[], bool]) -> bool:
-    from tensor_graphs.devices import checked_files  # a door: few files are large
+    from tensor_graphs.devices import checked_since_boot  # a door: few files are large
 
-    if not checked_files.is_listed(folder, version):
+    if not checked_since_boot.is_listed(folder, version):
         if not fits():
             return False
-        checked_files.add(folder, version)
+        checked_since_boot.add(folder, version)
     return True
 
 

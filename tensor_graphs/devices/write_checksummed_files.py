@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from tensor_graphs.devices import checked_files
+from tensor_graphs.devices import checked_since_boot
 from tensor_graphs.devices.checksummed_files import LARGE, MARK, SEAL, digest_of, version_of
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         seal(Path(name))
         facts = os.stat(name)
         if facts.st_size >= LARGE:
-            checked_files.add(path.parent, version_of(facts))
+            checked_since_boot.add(path.parent, version_of(facts))
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -370,8 +370,8 @@ def _read_module(place: _ModulePlace) -> Module | None:
 
 
 def _parsed(data: bytes) -> ModuleText:
-    """Return the parsed text of a module (text_cache.py). Raises SyntaxError, ValueError or RecursionError for invalid Python."""
-    from tensor_graphs.kernels.text_cache import text_of  # a door: importing asks for no identity
+    """Return the parsed text of a module, cached. Raises SyntaxError, ValueError or RecursionError for invalid Python."""
+    from tensor_graphs.kernels.python_text_cache import text_of  # a door: importing asks for no identity
 
     return text_of(data, _digest(data))
 

@@ -1,5 +1,5 @@
 """python_text: parser of a Python module's text for identities: digest of the syntax tree, imports, strings that may name files
-(text_cache.py caches the results)."""
+(python_text_cache.py caches the results)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""precision: what can be said of the dtypes in which a graph stores and multiplies numbers (its *form*), and arithmetic with fewer
-bits than its operands have, which a kernel may declare (`Kernel.precision`).
+"""precision: the syntax of a *form*, which chooses the dtypes in which a graph stores and multiplies numbers; and the precisions
+below that of its operands with which a kernel may declare to compute (`Kernel.precision`).
 
-A form maps sites to words: "kind:name" is one site, "kind:pattern" (as in fnmatch) several, "kind" all of that kind; the most
-specific one counts. rewrites/passes/apply_precision.py says what the sites of a graph are, and applies a form.
+A form maps sites to words, names of dtypes: "kind:name" is one site, "kind:pattern" (as in fnmatch) several, "kind" all of that
+kind; the most specific one counts. rewrites/passes/apply_precision.py defines the sites of a graph, and applies a form.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ SiteKind = Literal["between", "product", "weight", "state"]
 KINDS: tuple[SiteKind, ...] = get_args(SiteKind)
 
 WRITTEN = "written"
-"""the word of a site that stays as written"""
+"""word of a site that keeps the dtypes it is written with"""
 
 WORDS = {dtype.name: dtype for dtype in (f64, f32, f16, bf16)}
 """word -> its dtype, the widest first"""
 
 Form = Mapping[str, str]
-"""sites or patterns of them -> words"""
+"""site, pattern or kind -> word"""
 
 FIX = f"one word ({', '.join(WORDS)}, {WRITTEN}) for all, or words of sites, as \"between=f32,product:model.layers.*=bf16\""
 
 
 def parse_form(value: str | Form | None) -> dict[str, str]:
-    """Return the form that an argument or a text means: None is {}, a word alone that of all sites, "site=word,site=word" or a
-    mapping those of sites. Raises ArgumentError."""
+    """Return an argument or a text as a form: None as {}; one word as that word for all kinds of site; "site=word,site=word" and
+    mappings as they are. Raises ArgumentError."""
     if value is None:
         return {}
     if isinstance(value, str):
@@ -55,8 +55,8 @@ def parse_form(value: str | Form | None) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """A precision to which operands of f32 are rounded. unit: largest relative change by a rounding. limit: the error beyond which
-    a result cannot come from such operands, as `SAME_MATH` is for operands that are not rounded."""
+    """A precision to which a kernel rounds its f32 operands. unit: largest relative change by a rounding. limit: largest error of a
+    result that rounded operands can explain; for operands that are not rounded, `SAME_MATH` is this limit."""
 
     name: str
     unit: float

@@ -1,4 +1,4 @@
-"""input_runs: cuts the inputs that a caller has for one draw into its runs (error_draws.py draws them where there are none)."""
+"""input_runs: splits a caller's inputs for one error draw into the inputs of its runs (random inputs are in error_draws.py)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def runs_on(graph: Graph, at: Mapping[str, int], inputs: Mapping[str, Any]) -> list[Run]:
-    """Return the inputs and sizes of the runs of one draw. at: sizes of dims that no input has.
+    """Return the inputs and sizes of each run of one draw. at: sizes of dims that no input has.
 
-    inputs: name -> array. Without states: the inputs of one run. With states that are rows by position: each input with an axis of
-    positions has those of all runs, which are cut at the sizes of `trajectory`; rows beyond its last run are not used. Raises
-    ArgumentError for missing and unknown names and for states that are no rows by position, RunError for arrays that do not fit.
+    inputs: name -> array. A graph without states has one run, with these inputs. If its states have one row per position, each
+    input with an axis of positions contains the rows of all runs, one run after the other; `trajectory` has the lengths of the
+    runs, and rows after the last one are not used. Raises ArgumentError for missing and unknown names and for states that are not
+    written row by row, RunError for arrays that do not fit the graph.
     """
     if wrong := sorted(graph.inputs.keys() ^ set(inputs)):
         what = "lack" if wrong[0] in graph.inputs else "have no use for"
@@ -54,7 +55,7 @@ def runs_on(graph: Graph, at: Mapping[str, int], inputs: Mapping[str, Any]) -> l
 
 
 def _sizes(graph: Graph, arrays: Arrays, at: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of all dims: those of the inputs' axes, and others as in `at`. Raises RunError."""
+    """Return the sizes of all dims: those of axes of inputs from the arrays, the others from `at`. Raises RunError."""
     types = {name: node.type for name, node in graph.inputs.items()}
     of_axes = {name for t in types.values() for size in t.shape for name, dim in graph.dims.items() if isinstance(size, d.Expr)
                and size == dim}

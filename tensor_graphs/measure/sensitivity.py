@@ -1,15 +1,16 @@
 """sensitivity: predicts how much each word of a form adds to the error of a graph's outputs, from a few backward passes.
 
-For cotangents v at an output, drawn so that E(v · δ)² is the squared error of a small change δ, the gradient g at a value of the
-graph gives the error of an independent change Δ of that value: Σ g² Δ². So the squared error of a form is about the sum over its
-sites of A[site, word] = mean over v of Σ g² Δ². Rounding a value
-v to a dtype counts as (0.42 u)² v², the mean square of an error that is uniform between ±u v / (1 … 2).
+A cotangent v of an output is drawn so that E(v · δ)² is the squared error of a small change δ of that output. Let g be the gradient
+of v · output with respect to a value inside the graph. A change Δ of that value, independent from element to element, then causes
+the squared error Σ g² Δ². A[site, word] is the mean of this sum over several cotangents, for the Δ that the word causes at the
+site. The squared error of a form is about the sum of A over its sites. Rounding a value x with unit roundoff u counts as
+Δ² = (0.42 u x)² (ROUNDED).
 
-Statistics: norm (v normal, divided by the row's norm), kl (v = ∇ log p(c), c drawn from p = softmax(row): the Fisher form, E(v ·
-δ)² = 2 KL), cosine (v normal, orthogonal to the row and divided by its norm: E(v · δ)² = 2 (1 − cosine)).
+Metrics: norm (v normal, divided by the norm of the row), kl (v = ∇ log p(c), c drawn from p = softmax(row); by the Fisher
+information E(v · δ)² = 2 KL), cosine (v normal, orthogonal to the row and divided by its norm: E(v · δ)² = 2 (1 − cosine)).
 
-The sum assumes independent changes. It is too low where they are correlated, and says nothing where a comparison of computed floats
-lies behind a site; so it only orders what is measured.
+The sum is too low where changes are correlated. A site whose values reach the outputs only through a comparison of floats has
+gradient 0, and its error is not seen. Predictions therefore only decide in which order forms are measured.
 """
 
 from __future__ import annotations
@@ -50,19 +51,20 @@ COTANGENTS = 4
 """backward passes per output and metric"""
 
 ROUNDED = 0.42 ** 2
-"""mean square of a rounding error, relative to the square of its largest size: 1/3 of an error that is uniform up to u |v| / s,
-with s between 1 and 2 as v lies between two powers of two"""
+"""mean square of the rounding error of x, relative to (u x)². The error is uniform between ± u |x| / s, so that its mean square is
+1/3 of the largest one; the average is over s, which is |x| divided by the power of two below it, 1 to 2"""
 
 LANES = 64
-"""partial sums of a matrix product on a processor with 16 lanes, about"""
+"""approximate number of partial sums in which a matrix product adds up its terms, on a processor with vectors of 16 numbers"""
 
 Sensitivities = dict[tuple[str, str], dict[tuple[str, Metric], float]]
-"""(site, word) -> (output, metric) -> its share of the squared error (of the divergence, of 1 − cosine)"""
+"""(site, word) -> (output, metric) -> what it adds to the squared error (for kl to the divergence, for cosine to 1 − cosine)"""
 
 
 @dataclass(frozen=True)
-class _WordChange:
-    """Change of a node's value by a word: `scale` times the values of `square`, element by element; None: times the squared node."""
+class _SquaredChange:
+    """Mean square of the change of a node by a word, element by element: `scale` times the values of the node `square`; if that is
+    None, `scale` times the square of the node's own values."""
 
     node: Node
     square: Node | None
@@ -70,8 +72,8 @@ class _WordChange:
 
 
 def words_of(site: PrecisionSite) -> list[str]:
-    """Return the words that may change something at a site, and `written`. A product's own narrow dtype is one, as its operands may
-    be kept in wider ones."""
+    """Return `written` and the words that may change something at a site. A product's own narrow dtype is one of them, because its
+    operands may be stored in wider ones."""
     if site.kind == "weight":
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype))]
     if site.kind == "product":
@@ -82,38 +84,38 @@ def words_of(site: PrecisionSite) -> list[str]:
 
 def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int],
                   metrics: Sequence[tuple[str, Metric]], seed: int = 0) -> Sensitivities:
-    """Return the predicted share of each word of each site in the squared error of some outputs, for one run from empty states.
+    """Return what each word of each site is predicted to add to the squared error of some outputs, in one run from empty states.
 
-    inputs, sizes: of that run. metrics: (output, metric) pairs. The graph is evaluated in float32 where it is written in fewer
-    bits. Raises GraphError where an op has no gradient, and NoPathError where numpy does not compute the graph or its gradient."""
+    inputs, sizes: of that run. metrics: (output, metric) pairs. Values with fewer bits than float32 are evaluated in float32.
+    Raises GraphError where an op has no gradient, and NoPathError where numpy does not compute the graph or its gradient."""
     written = written_out(graph)
     places = sites(written)
     is_narrow = any(is_narrower(t.dtype, f32) for node in written.nodes for t in node.types)
-    base = apply_form(written, {"between": "f32", "state": "f32"}) if is_narrow else None
-    images = {} if base is None else base.images
+    widened = apply_form(written, {"between": "f32", "state": "f32"}) if is_narrow else None
+    images = {} if widened is None else widened.images
     changes = {(site.key, word): list(_changes(site, word, images)) for site in places for word in words_of(site)}
     nodes = list(dict.fromkeys(change.node for of_word in changes.values() for change in of_word))
     squares = list(dict.fromkeys(c.square for of_word in changes.values() for c in of_word if c.square is not None))
-    outputs = {name: (written if base is None else base.graph).outputs[name] for name, _ in metrics}
+    outputs = {name: (written if widened is None else widened.graph).outputs[name] for name, _ in metrics}
     values = _evaluated({**{f"output {n}": y for n, y in outputs.items()}, **{f"node {i}": x for i, x in enumerate(nodes)},
                          **{f"square {i}": x for i, x in enumerate(squares)}}, weights, inputs, sizes)
-    of_node = {x: np.square(values[f"node {i}"], dtype=np.float64) for i, x in enumerate(nodes)}
-    of_square = {x: values[f"square {i}"] for i, x in enumerate(squares)}
-    shares: Sensitivities = {key: {} for key in changes}
+    node_squares = {x: np.square(values[f"node {i}"], dtype=np.float64) for i, x in enumerate(nodes)}
+    square_values = {x: values[f"square {i}"] for i, x in enumerate(squares)}
+    contributions: Sensitivities = {key: {} for key in changes}
     for name, metric in metrics:
         mean_g2 = _mean_squared_gradients(outputs[name], values[f"output {name}"], metric, nodes, weights, inputs, sizes, seed)
         sums: dict[tuple[Node, Node | None], float] = {}            # words of a site often differ in their scale alone
         for key, of_word in changes.items():
             for c in of_word:
                 if (c.node, c.square) not in sums:
-                    square = of_node[c.node] if c.square is None else of_square[c.square]
+                    square = node_squares[c.node] if c.square is None else square_values[c.square]
                     sums[c.node, c.square] = float(np.vdot(mean_g2[c.node], square))
-            shares[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
-    return shares
+            contributions[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
+    return contributions
 
 
-def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Iterator[_WordChange]:
-    """Yield what a word changes at the nodes of a site. images: node as written -> node in float32."""
+def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Iterator[_SquaredChange]:
+    """Yield the changes by a word at the nodes of a site. images: node as written -> the node that is evaluated, in float32."""
     for written in site.nodes:
         dtype = None if word == WRITTEN else WORDS[word]
         node = images.get(written, written)
@@ -121,56 +123,58 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Ite
             yield from _rounded_product(node, dtype)
         elif site.kind == "weight" and dtype is not None:
             for reader in site.readers:
-                now = images.get(reader, reader)
-                if now.op is linear:
-                    yield _WordChange(now, _of_squares(now), ROUNDED * (dtype.epsilon / 2) ** 2)
-                elif now.op.facts.product:
-                    yield from _replaced(now, [_narrowed(x, written, dtype) for x in now.inputs])
+                reading = images.get(reader, reader)
+                if reading.op is linear:
+                    yield _SquaredChange(reading, _of_squares(reading), ROUNDED * (dtype.epsilon / 2) ** 2)
+                elif reading.op.facts.product:
+                    yield from _replaced(reading, [_narrowed(x, written, dtype) for x in reading.inputs])
                 else:                                               # it reads rows
-                    yield _WordChange(now, None, ROUNDED * (dtype.epsilon / 2) ** 2)
+                    yield _SquaredChange(reading, None, ROUNDED * (dtype.epsilon / 2) ** 2)
         elif site.kind in ("between", "state") and len(written.types) == 1 and written.dtype.is_float:
             if site.kind == "state" or unit_roundoff(written):
                 stored = dtype or written.dtype
-                yield _WordChange(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
+                yield _SquaredChange(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
 
 
-def _rounded_product(node: Node, dtype: DType) -> Iterator[_WordChange]:
-    """Yield the change of a product by operands that are rounded to a dtype."""
+def _rounded_product(node: Node, dtype: DType) -> Iterator[_SquaredChange]:
+    """Yield the change of a product whose operands are rounded to a dtype."""
     if node.op is linear:
-        changed = sum(is_narrower(dtype, x.dtype) for x in node.inputs[:2])
-        yield _WordChange(node, _of_squares(node), changed * ROUNDED * (dtype.epsilon / 2) ** 2)
+        roundings = sum(is_narrower(dtype, x.dtype) for x in node.inputs[:2])
+        yield _SquaredChange(node, _of_squares(node), roundings * ROUNDED * (dtype.epsilon / 2) ** 2)
     else:
         yield from _replaced(node, [rounded(x, dtype) if x.rank > 1 and x.dtype.is_float else x for x in node.inputs])
 
 
 def _of_squares(node: Node) -> Node:
-    """Return Σ x² w² for a product Σ x w: what independent relative errors of one operand change its square by."""
+    """Return the node Σ x² w² for a product Σ x w. Independent relative errors of one operand, with the mean square e², change the
+    product by e² Σ x² w² in the mean square."""
     x, weight = (atomic.cast(operand, node.dtype) for operand in node.inputs[:2])
     return linear(x * x, weight * weight)
 
 
 def _summed(node: Node, stored: DType) -> float:
-    """Return the error of adding up a product's terms, in float32 at least, as the size of one rounding of its result: partial sums
-    of LANES chains, each rounded once per term, grow like the result of a random walk."""
+    """Return the error of adding up a product's terms, as the unit of one rounding of its result that would be as large. Terms are
+    added in float32 or wider, in LANES chains with a rounding for each term; the partial sums are taken to grow like a random
+    walk."""
     if not node.op.facts.product or not isinstance(node.inputs[0].shape[-1], int):
         return 0.0
-    added = stored if is_narrower(f32, stored) else f32
-    return added.epsilon / 2 * math.sqrt(node.inputs[0].shape[-1] / (2 * LANES))
+    dtype = stored if is_narrower(f32, stored) else f32
+    return dtype.epsilon / 2 * math.sqrt(node.inputs[0].shape[-1] / (2 * LANES))
 
 
-def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_WordChange]:
-    """Yield the change of a node by other operands, in float32."""
+def _replaced(node: Node, operands: Sequence[Node]) -> Iterator[_SquaredChange]:
+    """Yield the change of a node by other operands, the squared difference of its values; none if the op does not take them."""
     try:
-        other = apply(node.op, operands, node.attrs)
+        replaced = apply(node.op, operands, node.attrs)
     except LanguageError:
         return
-    if other is not node and len(node.types) == 1:
-        change = atomic.cast(other, node.dtype) - node
-        yield _WordChange(node, change * change, 1.0)
+    if replaced is not node and len(node.types) == 1:
+        difference = atomic.cast(replaced, node.dtype) - node
+        yield _SquaredChange(node, difference * difference, 1.0)
 
 
 def _narrowed(x: Node, weight: Node, dtype: DType) -> Node:
-    """Return an operand with a weight rounded to a dtype in it."""
+    """Return an operand with the weight of which it is a view rounded to a dtype; an operand that is no view of it unchanged."""
     if parameter_of(x) is not weight:
         return x
     return rounded(x, dtype) if x is weight else apply(x.op, [_narrowed(x.inputs[0], weight, dtype)], x.attrs)
@@ -178,23 +182,25 @@ def _narrowed(x: Node, weight: Node, dtype: DType) -> Node:
 
 def _mean_squared_gradients(output: Node, value: np.ndarray, metric: Metric, nodes: Sequence[Node], weights: Mapping[str, Any],
                             inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int], seed: int) -> dict[Node, np.ndarray]:
-    """Return the mean over cotangents of the squared gradient at each node, per row of the output."""
+    """Return the mean over cotangents of the squared gradient at each node, divided by the number of rows of the output (for kl and
+    cosine by twice that number: see the module)."""
     cotangent = leaves.input("cotangent", output.shape, output.dtype)
     gradients = vjp([output], [cotangent], nodes)
     graph = make_graph({f"g{i}": g for i, g in enumerate(gradients)})
-    rng, rows = np.random.default_rng(seed), max(1, value.size // max(1, value.shape[-1] if value.ndim else 1))
-    total = {x: np.zeros(()) for x in nodes}
+    rng, row_count = np.random.default_rng(seed), max(1, value.size // max(1, value.shape[-1] if value.ndim else 1))
+    sums = {x: np.zeros(()) for x in nodes}
     run = _runner(graph, weights)
     for _ in range(COTANGENTS):
         v = _cotangent(value.astype(np.float64), metric, rng).astype(output.dtype.numpy)
         for i, g in run({**inputs, "cotangent": v}, sizes).items():
-            total[nodes[int(i[1:])]] = total[nodes[int(i[1:])]] + np.square(g, dtype=np.float64)
-    half = 2.0 if metric in ("kl", "cosine") else 1.0
-    return {x: of_x / (COTANGENTS * rows * half) for x, of_x in total.items()}
+            sums[nodes[int(i[1:])]] = sums[nodes[int(i[1:])]] + np.square(g, dtype=np.float64)
+    divisor = COTANGENTS * row_count * (2.0 if metric in ("kl", "cosine") else 1.0)
+    return {x: of_x / divisor for x, of_x in sums.items()}
 
 
 def _cotangent(rows: np.ndarray, metric: Metric, rng: np.random.Generator) -> np.ndarray:
-    """Return a cotangent of an output's value for which E(v · δ)² is the squared error of a change δ of each row."""
+    """Return a random cotangent v of an output, for which E(v · δ)² is the squared error by a change δ of each row (see the
+    module). rows: the output's value."""
     if metric == "kl":
         p = np.exp(rows - rows.max(-1, keepdims=True))
         p /= p.sum(-1, keepdims=True)
@@ -218,7 +224,7 @@ def _evaluated(nodes: Mapping[str, Node], weights: Mapping[str, Any], inputs: Ma
 
 
 def _runner(graph: Graph, weights: Mapping[str, Any]) -> Any:
-    """Return a function from inputs and sizes to the outputs of a graph, by numpy's kernels, from empty states."""
+    """Return a function (inputs, sizes) -> outputs of a graph. It runs numpy's kernels, from empty states each time."""
     plan = plain_plan(graph)
     if plan is None:
         raise NoPathError("no kernels of numpy compute the graph, or its gradient")

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tensor_graphs.codegen import lowered_request, schedule_actions
+from tensor_graphs.codegen import schedule_actions, spec_to_loops
 from tensor_graphs.codegen.compiled_libraries import code_of
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import StageProgram
@@ -79,7 +79,7 @@ class Measured:
 
     def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST) -> None:
         self.signature, self.deadline, self.first = signature, time.perf_counter() + (1.0 - KEPT) * seconds, first
-        self.definition = lowered_request.definition_of(signature.spec)
+        self.definition = spec_to_loops.definition_of(signature.spec)
         self.seed = schedule_actions.seed(self.definition)
         self.known_sites: dict[Schedule, list[list[Action]]] = {}
         self.looked: dict[Schedule, Looked] = {}

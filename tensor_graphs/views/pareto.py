@@ -19,7 +19,7 @@ ROW = 34
 
 
 class ChartPoint(Protocol):
-    """A path or a form to draw. seconds: of a run. error: 0, or None if unknown, have rows of their own."""
+    """A point of the chart. seconds: of a run. error: None if unknown; 0 and None are drawn in rows of their own."""
 
     @property
     def id(self) -> str: ...

@@ -16,7 +16,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice import profile_graph as module
-from tensor_graphs.choice.outliers import Outliers
+from tensor_graphs.choice.disturbed_times import Outliers
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.kernels import registry
 from tensor_graphs.language.node import Node

@@ -25,7 +25,7 @@ from tensor_graphs.choice import profile_graph as module
 from tensor_graphs.choice.choice_evidence import Choice
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import CostTable
-from tensor_graphs.choice.outliers import Outliers
+from tensor_graphs.choice.disturbed_times import Outliers
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.profile_graph import in_place, profile_graph, questions_of
 from tensor_graphs.choice.profile_paths import parts_on, run_in_place

@@ -17,7 +17,7 @@ from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.choice.tune_graph import require_strategy, worth_tuning
-from tensor_graphs.codegen import lowered_request, schedule_actions, tuned_kernel
+from tensor_graphs.codegen import schedule_actions, spec_to_loops, tuned_kernel
 from tensor_graphs.codegen.schedule_actions import Again
 from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.kernels import registry
@@ -49,7 +49,7 @@ def softmax() -> Signature:
 
 
 def again(signature: Signature) -> schedule_actions.Schedule:
-    definition = lowered_request.definition_of(signature.spec)
+    definition = spec_to_loops.definition_of(signature.spec)
     return schedule_actions.changed(definition, schedule_actions.seed(definition), Again(1, 0))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import backend, compiled_libraries, lowered_request
+from tensor_graphs.codegen import backend, compiled_libraries, spec_to_loops
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import library
@@ -26,7 +26,7 @@ X = tg.input("x", (5, 9))                                       # rows too short
 
 def of(node: Node) -> tuple[StageProgram, Spec]:
     spec = Spec.of(node)
-    program = lowered_request.loops_of(lowered_request.definition_of(spec))
+    program = spec_to_loops.loops_of(spec_to_loops.definition_of(spec))
     assert isinstance(program, StageProgram)
     return program, spec
 

@@ -8,8 +8,8 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d

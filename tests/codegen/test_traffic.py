@@ -6,7 +6,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.lowered_request import loops_of
+from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.codegen.traffic import APART, traffic_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import part_of

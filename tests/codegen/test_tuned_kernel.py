@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import backend, lowered_request, schedule_actions, tuned_kernel
+from tensor_graphs.codegen import backend, schedule_actions, spec_to_loops, tuned_kernel
 from tensor_graphs.codegen.schedule_actions import Again, Grain, IllegalAction
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel_origin import Origin, load, origin_of, out_of_reach
@@ -30,7 +30,7 @@ def softmax(rows: object = 64) -> Node:
 
 
 def schedule(signature: Signature, *chosen: schedule_actions.Action) -> schedule_actions.Schedule:
-    definition = lowered_request.definition_of(signature.spec)
+    definition = spec_to_loops.definition_of(signature.spec)
     made = schedule_actions.seed(definition)
     for action in chosen:
         made = schedule_actions.changed(definition, made, action)

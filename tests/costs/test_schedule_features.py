@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import lowered_request, schedule_actions
+from tensor_graphs.codegen import schedule_actions, spec_to_loops
 from tensor_graphs.codegen.schedule_actions import Accumulators, Action, Grain, Parts, Schedule, Tiled
 from tensor_graphs.codegen.tuned_kernel import tuned
 from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
@@ -34,7 +34,7 @@ def turned(rows: int = 512, columns: int = 256) -> Node:
 def seen(node: Node, *chosen: Action, **binding: int) -> dict[str, float]:
     """The features of a schedule that differs from the rules' by these actions."""
     signature = signature_of(node)
-    definition = lowered_request.definition_of(signature.spec)
+    definition = spec_to_loops.definition_of(signature.spec)
     seed = schedule_actions.seed(definition)
     schedule = seed
     for action in chosen:
@@ -96,7 +96,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     with open_database(tmp_path_factory.mktemp("rows") / "bench.db") as made:
         for rows, columns in SIZES:
             signature = signature_of(tg.reduce_max(tg.input("x", (rows, columns)), axis=1))
-            definition = lowered_request.definition_of(signature.spec)
+            definition = spec_to_loops.definition_of(signature.spec)
             for size in (2, 4, 8):
                 schedule = schedule_actions.changed(definition, schedule_actions.seed(definition), Accumulators(size, 0, 0))
                 good = 0.8 if columns >= 128 else 1.2
@@ -129,7 +129,7 @@ def test_a_model_knows_how_much_faster_a_schedule_is(database: Database) -> None
 
 def test_what_is_no_schedule_any_more_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signature = signature_of(tg.reduce_max(tg.input("x", (4, 512)), axis=1))
-    definition = lowered_request.definition_of(signature.spec)
+    definition = spec_to_loops.definition_of(signature.spec)
     with open_database(tmp_path / "bench.db") as made:
         for size in (2, 4):
             schedule = schedule_actions.changed(definition, schedule_actions.seed(definition), Accumulators(size, 0, 0))

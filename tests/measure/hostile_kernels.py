@@ -523,7 +523,7 @@ def replaces_the_code_of_the_watch(outs: Arrays, ins: Arrays, attrs: Mapping[str
 
 @hostile(*FORGED)
 def replaces_what_it_says_of_its_times(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    from tensor_graphs.measure.isolation.frames import Channel
+    from tensor_graphs.measure.isolation.signed_frames import Channel
 
     heavy(outs, ins)
     if not hasattr(Channel.send, "forged"):
@@ -713,7 +713,7 @@ def edits_an_op(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 def _on_its_way(change: Callable[[dict[str, Any]], None]) -> None:
     """Change what is said of blocks of cold runs, where it is packed: an attribute of an object, which nobody compares."""
-    from tensor_graphs.measure.isolation.frames import Channel
+    from tensor_graphs.measure.isolation.signed_frames import Channel
 
     if "change" not in _machine:
         for each in gc.get_objects():
@@ -840,7 +840,7 @@ def writes_into_every_socket(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]
 @hostile(*STOPPED, "TIMEOUT", timeout=5.0)
 def speaks_for_the_worker_with_its_own_key(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
     """Finds the channel in memory, and says through it that all is done; the worker's own word then comes too."""
-    from tensor_graphs.measure.isolation.frames import Channel
+    from tensor_graphs.measure.isolation.signed_frames import Channel
 
     for each in gc.get_objects():
         if isinstance(each, Channel):

@@ -28,7 +28,7 @@ def malformed(*statuses: str, **options: Any) -> Callable[[Body], Body]:
 
 
 def channel() -> Any:
-    from tensor_graphs.measure.isolation.frames import Channel
+    from tensor_graphs.measure.isolation.signed_frames import Channel
 
     return next(each for each in gc.get_objects() if isinstance(each, Channel))
 

@@ -18,8 +18,8 @@ from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.measure import judge as judging
-from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel
 from tensor_graphs.measure.isolation.replies import MOST_TEXT, ProtocolError, Reply, clean, parse, read
+from tensor_graphs.measure.isolation.signed_frames import KEY_BYTES, Channel
 from tensor_graphs.measure.isolation.worker import run_job
 from tensor_graphs.measure.isolation.worker_process import WorkerProcess
 from tensor_graphs.measure.judge import Judge

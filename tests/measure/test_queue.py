@@ -18,8 +18,8 @@ from safetensors.numpy import save_file
 import tensor_graphs as tg
 from benchmarks.kill_the_profiler import ask, kill_at_random
 from tensor_graphs.argument_checks import ArgumentError
-from tensor_graphs.costs.check_row_graph import why_no_graph
 from tensor_graphs.costs.database_keys import environment_of, graph_record, implementation_of, timed_workload
+from tensor_graphs.costs.stored_graph_check import why_no_graph
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR

@@ -72,7 +72,7 @@ def import_(
     if sound_only and format != "own":
         raise options.UsageError("--sound-only: of a data set, records that no table takes are kept whole\n  fix: leave it out")
     if format == "own":
-        from tensor_graphs.costs.check_row_graph import why_no_graph
+        from tensor_graphs.costs.stored_graph_check import why_no_graph
         from tensor_graphs.records.portable import import_file
 
         taken = partial(import_file, file=source, reads=why_no_graph, sound_only=sound_only)

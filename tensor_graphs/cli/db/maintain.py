@@ -13,13 +13,14 @@ from tensor_graphs.cli import options
 
 def check(
     remove: Annotated[
-        bool, typer.Option("--remove", help="Take out the rows that are named, and all that refer to them; the file is not mended.")
+        bool, typer.Option("--remove", help="Delete the reported rows and all that refer to them; a damaged file is not repaired.")
     ] = False,
     db: options.DatabaseAt = None,
     json: options.Json = False,
 ) -> None:
-    """Is the file sound, is its schema ours, do all rows refer to what exists, and say what can be? Exit code 1 if not."""
-    from tensor_graphs.costs.check_row_graph import why_no_graph
+    """Check the database: the file, its schema, the references between rows, and values that no row can have. Exit code 1 if
+    something is wrong."""
+    from tensor_graphs.costs.stored_graph_check import why_no_graph
     from tensor_graphs.records import upkeep
 
     store = options.database(db, create=False)

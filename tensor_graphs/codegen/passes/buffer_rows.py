@@ -2,7 +2,7 @@
 
 A nest that ends with `number = sum over …; out = tanh(… number …)` calls tanh for one element at a time. With a row of the sums in
 scratch the second stage is a loop over memory, and is vectorised. Steps of a scan have such nests; outside of scans other kernels
-compute these products (lowered_request.py, MOST_TURNS).
+compute these products (spec_to_loops.py, MOST_TURNS).
 
 In: an arranged program.  Out: a new program if a nest has that form, else the one given, which is never changed.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensor_graphs.codegen import lowered_request
+from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
@@ -30,7 +30,7 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
     of_part: products become streams where loops_of has such, and rows are written in place. alone: each block runs everything for
     its own rows, so long rows stay uncut. Raises NotLowered."""
     apart = False if strides is None else strides
-    plain = lowered_request.loops_of(definition, few_rows=of_part, updates=of_part)
+    plain = spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part)
     if of_part and isinstance(plain, StageProgram) and cuda_streams.is_streams(plain):
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
     else:

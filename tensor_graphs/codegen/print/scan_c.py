@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.lowered_request import PAGE, AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, loops_of, lowered
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NativeCall, Spec
 from tensor_graphs.language import dims as d

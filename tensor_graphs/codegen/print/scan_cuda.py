@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tensor_graphs.codegen.loop_ir import StageProgram, computed_in
-from tensor_graphs.codegen.lowered_request import AskedSpec, asked, loops_of, lowered
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
 from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.print.cuda_source import SHARED, WAIT, _Cuda
 from tensor_graphs.codegen.print.scan_c import each_once
+from tensor_graphs.codegen.spec_to_loops import AskedSpec, asked, loops_of, lowered
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, NotLowered, Spec
 from tensor_graphs.language import dims as d

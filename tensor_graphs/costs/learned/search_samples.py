@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from statistics import median
 
-from tensor_graphs.codegen import backend, lowered_request, schedule_actions, tuned_kernel
+from tensor_graphs.codegen import backend, schedule_actions, spec_to_loops, tuned_kernel
 from tensor_graphs.codegen.schedule_actions import Schedule
 from tensor_graphs.costs.database_keys import environment_of
 from tensor_graphs.costs.learned.fit import Sample
@@ -53,7 +53,7 @@ def _samples(database: Database, environment: Environment) -> Iterator[Sample]:
 def _of_workload(rows: list[SearchedRow], machine: str, rates: DeviceRates | None) -> Iterator[Sample]:
     signature = _signature(rows[0].graph)
     binding = signature.binding(rows[0].axes) if signature.dim_names else {}
-    definition = lowered_request.definition_of(signature.spec)
+    definition = spec_to_loops.definition_of(signature.spec)
     seed = schedule_actions.seed(definition)
     rules = schedule_actions.replay(definition, seed)
     base = median(row.baseline_ms for row in rows) * 1e-3

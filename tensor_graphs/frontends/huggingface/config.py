@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensor_graphs.frontends.huggingface.families import ACTIVATION_NAMES, FULL, SLIDING, Family, Maybe
-from tensor_graphs.frontends.settings import Section, stored_dtype
+from tensor_graphs.frontends.json_settings import Section, stored_dtype
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.models.rope import Rope
 from tensor_graphs.models.transformer import Facts, TensorNames

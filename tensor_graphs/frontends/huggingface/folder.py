@@ -27,7 +27,7 @@ from tensor_graphs.frontends.errors import ConfigError, FolderError
 from tensor_graphs.frontends.huggingface.config import FamilyConfig, read_family
 from tensor_graphs.frontends.huggingface.families import FAMILIES, FULL, MODEL_TYPES, SLIDING
 from tensor_graphs.frontends.huggingface.user_families import OWN, read_own
-from tensor_graphs.frontends.settings import Section, parse_json, read_json
+from tensor_graphs.frontends.json_settings import Section, parse_json, read_json
 from tensor_graphs.language.dtypes import bf16, f32
 from tensor_graphs.normal_numbers import quantiles
 

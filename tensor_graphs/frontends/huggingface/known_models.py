@@ -9,7 +9,7 @@ from pathlib import Path
 from tensor_graphs.frontends.huggingface.config import read_family
 from tensor_graphs.frontends.huggingface.families import FAMILIES
 from tensor_graphs.frontends.huggingface.user_families import OWN
-from tensor_graphs.frontends.settings import Section
+from tensor_graphs.frontends.json_settings import Section
 from tensor_graphs.models.transformer import Facts, TensorNames
 
 

@@ -1,6 +1,6 @@
-"""own_text: texts that a decoder writes itself, the inputs on which a plan's error is measured where a caller gives none.
+"""own_text: texts that a decoder writes itself, on which the error of its plans is measured if a caller passes no inputs.
 
-They are nearer to what a model reads than uniform ids are, for which errors of a real model are 2.5 to 4 times as large.
+They resemble real text more than random ids do: on uniform ids, the errors of a real model are 2.5 to 4 times as large.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class SampledText:
-    """Function from a seed to a text of a decoder, {"ids": i32[n]}, of as many positions as an error draw has, fewer if the model
-    holds fewer: the begin token (without one a random token), then tokens drawn at temperature 1, also after an end of text. Equal
-    seeds have equal texts. model: runs as written, on `backends` (default: the usual ones). database: has the kernels' verdicts."""
+    """Function from a seed to a text that a decoder writes, {"ids": i32[n]}; equal seeds return equal texts.
+
+    A text has as many tokens as an error draw has positions, or as many as the model holds if these are fewer. It starts with the
+    begin token (a random one if there is none); the others are drawn at temperature 1, also after an end of text. model: is run as
+    written, on `backends` (default: the usual ones). database: has the kernels' verdicts."""
 
     model: LoadedModel
     database: Database | str | Path | None = None
@@ -36,7 +38,7 @@ class SampledText:
 
     @property
     def weights(self) -> Mapping[str, Any]:
-        """The weights of the model, whose own text this is."""
+        """The weights of the model that writes the text."""
         return self.model.weights
 
     @property
@@ -54,7 +56,7 @@ class SampledText:
         return self._texts[seed]
 
     def _text(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the ids of a text. Weights are bound for it alone: prepared, they may take as much memory as the model."""
+        """Return the ids of one text. Weights are bound for it only, as prepared weights may take as much memory as the model."""
         begin, vocabulary = self.model.generation.bos_token_id, self.model.facts.vocabulary
         ids = np.empty(self.positions, np.int32)
         ids[0] = rng.integers(vocabulary) if begin is None or begin >= vocabulary else begin

@@ -20,7 +20,7 @@ from tensor_graphs.errors import TensorGraphsError, close_to
 from tensor_graphs.frontends.errors import FamilyRowError
 from tensor_graphs.frontends.huggingface.config import FamilyConfig, read_family
 from tensor_graphs.frontends.huggingface.families import MODEL_TYPES, Family, Maybe
-from tensor_graphs.frontends.settings import Section
+from tensor_graphs.frontends.json_settings import Section
 from tensor_graphs.models.transformer import TensorNames
 
 OWN: dict[str, tuple[Family, str]] = {}

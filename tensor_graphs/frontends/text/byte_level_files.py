@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.frontends.errors import TokenizerError
-from tensor_graphs.frontends.settings import read_json
+from tensor_graphs.frontends.json_settings import read_json
 from tensor_graphs.regular_file import read_text
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tensor_graphs.frontends.huggingface.folder import (
     read_sentence,
     sentence_length,
 )
-from tensor_graphs.frontends.settings import parse_json, read_json
+from tensor_graphs.frontends.json_settings import parse_json, read_json
 from tensor_graphs.frontends.text.byte_level_files import MERGES_FILE, VOCABULARY_FILE, byte_level_class, read_byte_level
 from tensor_graphs.frontends.text.chat_template import render
 from tensor_graphs.frontends.text.sentencepiece_file import SENTENCEPIECE_FILE, read_sentencepiece

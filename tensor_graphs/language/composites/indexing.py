@@ -395,11 +395,10 @@ def _prod(x: Node, *, axes: tuple[int, ...]) -> Node:
 
 
 def prod(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The product over the axes (all by default), which disappear, or stay with size 1; of nothing: 1.
+    """The product over the axes (all by default), in x's dtype; integers wrap.
 
-    x of floats or integers; integers wrap. Raises AttributeValueError (axis), ShapeError (an axis that may be longer than
-    2^24),
-    DTypeError.
+    x of floats or integers; the axes disappear, or stay with size 1 (keepdims). The product of no numbers is 1. Raises
+    AttributeValueError (axis), ShapeError (an axis that may be longer than 2^24), DTypeError.
     """
     axes = several_axes("prod", axis, x.rank)
     return keep(x, _prod(x, axes=axes), axes, keepdims) if axes else x

@@ -222,11 +222,10 @@ def mean(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = Fals
 
 
 def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
-    """The mean of (x − mean x)² over the axes (all by default): the population's variance, no Bessel correction.
+    """The variance over the axes (all by default): the mean of (x − mean(x))², that is, the sum is divided by n, not by n − 1.
 
-    x of floats; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError. Source:
-    the two-pass
-    formula, Chan, Golub and LeVeque 1983.
+    x of floats; the axes disappear, or stay with size 1 (keepdims). The variance of no numbers is NaN. Raises AttributeValueError
+    (axis), DTypeError. Source: the two-pass formula, Chan, Golub and LeVeque 1983.
     """
     return cast(Node, _var_over(x, axes=_stored("var", axis, x), keepdims=keepdims))
 

@@ -177,13 +177,15 @@ Tensors = Node | Sequence[Node] | None
 
 def scan(step: Callable[[Any, Any], Any], init: Tensors, xs: Node | Sequence[Node], axis: int = 0, *,
          reverse: bool = False) -> tuple[Any, Any]:
-    """A recurrence: step(carry, x) -> (new carry, y), taken once for each slice of xs. Returns (carry after the last turn, ys).
+    """For each slice x of xs, compute carry, y = step(carry, x). Return the last carry and all y, stacked.
 
-    init: the carry before the first turn: a tensor, or several in a tuple or list; () where nothing is carried. xs: a tensor, or
-    several of one length along `axis`, which may be a dim, and 0. step is called once, with tensors that stand for the carry and
-    for one slice (xs without `axis`), in tuples where init and xs are sequences; whatever else it reads (weights) is the same in
-    each turn. The carry that it returns has the shapes and dtypes of init. y: a tensor, several in a tuple, or None; ys are stacked
-    along `axis`, in the order of the slices. reverse: from the last slice to the first.
+    init: the first carry: a tensor, several in a tuple or list, or () for none. xs: a tensor, or several of the same length along
+    `axis`; the length may be a dim, and 0. y: a tensor, several in a tuple, or None; they are stacked along `axis`, in the order of
+    the slices. reverse: start with the last slice.
+
+    step is called once, when the graph is built, with tensors that stand for the carry and for one slice (xs without `axis`), in
+    tuples if init and xs are sequences. It returns a carry with the shapes and dtypes of init. Other tensors that it reads, such as
+    weights, are the same in each iteration.
 
         def cell(h, x):
             h = tg.tanh(tg.linear(x, w) + tg.linear(h, u))
@@ -191,8 +193,9 @@ def scan(step: Callable[[Any, Any], Any], init: Tensors, xs: Node | Sequence[Nod
 
         last, hs = tg.scan(cell, tg.constant(np.zeros((batch, width), np.float32)), x)        # x[steps, batch, inputs]
 
-    Kernels run it as a loop, however long it is; on a GPU where rows of carries are independent (decision 0083), else up to some
-    thousand nodes written out (decision 0076). Raises ShapeError, DTypeError, AttributeValueError, GraphError.
+    CPU kernels run a loop of any length, and so do GPU kernels if the rows of the carries are independent (decision 0083).
+    Otherwise a GPU runs the iterations written out, up to some thousand nodes in all (decision 0076). Raises ShapeError,
+    DTypeError, AttributeValueError, GraphError.
     """
     from tensor_graphs.language.tracing import tensors, traced_step  # a door: a graph that is compiled was traced, or read
 

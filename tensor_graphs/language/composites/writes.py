@@ -80,9 +80,10 @@ def write_at_index(base: Node, value: Node, index: Node, *, axis: int = 0) -> No
 
 
 def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
-    """base with `value` written along `axis` from `at` on (int, dim, integer scalar), or at one index per slice.
+    """A copy of `base` in which slices along `axis` are replaced by those of `value`, from index `at` on or at the indices `at`.
 
-    What `State.write` calls. Raises ShapeError, DTypeError, AttributeValueError.
+    at: the first index (an int, a dim or an integer scalar), or integers with one index per slice of `value`, no two of them equal.
+    Slices outside of `base` are dropped. `State.write` calls this function. Raises ShapeError, DTypeError, AttributeValueError.
     """
     axis = one_axis("write_at", axis, base.rank)
     if isinstance(at, (int, np.integer, d.Expr)) and not isinstance(at, bool):

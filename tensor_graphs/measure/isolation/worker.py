@@ -1,7 +1,7 @@
 """worker: the process that runs candidates. It receives a job, generates inputs from the seed, runs the kernel, returns outputs.
 
 It never holds an expected output or the database's location, and is killed with all its children when a job takes too long; it ends
-when its parent, the supervisor, ends. It exchanges signed frames (frames.py) with the judge over a socket; outputs go into a file
+when its parent, the supervisor, ends. It exchanges messages (signed_frames.py) with the judge over a socket; outputs go into a file
 that the judge opens. A candidate's prints go to standard error; its standard input is empty."""
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.measure.isolation.fault_origin import LIBRARIES, PACKAGE, is_judges, judges_own, real_file
-from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel
 from tensor_graphs.measure.isolation.replies import JUDGE_ERROR
+from tensor_graphs.measure.isolation.signed_frames import KEY_BYTES, Channel
 
 if TYPE_CHECKING:
     from tensor_graphs.kernels.kernel import Kernel

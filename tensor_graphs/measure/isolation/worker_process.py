@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, Self
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.measure.isolation import fork_server_process, process_tree
 from tensor_graphs.measure.isolation.fork_server_process import DATA_VARIABLE
-from tensor_graphs.measure.isolation.frames import KEY_BYTES, Channel, Forged
 from tensor_graphs.measure.isolation.replies import Mark, Next, ProtocolError, Reply, clean, parse
+from tensor_graphs.measure.isolation.signed_frames import KEY_BYTES, Channel, Forged
 from tensor_graphs.measure.isolation.worker import INSIDE
 
 log = logging.getLogger(__name__)

@@ -1,20 +1,20 @@
-"""apply_precision: change the float dtypes in which parts of a graph store and multiply numbers, chosen per site.
+"""apply_precision: changes the float dtypes in which a graph stores and multiplies numbers, site by site.
 
     form = {"between": "f32", "product:layers.3.q": "bf16"}
     changed = apply_form(graph, form).graph
 
 A *site* is a place of the graph where a dtype can be chosen; its *word* names the dtype. Kinds of sites:
 
-    between  the values that a region of the graph stores (a layer; what depends on no parameter is the region "graph")
-    product  the operands of one matrix product, named by its weight, or by region and op
-    weight   a parameter matrix as a product or a gather reads it
+    between  all values between the ops of a region. A layer is a region; nodes that depend on no parameter are the region "graph"
+    product  the operands of one matrix product, named after its weight, or after its region and op
+    weight   a parameter matrix, as one op (a product, a gather) reads it
     state    a state
 
 A *form* maps sites to words: "kind:name" is one site, "kind:pattern" (as in fnmatch) several, "kind" all of that kind; the most
 specific one counts. Sites without a word stay as written; the form {} is the graph as written.
 
-Numeric class: reassociating. In real mode a cast between floats is the identity, so the oracle gives the very same values for the
-graph in every form; tests/rewrites checks that.
+Numeric class: reassociating. In real mode a cast between floats is the identity, so the oracle returns the same values for a graph
+in all forms; tests/rewrites checks that.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ REST = "graph"
 
 @dataclass(frozen=True)
 class PrecisionSite:
-    """A place where a dtype can be chosen. region: name of the region in which it is. nodes: those of the graph with composites
-    outside of the library written out. dtype: the widest float dtype that is written there. readers: of a weight, the nodes that
-    read it."""
+    """A place where a dtype can be chosen. region: name of the region that contains it. nodes: its nodes, in the graph whose
+    composites outside of the library are replaced by their definitions (`written_out`). dtype: the widest float dtype written
+    there. readers: for a weight, the nodes that read it."""
 
     kind: SiteKind
     name: str
@@ -67,8 +67,8 @@ class PrecisionSite:
 
 
 def sites(graph: Graph, whole: Collection[Signature] = ()) -> tuple[PrecisionSite, ...]:
-    """Return the sites of a graph, in the order in which they are computed. whole: composites outside of the library that are not
-    written out; each is a region of its own, with the op's name."""
+    """Return the sites of a graph: kind by kind, in the order of computation. whole: composites outside of the library that are not
+    replaced by their definitions; each is a region of its own, named after its op."""
     return _Sites(written_out(graph, whole)).sites
 
 
@@ -78,14 +78,14 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
     Before: well typed. After: well typed; the same names, shapes, dims, inputs and parameters, and the same dtypes of outputs;
     float states have the dtypes of their words. A graph in which nothing changes is returned unchanged.
 
-    A region's values are computed and stored in its word. Inputs and parameters are unchanged: an op that takes a narrower weight
-    with a wider operand (linear, rms_norm, embedding, …) gets the narrow one, for any other op it is cast. Casts between floats
-    disappear in a region with a word, whatever they would have rounded. Values that depend on integers alone (positions, say) are
-    never narrowed. Constants keep the value that is written. A product's operands are rounded to its word, if that is narrower, and
-    keep their dtype; if it is wider, the product is computed in it.
+    A region's values are computed and stored in the dtype of its word. Inputs and parameters are unchanged: an op that takes a
+    narrow weight with a wider operand (linear, rms_norm, embedding, …) reads the weight as it is; for any other op it is cast. In a
+    region with a word, casts between floats disappear, whatever they would have rounded. Values that depend on integers alone
+    (positions, say) are never narrowed. Constants keep the value that is written. If a product's word is narrower than its
+    operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it.
 
-    Ops whose result depends on their dtype are computed as written: a `bitcast`, `uniform` and an opaque op outside of the library
-    take and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
+    Ops whose result depends on their dtype are computed as written: `bitcast`, `uniform` and opaque ops outside of the library take
+    and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
     `whole` whose site has no word.
 
     >>> x, w = leaves.input("x", (2, 4)), leaves.parameter("w", (3, 4))
@@ -104,7 +104,7 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
 
 
 def check_sites(form: Form, graph: Graph, whole: Collection[Signature] = ()) -> None:
-    """Raise ArgumentError for a site or a pattern of a form that is no site of the graph. whole: as in `sites`."""
+    """Raise ArgumentError if a form names a site, or has a pattern, that matches no site of the graph. whole: as in `sites`."""
     keys = [site.key for site in (*sites(graph), *(sites(graph, whole) if whole else ()))]
     for key in form:
         if ":" in key and key not in keys and not any(fnmatchcase(there, key) for there in keys):
@@ -116,7 +116,7 @@ def check_sites(form: Form, graph: Graph, whole: Collection[Signature] = ()) -> 
 
 
 def loses_nothing(form: Form, graph: Graph) -> bool:
-    """Return whether no word of a form is narrower than what is written at its site."""
+    """Return whether no word of a form is narrower than the dtype that is written at its site."""
     words = _Words(form)
     return not any((word := words.of(site.kind, site.name)) is not None and is_narrower(word, site.dtype) for site in sites(graph))
 
@@ -129,7 +129,7 @@ def resolved(form: Form, graph: Graph) -> dict[str, str]:
 
 
 class _Words:
-    """A form, looked up by site."""
+    """The words of a form, looked up by site."""
 
     def __init__(self, form: Form) -> None:
         self.form = parse_form(form)
@@ -137,7 +137,7 @@ class _Words:
         self.by_site: dict[tuple[str, str], DType | None] = {}
 
     def of(self, kind: SiteKind, name: str) -> DType | None:
-        """Return the dtype of a site's word, None where the site stays as written."""
+        """Return the dtype of a site's word; None if the site stays as written."""
         if (kind, name) not in self.by_site:
             key = f"{kind}:{name}"
             patterns = [key] if key in self.form else sorted((p for p in self.form if ":" in p and fnmatchcase(key, p)), key=len)
@@ -155,7 +155,7 @@ def is_narrower(dtype: DType, than: DType) -> bool:
 
 
 class _Sites:
-    """The sites of a graph whose composites are written out."""
+    """Finds the sites of a graph whose composites outside of the library are replaced by their definitions."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.nodes = graph, walk(graph.roots)
@@ -164,14 +164,14 @@ class _Sites:
         self.reader = self._readers()
 
     def _regions(self) -> dict[Node, str]:
-        """Return the region of each node: the last one whose parameters it depends on."""
+        """Return the region of each node: of those whose parameters it depends on, the one that occurs last in the graph."""
         order: dict[str, int] = {REST: 0}
         region: dict[Node, str] = {}
         for node in self.nodes:
             if node.op is leaves.PARAMETER:
                 region[node] = _region_of_parameter(node.attrs["name"])
             elif isinstance(node.op, CompositeOp) and not _is_library(node.op):
-                region[node] = node.op.name                         # one that is kept whole
+                region[node] = node.op.name                         # one in `whole`
             else:
                 labels = [region[i] for i in node.inputs]
                 for label in labels:
@@ -180,7 +180,7 @@ class _Sites:
         return region
 
     def _products(self) -> dict[Node, str]:
-        """Return the name of each product: that of its weight, else its region and op."""
+        """Return the name of each product: that of its weight, else its region and op; the second of a name ends in #2."""
         names: dict[Node, str] = {}
         counts: dict[str, int] = {}
         for node in self.nodes:
@@ -192,7 +192,7 @@ class _Sites:
         return names
 
     def _readers(self) -> dict[tuple[Node, str], str]:
-        """Return the name of each parameter matrix for each op that reads it: the parameter's, with the op's if several do."""
+        """Return the site name of each (parameter matrix, op that reads it): the parameter's, with the op's if several ops do."""
         ops: dict[Node, dict[str, None]] = {}
         for node in self.nodes:
             for i in node.inputs:
@@ -204,7 +204,7 @@ class _Sites:
 
     @cached_property
     def of_floats(self) -> set[Node]:
-        """The nodes that depend on a float input, parameter or state."""
+        """Nodes that depend on a float input, parameter or state."""
         dependent: set[Node] = set()
         for node in self.nodes:
             is_float_leaf = node.op in (leaves.INPUT, leaves.PARAMETER, leaves.STATE) and node.dtype.is_float
@@ -249,19 +249,19 @@ def _widest(nodes: Iterator[Node] | Sequence[Node]) -> DType:
 
 
 def _region_of_parameter(name: str) -> str:
-    """Return the name up to its first number between dots ("layers.3" of "layers.3.q.weight"), else up to its first number, else
-    without its last part."""
+    """Return the region of a parameter: its name up to the first number between dots ("layers.3" for "layers.3.q.weight"), else up
+    to the first number, else without the last part."""
     numbered = re.match(r"(.*?\.\d+)(\.|$)", name) or re.match(r"(\D*\d+)", name)
     return numbered[1] if numbered else name.rpartition(".")[0] or name
 
 
 def moves(op: Op, x: Node) -> bool:
-    """Return whether an op only moves this operand's numbers: its result is the same numbers in other places."""
+    """Return whether an op only moves the numbers of this operand: it computes nothing with them."""
     return op.facts.view or (op.kind == "atomic" and op.facts.reads is not None and x.dtype.is_float)
 
 
 def parameter_of(node: Node) -> Node | None:
-    """Return the parameter of which a node is a view, None for any other node."""
+    """Return the parameter that a node is, or is a view of; None for any other node."""
     while node.op.facts.view:
         node = node.inputs[0]
     return node if node.op is leaves.PARAMETER else None
@@ -271,7 +271,7 @@ def parameter_of(node: Node) -> Node | None:
 
 
 class _Application:
-    """One graph in one form. values: for each node of the graph with composites written out, its outputs in the new graph."""
+    """Builds the graph in a form. values: node of the graph before, with composites replaced -> its outputs in the new graph."""
 
     def __init__(self, graph: Graph, words: _Words, whole: Collection[Signature]) -> None:
         self.old, self.words, self.whole = graph, words, whole
@@ -330,7 +330,7 @@ class _Application:
         return self.computed(node, inputs, word)
 
     def operand(self, node: Node, i: Node) -> Node:
-        """Return the new value of a node's operand; of a weight, in the dtype that is chosen for this op's reading of it."""
+        """Return an operand of a node in the new graph; a weight in the dtype of the site of this op's reads of it."""
         weight = parameter_of(i)
         name = None if weight is None else self.places.reader.get((weight, node.op.name))
         word = None if name is None else self.words.of("weight", name)
@@ -339,14 +339,16 @@ class _Application:
         return _viewed(i, atomic.cast(weight, word))
 
     def stored(self, node: Node, dtype: DType, word: DType | None) -> DType:
-        """Return the dtype in which a node's value of this written dtype is stored."""
+        """Return the dtype in which a node's value, written as `dtype`, is stored in a region with this word."""
         if word is None or not dtype.is_float or (is_narrower(word, dtype) and node not in self.places.of_floats):
             return dtype
         return word
 
     def computed(self, node: Node, inputs: Sequence[Node], word: DType | None) -> tuple[Node, ...]:
-        """Return the outputs of the op in the region's word: on operands cast to it and parameters as they are, if it takes them,
-        else on operands all cast; for a narrower word on operands as they are, else in the written dtypes and rounded then."""
+        """Return the outputs of an op in the dtype of its region's word.
+
+        For a wider word the op is applied to operands cast to it, with parameters uncast if it takes them so. For a narrower word
+        it is applied to operands as they are. If it does not take them, it is computed as written and its results are rounded."""
         if word is None:
             same = all(x is i for x, i in zip(inputs, node.inputs, strict=True))
             return _items(node) if same else self.applied(node, inputs, node.attrs, None) or self.as_written(node, inputs)
@@ -364,16 +366,16 @@ class _Application:
 
     def product(self, node: Node, inputs: Sequence[Node], dtype: DType, word: DType | None) -> tuple[Node, ...]:
         """Return the outputs of a product whose operands are rounded to a dtype, or widened to it."""
-        held = [parameter_of(i) is not None for i in node.inputs]
+        are_parameters = [parameter_of(i) is not None for i in node.inputs]
         if any(is_narrower(dtype, x.dtype) for x in inputs):
             matrices = [rounded(x, dtype) if x.rank > 1 else x for x in inputs]
             narrow = [atomic.cast(x, dtype) if of_parameter and y is not x else y
-                      for x, y, of_parameter in zip(inputs, matrices, held, strict=True)]
+                      for x, y, of_parameter in zip(inputs, matrices, are_parameters, strict=True)]
             tried = [narrow, matrices]
         else:
             matrices = list(inputs)
             wide = [_to(x, dtype) if is_narrower(x.dtype, dtype) else x for x in inputs]
-            tried = [[x if of_parameter else y for x, y, of_parameter in zip(inputs, wide, held, strict=True)], wide]
+            tried = [[x if of_parameter else y for x, y, of_parameter in zip(inputs, wide, are_parameters, strict=True)], wide]
         wanted = [self.stored(node, t.dtype, word) for t in node.types]
         for operands in tried:
             try:
@@ -394,23 +396,23 @@ class _Application:
         return _items(call) if tuple((t.shape, t.dtype) for t in call.types) == wanted else None
 
     def as_written(self, node: Node, inputs: Sequence[Node]) -> tuple[Node, ...]:
-        """Return the outputs of the op in the written dtypes."""
+        """Return the outputs of the op, computed in the written dtypes."""
         return _items(apply(node.op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
 
 
 def rounded(x: Node, dtype: DType) -> Node:
-    """Return a value rounded to a narrower dtype, in its own; itself where it has no wider one."""
+    """Return a value rounded to a narrower dtype and cast back to its own; the value itself if `dtype` is not narrower."""
     return atomic.cast(atomic.cast(x, dtype), x.dtype) if is_narrower(dtype, x.dtype) else x
 
 
 def _viewed(view: Node, parameter: Node) -> Node:
-    """Return the same view of another parameter."""
+    """Return the view `view` of another parameter."""
     return parameter if view.op is leaves.PARAMETER else apply(view.op, (_viewed(view.inputs[0], parameter),), view.attrs)
 
 
 def _to(x: Node, dtype: DType) -> Node:
-    """Return x in a dtype. A cast that only widened it before is undone. A value copied to a device is narrowed before the copy,
-    and a constant is made in the dtype."""
+    """Return x in another float dtype; a value that is no float as it is. Instead of narrowing a cast that widened from that dtype,
+    return the cast's operand. A copy to a device is narrowed before the copy; a constant is created in the dtype."""
     if x.dtype == dtype or not (x.dtype.is_float and dtype.is_float):
         return x
     if x.op is leaves.CONSTANT:
@@ -425,7 +427,7 @@ def _to(x: Node, dtype: DType) -> Node:
 
 
 def is_constant(node: Node) -> bool:
-    """Return whether a node is a view of a constant."""
+    """Return whether a node is a constant or a view of one."""
     while node.op.facts.view:
         node = node.inputs[0]
     return node.op is leaves.CONSTANT
@@ -439,7 +441,7 @@ def _constant(node: Node, dtype: DType) -> dict[str, Any]:
 
 
 def _wide_step(step: Body, word: DType) -> Body:
-    """Return the step of a loop on wider carries and slices, with wider results; the step itself for a narrower word."""
+    """Return the body of a loop with carries, slices and results widened to a word; the body itself if the word is not wider."""
     if not any(is_narrower(x.dtype, word) for x in (*step.arguments, *step.outputs)):
         return step
     wide = [leaves.input(f"x{n}", a.shape, word if is_narrower(a.dtype, word) else a.dtype) for n, a in enumerate(step.arguments)]
@@ -467,13 +469,14 @@ def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
 
 
 def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
-    """Return the nodes with all composites outside of the library, except `unchanged`, replaced by definitions: a part with a
-    recipe that contains such composites becomes that recipe."""
+    """Return the nodes with all composites outside of the library, except `unchanged`, replaced by their definitions. If there are
+    `unchanged` ones, a part becomes its recipe that contains parts with registered kernels, if it has one."""
     return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
                       written_for_kernels if unchanged else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:
-    """Return the definition that replaces a composite when pieces with registered kernels are searched."""
+    """Return the definition that replaces a composite: for a part, its recipe that contains parts with registered kernels, if it
+    has one; else its own."""
     recipe = node.op.of_kernels if isinstance(node.op, PartOp) else None
     return defined(node) if recipe is None else recipe.op.define([i.type for i in node.inputs], node.attrs)

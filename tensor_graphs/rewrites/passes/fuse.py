@@ -17,7 +17,7 @@ from functools import lru_cache
 from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
-from tensor_graphs.codegen.lowered_request import loops_of
+from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp, known_when_bound, part_between

@@ -8,8 +8,8 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.lowered_request import loops_of
 from tensor_graphs.codegen.passes.buffer_rows import LEAST, with_rows
+from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import Node, TensorType

@@ -11,7 +11,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
 from tensor_graphs.codegen.loop_ir import Pairs, StageProgram
-from tensor_graphs.codegen.lowered_request import loops_of
+from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.language import atomic
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition

@@ -14,7 +14,6 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import StageError, run
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.lowered_request import one_pass_of
 from tensor_graphs.codegen.passes.online_reductions import (
     BLOCK,
     LONG,
@@ -29,6 +28,7 @@ from tensor_graphs.codegen.passes.online_reductions import (
     parsed,
 )
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.spec_to_loops import one_pass_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition

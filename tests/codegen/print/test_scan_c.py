@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import lowered_request
+from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.print import scan_c
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.registry import kernel_named
@@ -71,7 +71,7 @@ def test_carries_may_change_places():
 
 
 def test_the_text_has_one_function_for_a_turn_and_one_for_all():
-    program = scan_c.program_of(lowered_request.asked(Spec.of(scan_of(rnn()))))
+    program = scan_c.program_of(spec_to_loops.asked(Spec.of(scan_of(rnn()))))
     assert isinstance(program, scan_c.TurnsProgram)
     text = program.rendered("loop")
     assert "TG_KERNEL(loop_step)" in text and "TG_KERNEL(loop)" in text and text.count("for (int64_t turn = 0; turn < turns") == 1

@@ -1,4 +1,4 @@
-"""lowered_request: from a requested spec to the loops of its definition, from which the backends build kernels."""
+"""spec_to_loops: from a requested spec to the loops of its definition, from which the backends build kernels."""
 
 from __future__ import annotations
 

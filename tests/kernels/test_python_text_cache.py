@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tensor_graphs.kernels import text_cache
+from tensor_graphs.kernels import python_text_cache
 from tensor_graphs.kernels.python_text import ModuleText, parsed
-from tensor_graphs.kernels.text_cache import text_of
+from tensor_graphs.kernels.python_text_cache import text_of
 
 DATA = b"""
 import os
@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         seen.append(data)
         return parsed(data)
 
-    monkeypatch.setattr(text_cache, "parsed", counting)
+    monkeypatch.setattr(python_text_cache, "parsed", counting)
     return seen
 
 

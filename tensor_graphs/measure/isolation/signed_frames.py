@@ -1,4 +1,4 @@
-"""frames: exchanges messages between the judge and a worker over a socket, in frames signed with a key that is new for each worker.
+"""signed_frames: exchanges messages between the judge and a worker over a socket, in frames signed with a key of this worker alone.
 
 The judge sends the key first, before the worker has imported any candidate; it is in no environment variable and on no command
 line. A frame is its length (8 bytes), a signature over direction, number and content (32 bytes), and the content: pickled to the

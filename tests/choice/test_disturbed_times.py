@@ -16,7 +16,7 @@ import tensor_graphs as tg
 from tensor_graphs.choice import profile_paths
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
-from tensor_graphs.choice.outliers import Outliers
+from tensor_graphs.choice.disturbed_times import Outliers
 from tensor_graphs.choice.profile_graph import in_place, profile_graph, questions_of
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.database_keys import VERIFIER

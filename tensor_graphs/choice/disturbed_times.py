@@ -1,4 +1,4 @@
-"""outliers: find stored times that other load on the machine may have spoiled, why, and the least time that the kernel may take.
+"""disturbed_times: finds stored times that other load on the machine may have spoiled: why, and the least that the kernel may take.
 
 Disturbances slow a kernel down and never speed it up. A time may hide a faster kernel if it is far above what other measurements
 suggest, or was measured during or close to a disturbance. `tg profile` measures it again where that could change the choice, and a

@@ -1,4 +1,4 @@
-"""settings: reads the JSON files of a model folder key by key, each with its expected type. Errors name file, key and fix."""
+"""json_settings: reads the JSON files of a model folder key by key, each with its expected type. Errors name file, key and fix."""
 
 from __future__ import annotations
 

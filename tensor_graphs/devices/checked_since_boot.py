@@ -1,4 +1,4 @@
-"""checked_files: the list of large files of a cache folder whose content some process has checked since the machine was started.
+"""checked_since_boot: the list of large files of a cache folder whose checksums some process has checked since the machine started.
 
 The list is a file of the folder, named after the machine's boot identifier. Only this user can write to a private folder."""
 

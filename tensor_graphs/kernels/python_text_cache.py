@@ -1,4 +1,4 @@
-"""text_cache: cache of parsed Python modules (ModuleText) in the user's cache folder, for the identities of kernels.
+"""python_text_cache: cache of parsed Python modules (ModuleText) in the user's cache folder, for the identities of kernels.
 
     text = text_of(data, digest)        # data: bytes of the module's file
 

@@ -1,4 +1,4 @@
-"""check_row_graph: a check that a row of the database contains the graph of its key. The package `records` cannot read graphs."""
+"""stored_graph_check: checks that a row of the database contains the graph of its key. The package `records` cannot read graphs."""
 
 from __future__ import annotations
 
