@@ -80,7 +80,10 @@ class MixedForms:
             return None
         metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
         count = self.accuracy.inputs.count
-        inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
+        try:
+            inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
+        except LookupError:                                         # a function of a caller's that has few draws
+            inputs, sizes = self.accuracy.draws.short_run(0)
         try:
             contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
         except (TensorGraphsError, MemoryError) as error:

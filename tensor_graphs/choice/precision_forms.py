@@ -28,7 +28,14 @@ from tensor_graphs.meaning.precision import KINDS, WRITTEN, Form, parse_form
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.phase_times import phase
 from tensor_graphs.rewrites import user_rules
-from tensor_graphs.rewrites.passes.apply_precision import apply_form, is_narrower, loses_nothing, sites, written_for_kernels
+from tensor_graphs.rewrites.passes.apply_precision import (
+    apply_form,
+    is_narrower,
+    loses_nothing,
+    names_site,
+    sites,
+    written_for_kernels,
+)
 from tensor_graphs.rewrites.passes.result import PassResult
 
 if TYPE_CHECKING:
@@ -104,7 +111,8 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
     left_out = (widest if widest or priced else words_of[False])[-1:]
     for seconds, words in [*((seconds, words_of[True][number]) for seconds, number in priced), *((math.inf, w) for w in left_out)]:
         for mix in mixed.faster(GAIN * seconds):
-            yield formed(graph, {**mix, **request.words}, FOR_ACCURACY, request.here)
+            chosen = {key: word for key, word in mix.items() if not names_site(request.words, key)}
+            yield formed(graph, {**chosen, **request.words}, FOR_ACCURACY, request.here)
         yield formed(graph, words, FOR_ACCURACY, request.here) if words else as_written(graph)
 
 

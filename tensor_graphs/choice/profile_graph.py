@@ -683,8 +683,7 @@ def profile_graph(graph: Graph, *, budget: float = 60.0, per_kernel: float | Non
                 run_whole(judge, form.graph)
             if tune > 0:
                 report.tuned += tune_graph(judge, form.graph, points[0], request, tune, strategy, say)
-        settle_queue(store, here, threads)
-        _draw_errors(request, budget)
+        _end(request, budget)
         with contextlib.suppress(NoPathError):
             report.rests = rests_on(form.graph, *points, request)
             if report.left and done and may_search():               # what the next call begins with: rows change what is asked
@@ -707,9 +706,10 @@ def _forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
     yield from forms(graph, request)
 
 
-def _draw_errors(request: Request, budget: float) -> None:
-    """Measure the error of the chosen plan on DRAWS draws, as a tolerance is met by a smaller factor where there are more of
-    them."""
+def _end(request: Request, budget: float) -> None:
+    """Take what is answered out of the queue, and measure the error of the chosen plan on DRAWS draws: with more of them, the bound
+    is closer to the measured error."""
+    settle_queue(request.store, request.here, request.threads)
     if request.accuracy.terms and budget > 0:
         from tensor_graphs.choice.measured_accuracy import measured_accuracy  # a door: most graphs run as written
 

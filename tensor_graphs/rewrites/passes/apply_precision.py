@@ -121,6 +121,11 @@ def loses_nothing(form: Form, graph: Graph) -> bool:
     return not any((word := words.of(site.kind, site.name)) is not None and is_narrower(word, site.dtype) for site in sites(graph))
 
 
+def names_site(form: Form, key: str) -> bool:
+    """Return whether a form has a word for the site with this key, by its name, a pattern or its kind."""
+    return any(pattern in (key, key.partition(":")[0]) or fnmatchcase(key, pattern) for pattern in form)
+
+
 def resolved(form: Form, graph: Graph) -> dict[str, str]:
     """Return the word of each site of a graph, by the site's key."""
     words = _Words(form)
