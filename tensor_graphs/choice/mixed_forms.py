@@ -27,7 +27,7 @@ from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
 from tensor_graphs.meaning.precision import WORDS, WRITTEN, Form
 from tensor_graphs.measure.sensitivity import ROUNDED, Metric, Sensitivities, sensitivities, words_of
-from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, is_narrower, parameter_of, resolved, sites
+from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, is_narrower, parameter_of, resolved, sites, viewed
 
 log = logging.getLogger(__name__)
 
@@ -266,8 +266,12 @@ def _bytes(node: Node, sizes: Mapping[str, int]) -> float:
 
 
 def _alone(group: Sequence[PrecisionSite]) -> Graph:
-    """Return a graph of nothing but a group's product (without one, of the op that reads its weight). Operands that are no
-    parameters become inputs."""
+    """Return the graph of a product, or of the op that reads a weight, on inputs and parameters of its own: the same graph for the
+    same product of each layer."""
     node = next((site.nodes[0] for site in group if site.kind == "product"), *group[0].readers[:1])
-    operands = [x if parameter_of(x) is not None else leaves.input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(node.inputs)]
+    operands = []
+    for i, x in enumerate(node.inputs):
+        weight = parameter_of(x)
+        operands.append(leaves.input(f"x{i}", x.shape, x.dtype) if weight is None else
+                        viewed(x, leaves.parameter(f"w{i}", weight.shape, weight.dtype)))
     return make_graph(apply(node.op, operands, node.attrs))

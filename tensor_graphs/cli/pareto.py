@@ -44,7 +44,7 @@ def pareto(
         from tensor_graphs.frontends.huggingface.load import load_model
 
         model = load_model(source, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions)
-        graph, wanted["weights"] = model.graph, model.weights
+        graph, wanted["weights"], wanted["inputs"] = model.graph, model.weights, model.samples
     sizes = typical(graph, at)
     with options.status("compiling", common.json) as update:
         front = measure_front(graph, statistic=statistic, output=output, points=points, draws=draws, progress=update,

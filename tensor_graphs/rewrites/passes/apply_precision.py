@@ -341,7 +341,7 @@ class _Application:
         word = None if name is None else self.words.of("weight", name)
         if weight is None or word is None or not is_narrower(word, weight.dtype):
             return self.value(i)
-        return _viewed(i, atomic.cast(weight, word))
+        return viewed(i, atomic.cast(weight, word))
 
     def stored(self, node: Node, dtype: DType, word: DType | None) -> DType:
         """Return the dtype in which a node's value, written as `dtype`, is stored in a region with this word."""
@@ -410,9 +410,9 @@ def rounded(x: Node, dtype: DType) -> Node:
     return atomic.cast(atomic.cast(x, dtype), x.dtype) if is_narrower(dtype, x.dtype) else x
 
 
-def _viewed(view: Node, parameter: Node) -> Node:
+def viewed(view: Node, parameter: Node) -> Node:
     """Return the view `view` of another parameter."""
-    return parameter if view.op is leaves.PARAMETER else apply(view.op, (_viewed(view.inputs[0], parameter),), view.attrs)
+    return parameter if view.op is leaves.PARAMETER else apply(view.op, (viewed(view.inputs[0], parameter),), view.attrs)
 
 
 def _to(x: Node, dtype: DType) -> Node:
