@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import f16
 
 DEAR_STEPS = 12
 """steps that one exponential (or another op of DEAR) counts as"""
+
+
+HALF_STEPS = 4
+"""steps that a number of f16 counts as, which is made f32 by its bits"""
 
 
 def steps_of(program: StageProgram) -> Dim:
@@ -28,5 +33,10 @@ def steps_of(program: StageProgram) -> Dim:
 def stage_weight(nest: Nest, stage: Stage) -> int:
     """Return the cost of one innermost iteration in steps. Only operations that depend on the innermost axes count."""
     inner = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
-    return 1 + sum(DEAR_STEPS if v.op in DEAR else 0 if v.op in ("constant", "index") else 1
-                   for v in values_in(stage.value) if v.symbols & inner)
+    return 1 + sum(_steps(v) for v in values_in(stage.value) if v.symbols & inner)
+
+
+def _steps(value: Value) -> int:
+    if value.op == "load" and value.attr[0].dtype is f16:
+        return HALF_STEPS
+    return DEAR_STEPS if value.op in DEAR else 0 if value.op in ("constant", "index") else 1
