@@ -212,7 +212,7 @@ class MeasuredAccuracy:
     def draws_of(self, plan: Plan, count: int, seconds: float = math.inf) -> dict[int, Draw]:
         """Return draws of a plan by seed: the stored ones, and new ones up to `count`, which are stored. seconds: no new draw
         begins later than that after the first one; 0 for no new ones."""
-        key = plan_key(plan)
+        key, count = plan_key(plan), count if self.inputs.count is None else min(count, self.inputs.count)
         draws = self._stored(key)
         missing = [seed for seed in range(count) if seed not in draws] if seconds else []
         return {**draws, **self._new(plan, key, missing, seconds)} if missing and len(draws) < count else draws

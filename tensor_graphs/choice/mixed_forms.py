@@ -124,11 +124,16 @@ class MixedForms:
         total = 0.0
         for key, word in words.items():
             error = self.errors.get((key, word), math.inf)
-            kind, _, name = key.partition(":")
-            of_product = words.get(f"product:{name.partition('@')[0]}", WRITTEN) if kind == "weight" else WRITTEN
-            shared = self.errors.get((f"product:{name.partition('@')[0]}", of_product), 0.0) / 2 if of_product != WRITTEN else 0.0
-            total += max(0.0, error - shared)
+            product = self.product_of.get(key, "")
+            total += max(0.0, error - self.errors.get((product, words.get(product, WRITTEN)), 0.0) / 2)
         return total
+
+    @cached_property
+    def product_of(self) -> dict[str, str]:
+        """Weight site -> the product that reads it, whose two operands are rounded alike."""
+        products = {site.nodes[0]: site.key for site in self.places if site.kind == "product"}
+        return {site.key: products[node] for site in self.places if site.kind == "weight" for node in site.readers if node in
+        products}
 
     def linear(self, error: float | None) -> float | None:
         """Convert a predicted error to the unit of the accuracy's statistic (no square), for an accuracy with one term."""
