@@ -71,27 +71,27 @@ def main() -> int:
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--db", default=":memory:")
-    given = parser.parse_args()
-    rng = random.Random(given.seed)
+    arguments = parser.parse_args()
+    rng = random.Random(arguments.seed)
     graphs = []
-    for number in range(given.graphs):
+    for number in range(arguments.graphs):
         family = list(FAMILIES)[number % len(FAMILIES)]
         dtype = rng.choice([tg.f32, tg.f32, tg.bf16])
         graphs.append((family, dtype, tg.graph({"y": FAMILIES[family](rng.choice([4, 16, 48]), rng.choice([32, 64, 128]), dtype)})))
     counts = {"draws": 0, "above": 0, "far above": 0, "refused": 0}
     began = time.perf_counter()
-    for number in range(given.compiles):
+    for number in range(arguments.compiles):
         family, dtype, graph = graphs[number % len(graphs)]
         tolerance = 10 ** rng.uniform(-6.5, -1.0)
         row = {"graph": number % len(graphs), "family": family, "dtype": dtype.name, "tolerance": tolerance}
         try:
-            plan = tg.compile(graph, tolerance=tolerance, database=given.db)
+            plan = tg.compile(graph, tolerance=tolerance, database=arguments.db)
         except NoPathError as error:
             counts["refused"] += 1
             print(json.dumps({**row, "refused": str(error).partition("\n")[0]}), flush=True)
             continue
         draws = ErrorDraws(graph, drawn_weights(graph), {})
-        errors = [draw["y"].max for draw in draws.of_plan(plan, range(HELD_OUT, HELD_OUT + given.draws))]
+        errors = [draw["y"].max for draw in draws.of_plan(plan, range(HELD_OUT, HELD_OUT + arguments.draws))]
         counts["draws"] += len(errors)
         counts["above"] += sum(not error <= tolerance for error in errors)
         counts["far above"] += sum(not error <= 1.5 * tolerance for error in errors)

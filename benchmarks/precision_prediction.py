@@ -47,29 +47,29 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--statistics", default="norm,kl")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    model = load_model(given.folder, dtype="float32", max_positions=512)
+    arguments = parser.parse_args()
+    model = load_model(arguments.folder, dtype="float32", max_positions=512)
     weights: dict[str, Any] = {name: np.asarray(model.weights[name]) for name in model.graph.parameters}
     (output,) = model.graph.outputs
-    metrics: list[Any] = [(output, name) for name in given.statistics.split(",")]
-    ids = np.asarray(model.tokenizer.encode(given.text.read_text()), np.int32)
-    sizes = {name: {"p": 0}.get(name, given.rows) for name in model.graph.dims}
-    pieces = [{"ids": ids[i * given.rows:(i + 1) * given.rows]} for i in range(2)]
+    metrics: list[Any] = [(output, name) for name in arguments.statistics.split(",")]
+    ids = np.asarray(model.tokenizer.encode(arguments.text.read_text()), np.int32)
+    sizes = {name: {"p": 0}.get(name, arguments.rows) for name in model.graph.dims}
+    pieces = [{"ids": ids[i * arguments.rows:(i + 1) * arguments.rows]} for i in range(2)]
     began = time.perf_counter()
     predicted = sensitivities(model.graph, weights, pieces[0], sizes, metrics)
     print(f"predicted in {time.perf_counter() - began:.1f} s", file=sys.stderr)
     exact = interpret(model.graph, pieces[1], weights, dims=sizes).outputs[output]
-    places, rng = sites(model.graph), random.Random(given.seed)
+    places, rng = sites(model.graph), random.Random(arguments.seed)
     ratios: dict[str, list[float]] = {name: [] for _, name in metrics}
-    for number in range(given.forms):
+    for number in range(arguments.forms):
         form = random_form(places, rng)
         if not form:
             continue
         plan = plain_plan(apply_form(model.graph, form).graph)
         assert plan is not None
         compiled = bind(plan, weights)
-        found = compiled.run(pieces[1], dims={"p": 0, "m": given.rows}, session=compiled.session())[output]
-        measured = statistics(found, exact, model.graph.outputs[output].dtype)
+        logits = compiled.run(pieces[1], dims={"p": 0, "m": arguments.rows}, session=compiled.session())[output]
+        measured = statistics(logits, exact, model.graph.outputs[output].dtype)
         for _, name in metrics:
             error = sum(predicted[site.key, form.get(site.key, WRITTEN)][output, name] for site in places)
             error, real = (error ** 0.5 if name == "norm" else error), getattr(measured, name)

@@ -80,9 +80,8 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
 
     statistic: measure of the error, "max", "norm", "kl" or "cosine". output: name of the float output whose error is measured
     (default: the first). points: most forms to compile. draws: number of error draws per form. progress: is called with a line of
-    text at each step. options: `database`, `backends`, `at`, `largest`, `weights`, `threads` as in
-    `compile_graph`; times are those of a run at the typical sizes. Raises ArgumentError, and NoPathError where nothing computes the
-    graph."""
+    text at each step. Other arguments are as in `compile_graph`; times are those of a run at the typical sizes. Raises
+    ArgumentError, and NoPathError where nothing computes the graph."""
     if statistic not in MEASURED:
         raise ArgumentError(f"there is no front of {statistic!r}\n  fix: one of {listed(MEASURED)}")
     points, draws = whole("points", points, 2), whole("draws", draws, 2)

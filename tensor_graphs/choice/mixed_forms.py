@@ -219,7 +219,7 @@ class MixedForms:
             words = [WRITTEN, *(word for word in WORDS if any(self._counts(word, site) for site in group))]
             for chosen in itertools.product(words, repeat=len({site.kind for site in group})):
                 word_of = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
-                if not {word for word in chosen if word != WRITTEN} <= set(words) or len(set(chosen) - {WRITTEN}) > 1:
+                if len(set(chosen) - {WRITTEN}) > 1:                # a weight in one narrow dtype, multiplied in another
                     continue
                 form: Form = {kind: word for kind, word in word_of.items() if word != WRITTEN}
                 yield self._choice(f"{name} {op}", {site.key: word_of[site.kind] for site in group}, self.seconds(alone, form))

@@ -124,7 +124,7 @@ def _made_wider(kernel: Kernel, graph: Graph, form: GraphForm, request: Request)
     what = f"the graph that {kernel.name} computes" if isinstance(kernel.composite, PartOp) else kernel.op
     fix = "precision=\"written\" (--precision written) for profile and compile"
     fix += "; or no tolerance" if request.accuracy.terms and not request.words else ""
-    return (f"{what} is in this graph as it is written, and these options compile it with other dtypes\n"
+    return (f"{what} occurs in the graph as written, but these options compile the graph with other dtypes\n"
             f"  ({form.text})\n  fix: {fix}")
 
 

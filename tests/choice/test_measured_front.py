@@ -25,17 +25,17 @@ def test_what_another_point_beats_is_left_out() -> None:
 
 
 def test_the_front_of_a_graph_is_measured(database: Database) -> None:
-    graph, told = layers(), list[str]()
-    front = pareto(graph, points=6, draws=3, database=database, weights=weights(graph), progress=told.append)
+    graph, messages = layers(), list[str]()
+    front = pareto(graph, points=6, draws=3, database=database, weights=weights(graph), progress=messages.append)
     assert [p.seconds for p in front] == sorted(p.seconds for p in front)
-    assert sum(text.startswith("compiling form") for text in told) >= 4
+    assert sum(text.startswith("compiling form") for text in messages) >= 4
     assert front[-1].error < 1e-7, "float64 is the most accurate one"
     assert [p.error for p in front] == sorted((p.error for p in front), reverse=True)
     for p in front:
         assert p.draws == 3 and p.error <= p.bound and p.plan.words == {k: v for k, v in p.words.items() if p.plan.words}
         if p.error > 1e-6:
             assert p.predicted is not None and 0.3 < p.predicted / p.error < 3
-    assert any("round 9 of 9" in text for text in told)
+    assert any("round 9 of 9" in text for text in messages)
     again = pareto(graph, points=6, draws=3, database=database, weights=weights(graph))
     errors = {tuple(p.words.items()): p.error for p in again}
     assert all(errors.get(tuple(p.words.items()), p.error) == p.error for p in front), "draws are rows that are used again"

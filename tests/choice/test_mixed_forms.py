@@ -44,9 +44,9 @@ def compiled(database: Database, tolerance: Any, graph: tg.Graph | None = None, 
 def norm_of(plan: tg.Plan, graph: tg.Graph) -> float:
     """The norm error of a plan on another input than those that it was chosen by."""
     its = weights(graph)
-    given = {"x": np.random.default_rng(9).standard_normal((1, WIDTH)).astype(np.float32)}
-    exact = tg.interpret(graph, given, its).outputs["y"]
-    return float(np.linalg.norm(tg.bind(plan, its).run(given)["y"] - exact) / np.linalg.norm(exact))
+    inputs = {"x": np.random.default_rng(9).standard_normal((1, WIDTH)).astype(np.float32)}
+    exact = tg.interpret(graph, inputs, its).outputs["y"]
+    return float(np.linalg.norm(tg.bind(plan, its).run(inputs)["y"] - exact) / np.linalg.norm(exact))
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,6 @@ def test_an_outlier_channel_is_seen_by_the_prediction_or_by_the_measurement(data
     its = weights(graph)
     its["layers.2.w"][7] *= 1e3
     plan = tg.compile(graph, tolerance="norm:1e-4", weights=its, database=database)
-    given = {"x": np.random.default_rng(9).standard_normal((1, WIDTH)).astype(np.float32)}
-    exact = tg.interpret(graph, given, its).outputs["y"]
-    assert np.linalg.norm(tg.bind(plan, its).run(given)["y"] - exact) / np.linalg.norm(exact) <= 1e-4
+    inputs = {"x": np.random.default_rng(9).standard_normal((1, WIDTH)).astype(np.float32)}
+    exact = tg.interpret(graph, inputs, its).outputs["y"]
+    assert np.linalg.norm(tg.bind(plan, its).run(inputs)["y"] - exact) / np.linalg.norm(exact) <= 1e-4

@@ -1,4 +1,4 @@
-"""What kernels of somebody's own compute of narrow floats: a region of its own, which stays as written where the rest is wider."""
+"""A user's kernel of narrow floats computes a region of its own, which stays as written where the rest of the graph is wider."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_amid_a_graph_it_has_its_place_as_written_and_in_one_of_two_wider_forms(
 
 def test_a_composite_that_has_no_place_is_told_so() -> None:
     graph = tg.graph(tg.exp(tg.sin(leaning(tg.cos(rows())))))
-    here = r"leaning is in this graph as it is written(.|\n)*fix: precision=.* for profile and compile"
+    here = r"leaning occurs in the graph as written(.|\n)*fix: precision=.* for profile and compile"
     assert tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS, budget=0).left
     with pytest.raises(KernelError, match=f"{here}$"):
         tg.profile(graph, kernels=[LEANING.name], database=":memory:", backends=BACKENDS, precision="f32")

@@ -56,10 +56,10 @@ def test_a_softmax_of_scaled_scores_is_finite_and_right(database: Database, scal
     x, s = tg.input("x", (N, 64)), tg.constant(scale)
     graph = tg.graph({"y": tg.softmax(x * s)})
     plan = tg.compile(graph, tolerance=1e-2, database=database, at={"n": 8})
-    given = {"x": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)}
-    exact = tg.interpret(graph, given).outputs["y"]
-    found = tg.bind(plan).run(given)["y"]
-    assert np.isfinite(found).all() and np.abs(found - exact).max() <= 1e-2
+    inputs = {"x": np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32)}
+    exact = tg.interpret(graph, inputs).outputs["y"]
+    output = tg.bind(plan).run(inputs)["y"]
+    assert np.isfinite(output).all() and np.abs(output - exact).max() <= 1e-2
 
 
 def test_the_floor_of_a_sum_of_a_softmax_is_refused_by_its_name(database: Database) -> None:
