@@ -1,16 +1,19 @@
-"""A prompt through a Llama of 1.2 billion parameters in bf16 on a GPU, all logits, next to transformers there (eager).
+"""A prompt through a Llama of 1.2 billion parameters on a GPU, all logits, next to transformers there (eager).
 
-    python benchmarks/prompt_cuda.py [--tokens 128,512,2048] [--layers 16] [--profile 0] [--runs 12]
+    python benchmarks/prompt_cuda.py [--tokens 128,512,2048] [--layers 16] [--profile 0] [--runs 12] [--dtype float32]
+                                     [--precision written,bf16x2,tf32] [--tf32]
 
 A folder with random weights of Llama 3.2 1B's shape is written. Both read it in one process; logits stay on the device. Runs are
 interleaved: milliseconds of one, median and quartiles, the device waited for. Errors are ‖logits − exact‖ / ‖exact‖, exact being
-transformers in float32 without TF32 on the same weights. Ends with 1 where ours is wrong: its error beyond 1.2 times that of
-transformers. Needs a GPU and transformers.
+transformers on the same weights in float32 without TF32, for --dtype float32 in float64. --precision: words of ours, one plan for
+each. --tf32: products of transformers round their operands to TF32. Ends with 1 where ours as written is wrong: its error beyond
+1.2 times that of transformers. Needs a GPU and transformers.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import tempfile
 import time
@@ -43,7 +46,7 @@ def written(folder: Path, layers: int) -> None:
                          max_position_embeddings=131072, tie_word_embeddings=True)
     torch.manual_seed(0)
     with torch.device("cuda:0"):
-        model = LlamaForCausalLM(config).to(torch.bfloat16)
+        model = LlamaForCausalLM(config).to(torch.bfloat16)         # in any dtype, the weights have the bits of bf16
     model.save_pretrained(folder)
 
 
@@ -54,6 +57,9 @@ def main() -> int:
     parser.add_argument("--backends", default="cuda,gencuda,torchcuda,triton")
     parser.add_argument("--profile", type=float, default=0.0, help="seconds in which the graph is profiled before, for each length")
     parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    parser.add_argument("--precision", default="written", help="words for all sites that have them, split by commas; one plan for each")
+    parser.add_argument("--tf32", action="store_true")
     args = parser.parse_args()
     lengths, backends, wrong = list(map(int, args.tokens.split(","))), tuple(args.backends.split(",")), 0
     with tempfile.TemporaryDirectory() as name:
@@ -62,18 +68,20 @@ def main() -> int:
 
         folder, database = Path(name) / "model", str(Path(name) / "bench.db")
         written(folder, args.layers)
-        loaded = load_model(folder, dtype="bfloat16", max_positions=max(lengths))
+        loaded = load_model(folder, dtype=args.dtype, max_positions=max(lengths))
         graph = tg.graph({"logits": tg.copy_to(loaded.graph.outputs["logits"], "cuda:0")}, dict(loaded.graph.updates))
-        theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to("cuda:0").eval()
+        theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, args.dtype)).to("cuda:0").eval()
         torch.backends.cuda.matmul.allow_tf32 = False
-        exact_model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to("cuda:0").eval()
-        for n in lengths:
+        wider = torch.float64 if args.dtype == "float32" else torch.float32
+        exact_model = AutoModelForCausalLM.from_pretrained(folder, dtype=wider).to("cuda:0").eval()
+        for n, words in itertools.product(lengths, args.precision.split(",")):
             at = {"n": n, "m": n, "p": 0}
             begun = time.perf_counter()
             if args.profile:
                 profile_graph(graph, budget=args.profile, backends=backends, database=database, at=at, largest=at)
-            plan = compile_graph(graph, backends=backends, database=database, at=at, largest=at, reuse_outputs=True)
-            print(f"{n} tokens: compiled in {time.perf_counter() - begun:.1f} s; {plan!r}", flush=True)
+            plan = compile_graph(graph, backends=backends, database=database, at=at, largest=at, precision=words,
+                                 reuse_outputs=True)
+            print(f"{n} tokens, {words}: compiled in {time.perf_counter() - begun:.1f} s; {plan!r}", flush=True)
             lines = (line[:150] for line in explain(plan, at=at, rows=12).splitlines() if "compared at" not in line)
             print("\n".join(lines), flush=True)
             model = bind(plan, loaded.weights)
@@ -87,13 +95,15 @@ def main() -> int:
                 return out
 
             def peer(there: Any = there) -> Any:
+                torch.backends.cuda.matmul.allow_tf32 = args.tf32
                 out = theirs(there).logits
                 torch.cuda.synchronize()
+                torch.backends.cuda.matmul.allow_tf32 = False
                 return out
 
             with torch.no_grad():
                 exact = exact_model(there).logits[0]
-                differences = [out.reshape(exact.shape).float() - exact for out in (torch.from_dlpack(ours()), peer())]
+                differences = [out.reshape(exact.shape).to(exact.dtype) - exact for out in (torch.from_dlpack(ours()), peer())]
                 errors = [float(torch.linalg.vector_norm(x) / torch.linalg.vector_norm(exact)) for x in differences]
                 del exact, differences
                 times: dict[str, list[float]] = {"ours": [], "transformers": []}
@@ -104,9 +114,9 @@ def main() -> int:
                         times[what].append((time.perf_counter() - start) * 1e3)
             quarters = {what: np.quantile(taken[2:], [0.25, 0.5, 0.75]) for what, taken in times.items()}
             shown = "; ".join(f"{what} {q[1]:.2f} ms ({q[0]:.2f} to {q[2]:.2f})" for what, q in quarters.items())
-            print(f"{n} tokens: {shown}; ours ÷ transformers {quarters['ours'][1] / quarters['transformers'][1]:.2f}; "
+            print(f"{n} tokens, {words}: {shown}; ours ÷ transformers {quarters['ours'][1] / quarters['transformers'][1]:.2f}; "
                   f"error {errors[0]:.1e}, transformers {errors[1]:.1e}", flush=True)
-            wrong += not errors[0] <= MOST_ERROR * errors[1]
+            wrong += words == "written" and not errors[0] <= MOST_ERROR * errors[1]
     return int(wrong > 0)
 
 

@@ -182,8 +182,7 @@ def verdict(judge: Judge, bench: Bench, signature: Signature, points: Sequence[P
     with os.fdopen(os.dup(bench.file), "rb") as file:
         for point, reply in zip(points, bench.replies, strict=True):
             found = ReportedOutput(reply["shapes"], tuple(reply["outside"]), reply["mutated"])
-            wrong = judge._compare(signature, point, found, partial(np.fromfile, file, np.uint8), worst,
-                                   precision=bench.kernel.precision)
+            wrong = judge._compare(signature, point, found, partial(np.fromfile, file, np.uint8), worst)
             if wrong is not None:
                 return wrong.status, wrong.error or 0.0, wrong.log
     return "PASSED", worst[0], ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +30,6 @@ from tensor_graphs.costs.database_keys import (
 )
 from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.costs.measured_rates import known_links, known_rates, prior_rates
-from tensor_graphs.costs.predicted_error import too_coarse
 from tensor_graphs.costs.roofline import BACKEND_RATES, DeviceRates, LinkRates, estimate_seconds, says_of
 from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.kernel import Kernel
@@ -95,14 +93,13 @@ class CostTable:
     """Measurements of kernels in this machine's environments, and estimates for the rest.
 
     threads: only measurements with this many threads count (None: the default number). margin: factor on estimates; 1 for deciding
-    what to measure next, ESTIMATE_MARGIN for choosing a plan. graph: the graph to be computed, where there is one."""
+    what to measure next, ESTIMATE_MARGIN for choosing a plan."""
 
     database: Database
     backends: tuple[str, ...]
     tolerance: float | None
     threads: int | None = None
     margin: float = 1.0
-    graph: weakref.ref[Graph] | None = None
     assuming: tuple[str, ...] = ()
     """conditions on values that the caller assumes"""
     known: dict[str, dict[tuple[str, str], KnownTime]] = field(default_factory=dict)
@@ -129,7 +126,7 @@ class CostTable:
     @classmethod
     def of(cls, request: Request, margin: float = 1.0) -> CostTable:
         """Return the cost table for a request, with its rows loaded."""
-        return cls(request.store, request.here, request.allowed, request.threads, margin, weakref.ref(request.graph),
+        return cls(request.store, request.here, request.allowed, request.threads, margin,
                    request.assumed).load()
 
     @phase("rows")
@@ -190,8 +187,6 @@ class CostTable:
         if lacking:
             return f"it assumes {' and '.join(lacking)}, which is not assumed here"
         reason = self.why_wrong(kernel, signature, binding)
-        if kernel.precision is not None and self.graph is not None and reason in (None, "unverified"):
-            reason = too_coarse(self.graph(), kernel.precision, self.tolerance, self.backends) or reason
         if reason is not None:
             return reason
         error = self.error(kernel, signature, binding)
@@ -239,7 +234,7 @@ class CostTable:
             if not judged.passed or judged.refuted or judged.status not in ("PASSED", "INCORRECT_NUMERICAL"):
                 return f"{judged.status} {where}"
             error = judged.worst_relative_error
-            if error is None or not error <= same_math_limit(signature.spec.outputs, kernel.precision):
+            if error is None or not error <= same_math_limit(signature.spec.outputs, signature.unit):
                 return f"{judged.status} {where}: error {error}"
         return None
 

@@ -18,6 +18,7 @@ from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.measured_accuracy import PROMISING, SCREENED, MeasuredAccuracy
 from tensor_graphs.costs.form_front import FormCost, WordCost, front, within
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.kernels.registry import all_kernels
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.graph import Graph
@@ -25,9 +26,17 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
-from tensor_graphs.meaning.precision import WORDS, WRITTEN, Form
+from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, Form
 from tensor_graphs.measure.sensitivity import ROUNDED, Metric, Sensitivities, sensitivities, words_of
-from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, is_narrower, parameter_of, resolved, sites, viewed
+from tensor_graphs.rewrites.passes.apply_precision import (
+    ROUNDED_PRODUCTS,
+    PrecisionSite,
+    is_narrower,
+    parameter_of,
+    resolved,
+    sites,
+    viewed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +69,7 @@ class MixedForms:
 
     def __init__(self, graph: Graph, accuracy: MeasuredAccuracy, seconds: Seconds) -> None:
         self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
+        self.formats = formats_here(accuracy.request.here)
         self.narrows, self.trials = False, 0
         """whether only narrower words than written are choices; number of forms that `faster` has yielded"""
         self.limit: float | None = None
@@ -198,6 +208,8 @@ class MixedForms:
         the graph as written is accurate enough."""
         if word not in words_of(site) or {word, site.dtype.name} == {"bf16", "f16"}:
             return False
+        if word in FORMATS:
+            return word in self.formats and site.nodes[0].op in ROUNDED_PRODUCTS
         return not self.narrows or not is_narrower(site.dtype, WORDS[word])
 
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
@@ -216,9 +228,11 @@ class MixedForms:
                 groups.setdefault((site.name.partition("@")[0].partition("#")[0], node.op.name), []).append(site)
         for (name, op), group in groups.items():
             alone = _alone(group)
-            words = [WRITTEN, *(word for word in WORDS if any(self._counts(word, site) for site in group))]
-            for chosen in itertools.product(words, repeat=len({site.kind for site in group})):
-                word_of = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
+            words = {kind: [WRITTEN, *(word for word in (*WORDS, *FORMATS) if any(self._counts(word, site) for site in group
+                                                                                  if site.kind == kind))]
+                     for kind in dict.fromkeys(site.kind for site in group)}
+            for chosen in itertools.product(*words.values()):
+                word_of = dict(zip(words, chosen, strict=True))
                 if len(set(chosen) - {WRITTEN}) > 1:                # a weight in one narrow dtype, multiplied in another
                     continue
                 form: Form = {kind: word for kind, word in word_of.items() if word != WRITTEN}
@@ -235,7 +249,7 @@ class MixedForms:
             return
         sizes = self.accuracy.sizes
         weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes) for name, group in groups.items()}
-        words = {kind: [WRITTEN, *(w for w in WORDS if all(self._counts(w, s) for s in self.places if s.kind == kind))]
+        words = {kind: [WRITTEN, *(w for w in (*WORDS, *FORMATS) if all(self._counts(w, s) for s in self.places if s.kind == kind))]
                  for kind in kinds}
         for chosen in itertools.product(*words.values()):
             form = {kind: word for kind, word in zip(kinds, chosen, strict=True) if word != WRITTEN}
@@ -243,6 +257,12 @@ class MixedForms:
             for name, group in groups.items():
                 share = weights[name] / max(1.0, sum(weights.values()))
                 yield self._choice(f"{item} {name}", {site.key: form.get(site.kind, WRITTEN) for site in group}, seconds * share)
+
+
+def formats_here(backends: Sequence[str]) -> tuple[str, ...]:
+    """Return the words for products that round their operands to a format, if kernels of these backends compute such products."""
+    computed = {kernel.op for kernel in all_kernels(backends)}
+    return FORMATS if any(op.name in computed for op in ROUNDED_PRODUCTS.values()) else ()
 
 
 def _beyond(allowed: Allowed) -> float:

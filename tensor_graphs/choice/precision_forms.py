@@ -104,7 +104,7 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
     seconds_of = estimate(graph, request)
     mixed = MixedForms(graph, measured_accuracy(request), seconds_of)
     words_of = {True: list[Form](), False: list[Form]()}
-    for words, changed in _candidates(graph, request, mixed.errors is not None):
+    for words, changed in _candidates(graph, request, mixed.formats, mixed.errors is not None):
         words_of[mixed.promises(words, changed)].append(words)
     widest = [words for words in words_of[False] if words.get("between") == WIDE["between"]]
     priced = sorted((_with_tie(seconds_of(graph, words), words, graph), number) for number, words in enumerate(words_of[True]))
@@ -139,13 +139,16 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
     return seconds
 
 
-def _candidates(graph: Graph, request: Request, mixes: bool = False) -> Iterator[tuple[Form, Graph]]:
+def _candidates(graph: Graph, request: Request, formats: Sequence[str], mixes: bool) -> Iterator[tuple[Form, Graph]]:
     """Yield the words of different forms of a graph, each with the words of the request, and the graph in them, without new parts.
-    mixes: whether mixed forms are tried, which include those that narrow weights and products alone."""
+    formats: to which products may round their operands. mixes: whether mixed forms are tried, which include those that narrow
+    weights and products alone."""
     asked, pieces = request.words, own_pieces(graph, request.here)
     as_pieces = {f"between:{s.spec.op.name}": WRITTEN for s in pieces}
     dtypes = {site.dtype.name for site in sites(graph)}
-    narrow = [form for form in NARROW if not dtypes <= set(form.values()) and not ("f16" in form.values() and "bf16" in dtypes)
+    products = [{"product": word} for word in formats] if "f32" in dtypes else []
+    narrow = [form for form in (*products, *NARROW)
+              if not dtypes <= set(form.values()) and not ("f16" in form.values() and "bf16" in dtypes)
               and ("between" in form or not mixes)]
     wider = [form for form in WIDER if form.get("product") != "bf16" or dtypes & {"bf16", "f16"}]
     tried = dict[Graph, None]()

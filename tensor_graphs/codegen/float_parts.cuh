@@ -14,9 +14,9 @@ TG_INLINE void three_parts(float x, uint16_t &high, uint16_t &middle, uint16_t &
     low = bf16_of_f32(rest - bf16_to_f32(middle));
 }
 
-/* All high parts of an array of rows, then the middle and the low ones, by blocks of 256 threads; behind each row, of SIZE elements,
- * there are zeros up to APART. The same where there are none: a multiple of 4 elements in all. */
-template <int SIZE, int APART> TG_INLINE void parts_of(const float *from, uint16_t *to, int64_t rows) {
+/* All high parts of an array of rows, then the middle and (of 3 parts) the low ones, by blocks of 256 threads; behind each row, of SIZE
+ * elements, there are zeros up to APART. The same where there are none: a multiple of 4 elements in all. */
+template <int SIZE, int APART, int N_PARTS = 3> TG_INLINE void parts_of(const float *from, uint16_t *to, int64_t rows) {
     const int64_t count = rows * APART;
     for (int64_t i = (blockIdx.x * 256LL + threadIdx.x) * 4; i < count; i += gridDim.x * 1024LL) {
         Pack<float, 4> all;
@@ -31,7 +31,7 @@ template <int SIZE, int APART> TG_INLINE void parts_of(const float *from, uint16
 #pragma unroll
         for (int e = 0; e < 4; e++) three_parts(all.at[e], part[0].at[e], part[1].at[e], part[2].at[e]);
 #pragma unroll
-        for (int p = 0; p < 3; p++) put_pack<4>(to + p * count + i, part[p]);
+        for (int p = 0; p < N_PARTS; p++) put_pack<4>(to + p * count + i, part[p]);
     }
 }
 

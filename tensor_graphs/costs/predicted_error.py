@@ -1,4 +1,4 @@
-"""predicted_error: predictions, not bounds, of a graph's output error by the rounding of its values or of products' operands.
+"""predicted_error: predictions, not bounds, of a graph's output error by the rounding of its values.
 
 The model. Every node that rounds adds one unit roundoff u of its dtype (relative to its output); each later rounding on the way
 from the node to an output amplifies that error:
@@ -19,25 +19,16 @@ that a recurrence accumulates over many steps are not seen.
 The model assumes that nothing cancels: the rows of a norm have means near 0. It does not cover ops that leap (a floor, an index or
 a comparison of a computed float: the smallest error moves the result by a whole step), nor a long loop that multiplies its carry.
 `unpredictable` names these.
-
-Matrix products whose operands are rounded to fewer bits (`Kernel.precision`) follow the same model, whether they are in the
-definition of a composite or written as a sum of products. Both operands of each product are rounded. Of some million sums the worst
-is off by 3.3 unit roundoffs (meaning/precision.py), so a product counts at least LEAST roundoffs. An op behind the product counts
-as one rounding if it about keeps the relative error of its operands (another product, a smooth composite). A power, a logarithm, a
-reciprocal or a sine, which turn absolute errors into relative ones or the reverse, count as STEEP roundings: a softmax of products
-of 256 was off by 17 unit roundoffs, an exp by 23. A comparison of products, an op without a definition, and a loop of unknown
-length allow no rounding.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, Spec
 from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
 from tensor_graphs.language import dims as d
@@ -49,14 +40,12 @@ from tensor_graphs.language.leaves import Leaf
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.language.subgraph import Turns
 from tensor_graphs.meaning.exact_definitions import chooses
-from tensor_graphs.meaning.precision import Precision
 
 CAST = ATOMIC["cast"]
 
 AMPLIFICATION = 3.0
 """Factor by which √k roundings behind a node amplify the rounding of that node."""
 
-Loses = Callable[[Node], float]
 _predicted: weakref.WeakKeyDictionary[Graph, dict[tuple[str, ...], float]] = weakref.WeakKeyDictionary()
 
 
@@ -78,19 +67,18 @@ def _is_one_step(table: Mapping[str, list[Kernel]] | None, node: Node) -> bool:
     return LIBRARY.get(node.op.name) is node.op and (table is None or bool(matching(Spec.of(node), table)))
 
 
-def amplified(roots: Sequence[Node], loses: Loses | None = None, counts: Loses | None = None, least: float = 1.0) -> float:
-    """Return the error of the roots by the model. loses: a node's unit roundoff u_i (default: that of its dtype). counts: how many
-    roundings a node adds behind other nodes (default: 1 if it rounds). least: lower limit of the factor on u_i."""
+def amplified(roots: Sequence[Node]) -> float:
+    """Return the error of the roots by the model."""
     order = walk(roots)
-    lost = {node: (loses or unit_roundoff)(node) for node in order}
+    lost = {node: unit_roundoff(node) for node in order}
     behind = dict.fromkeys(order, 0.0)                                # roundings on the longest path from a node's output to a root
     for node in reversed(order):
-        through = behind[node] + (lost[node] > 0 if counts is None else counts(node))
+        through = behind[node] + (lost[node] > 0)
         for i in node.inputs:
             behind[i] = max(behind[i], through)
     error: dict[Node, float] = {}
     for node in order:
-        own = lost[node] and lost[node] * max(least, 1 + AMPLIFICATION * math.sqrt(behind[node]))
+        own = lost[node] and lost[node] * (1 + AMPLIFICATION * math.sqrt(behind[node]))
         error[node] = own + max((error[i] for i in node.inputs), default=0.0)
     return max((error[r] for r in roots), default=0.0)
 
@@ -171,65 +159,3 @@ def _rounds(node: Node) -> bool:
             old.is_integer and 2.0 ** (old.bits - old.is_signed) <= 2 / new.epsilon)
         return not exact
     return True
-
-
-LEAST = 4.0
-"""Unit roundoffs by which a matrix product of rounded operands is off, at least."""
-
-STEEP = 64.0
-"""Roundings that a steep op counts as when it follows a matrix product."""
-
-_of_products: weakref.WeakKeyDictionary[Graph, dict[Precision, float]] = weakref.WeakKeyDictionary()
-
-
-def too_coarse(graph: Graph | None, precision: Precision, tolerance: float | None, backends: Sequence[str] = ()) -> str:
-    """Return why matrix products of a graph may not use this precision; "" if they may. graph: None if it no longer exists.
-    tolerance: None if nothing may be narrower than the graph says."""
-    if tolerance is None:
-        return f"products of {precision.name} are narrower than the graph says, and no tolerance allows them"
-    predicted = math.inf if graph is None else predicted_with(graph, precision, backends)
-    if predicted <= tolerance:
-        return ""
-    if math.isinf(predicted):
-        return f"products of {precision.name} may decide something here (a comparison, say), or it is not known what comes of them"
-    return f"products of {precision.name} are predicted to cost {predicted:.2e}, beyond the tolerance {tolerance:.2e}"
-
-
-def predicted_with(graph: Graph, precision: Precision, backends: Sequence[str] = ()) -> float:
-    """Return the predicted relative error of the graph's outputs and states if all its float matrix products have this precision:
-    at least the error of one. Infinite if the error may change a decision (a comparison) or the graph cannot be expanded.
-    Cached."""
-    by_precision = _of_products.setdefault(graph, {})
-    if precision not in by_precision:
-        try:
-            written = expand_all(graph.roots, lambda node: node.op.facts.steep is not None, loops=True)
-        except TensorGraphsError:                                   # too large, or of a length that is not known
-            by_precision[precision] = math.inf
-        else:
-            units = amplified(written, lambda node: float(_is_product(node)), _behind, LEAST)
-            by_precision[precision] = precision.unit * max(LEAST, units)
-    return predicted_error(graph, backends) + by_precision[precision]
-
-
-def _behind(node: Node) -> float:
-    """Return how many roundings a node counts as when it follows a matrix product."""
-    is_of_floats, facts = any(i.dtype.is_float for i in node.inputs), node.op.facts
-    if _is_product(node) or facts.steep is not None:
-        return STEEP if facts.steep else 1.0
-    leaps = not node.dtype.is_float or facts.compares or facts.dtype_matters or node.op.name == "floor"
-    if isinstance(node.op, CompositeOp) or (is_of_floats and leaps):
-        return math.inf
-    return STEEP if facts.rounds and not (facts.ring or facts.writes) else 0.0
-
-
-def _is_product(node: Node) -> bool:
-    """Return whether a node is a sum of products of floats of at most 32 bits, as in the definitions of all matrix products."""
-    if not node.types[0].dtype.is_float or node.types[0].dtype.itemsize > 4:
-        return False
-    return node.op.name == "sum" and _through_views(node.inputs[0]).op.name == "mul"
-
-
-def _through_views(node: Node) -> Node:
-    while node.op.facts.view or node.op.name == "cast":
-        node = node.inputs[0]
-    return node

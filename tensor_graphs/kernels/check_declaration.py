@@ -18,7 +18,6 @@ from tensor_graphs.language.dtypes import DType, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
 from tensor_graphs.meaning.assumptions import OF_KERNELS
-from tensor_graphs.meaning.precision import PRECISIONS, Precision
 
 Computed = str | CompositeOp | Graph
 """The type of a kernel's subject: the name of an op, a user-defined composite, or a graph (the part that the kernel computes)."""
@@ -135,14 +134,6 @@ def require_flag(name: str, what: str, value: Any) -> None:
     """Raise KernelError unless `value` is True or False."""
     if not isinstance(value, bool):
         raise KernelError(f"kernel {name!r}: {what} is {value!r}\n  fix: {what}=True or {what}=False")
-
-
-def precision_of(name: str, precision: Any) -> Precision | None:
-    """Return the precision to which a declared kernel rounds f32 operands, None by default. Raises KernelError for other names."""
-    if precision is None or (isinstance(precision, str) and precision in PRECISIONS):
-        return None if precision is None else PRECISIONS[precision]
-    named = " or ".join(f"precision={option!r}" for option in PRECISIONS)
-    raise KernelError(f"kernel {name!r}: precision is {precision!r}\n  fix: {named}, or leave it out")
 
 
 def assuming_of(name: str, assuming: Any) -> tuple[str, ...]:

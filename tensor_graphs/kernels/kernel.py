@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.device_requirements import problem
@@ -23,9 +23,6 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply
-
-if TYPE_CHECKING:
-    from tensor_graphs.meaning.precision import Precision
 
 ANY_OP = "*"
 """`Kernel.op` of a kernel that computes every op whose spec its `accepts` takes"""
@@ -214,7 +211,6 @@ class Kernel:
     (runtime/segments/decoder_kernel.py). Raises NotLowered with the reason where the graph does not fit.
     remade: name of the function in `module` that builds the kernel from its `source` in another process, for a kernel that a
     generator has built for one spec. It computes the specs that `accepts` takes of the op named `op`.
-    precision: to which f32 operands are rounded. The kernel is compared at that precision, and used where a tolerance allows it.
     assuming: conditions on values (meaning/assumptions.py): compared where they hold, used where a caller assumes them.
     """
 
@@ -243,7 +239,6 @@ class Kernel:
     crash_note: str = ""
     remade: str = ""
     whole: Callable[[Graph], Any] | None = None
-    precision: Precision | None = None
     assuming: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -296,7 +291,7 @@ class Kernel:
         """Return the sha256 of all code that the kernel depends on (identity.py), as it was at its declaration. Changed code makes
         another kernel without measurements. Raises KernelError when a file of `sources` is missing."""
         declared = (self.name, self.toolchain, self.in_place, self.contiguous, self.positive_strides, self.updates)
-        return hashlib.sha256(f"{declared}{self.precision or ''}{self.assuming or ''}\0{self.code.digest}".encode()).hexdigest()
+        return hashlib.sha256(f"{declared}{self.assuming or ''}\0{self.code.digest}".encode()).hexdigest()
 
     @cached_property
     def code(self) -> Code:

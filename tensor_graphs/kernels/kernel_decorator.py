@@ -21,7 +21,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
                 contiguous: bool = False, sources: Sequence[str | Path] = (),
                 requirements: Mapping[str, Any] | None = None,
-                precision: str | None = None, assuming: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
+                assuming: str | Sequence[str] = ()) -> Callable[[Callable[..., None]], Kernel]:
     """Return a decorator that registers a function `f(outs, ins, attrs)` as a kernel of an op (name or `tg.composite`) or a graph.
 
         @tg.kernel("softmax", sources=["softmax.c", "table.npy"])
@@ -41,8 +41,8 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     sources: further files that the kernel depends on, besides its module and imports, relative to the module's folder. An edit of
     one makes it a new kernel, which is compared with the oracle before use.
     requirements: features of the device, like {"arch": ["avx512f"]} (device_requirements.py); elsewhere the kernel is no candidate.
-    precision: "tf32" where the kernel rounds f32 operands to that, as tl.dot of Triton does by default. It is then compared at
-    the error that tf32 allows (3.5e-3 at most), and is a candidate where the tolerance allows the resulting error of the graph.
+    A kernel that rounds f32 operands to TF32, as tl.dot of Triton does by default, is one of the op "rounded_linear", not "linear";
+    its `accepts` takes specs with the attribute to="tf32".
     assuming: conditions on values, like "no overflow". The kernel is compared at points where they hold, and is a candidate where
     the caller assumes them too (`tg.compile(graph, assuming="no overflow")`).
     name: must begin with the backend's name and a dot; by default the backend's name, a dot and the function's name.
@@ -64,7 +64,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
         require_name(own)
         pairs = check_declaration.pairs_in_place(own, in_place, op)
         check_declaration.require_flag(own, "contiguous", contiguous)
-        rounded, assumed = check_declaration.precision_of(own, precision), check_declaration.assuming_of(own, assuming)
+        assumed = check_declaration.assuming_of(own, assuming)
         if accepts is not None:
             check_declaration.require_function(own, "accepts", accepts, ("spec",))
         check_declaration.require_function(own, "the function", function, ("outs", "ins", "attrs"))
@@ -74,7 +74,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
             build=(lambda spec: HostCall(function, on_stream=True)) if captured else (lambda spec: HostCall(function)),
             accepts=accepts or (lambda spec: None), source=source_of(function),
             module=function.__module__ or "", in_place=pairs, contiguous=contiguous, sources=sources,
-            requirements=requirements or {}, precision=rounded, assuming=assumed))
+            requirements=requirements or {}, assuming=assumed))
 
     return wrap
 

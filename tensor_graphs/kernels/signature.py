@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tensor_graphs.kernels.kernel import Spec
@@ -12,6 +13,7 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.language.text_writer import format_value
+from tensor_graphs.meaning.same_math import licensed_unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +24,11 @@ class Signature:
     spec: Spec
     graph: Graph
     dim_names: tuple[str, ...]
+
+    @cached_property
+    def unit(self) -> float:
+        """Largest relative change of a value by a rounding that the op allows (`rounded`); 0 where it allows none."""
+        return licensed_unit(self.graph.roots)
 
     def axes(self, binding: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of the dims by canonical name (d0, d1, …), from a binding: dim name in `spec` -> size."""

@@ -26,7 +26,6 @@ class OpFacts:
     rearranges: a view in which each element of the operand occurs, and nothing else.
     exact: floats are chosen, moved or made whole; each result is a value of its dtype if the operands are, and is never rounded.
     rounds: arithmetic; a float result is rounded to its dtype.
-    steep: True if it amplifies the relative error of its operands; None for a composite: its definition decides.
     determined: every way to compute it gives the same bits, because it is rounded correctly or not at all.
     any_order: kinds of dtypes for which a chain x ∘ y ∘ z may be evaluated in any order without changing a bit.
     ring: sums and products, so that results are polynomials of the operands.
@@ -46,6 +45,7 @@ class OpFacts:
     small enough.
     contains: atomic ops that its definition always has; a graph that lacks one cannot be this op.
     symbol: the operator sign for it in formulas, between two operands.
+    licence: over the real numbers its operands are not changed, but a kernel may round them to the format of the attribute `to`.
     piecewise: operands that its direct evaluation reads in their stored dtype, narrower than float64. It widens them one piece at a
     time, so that a large weight is never in memory in float64 as a whole.
     """
@@ -54,7 +54,6 @@ class OpFacts:
     rearranges: bool = False
     exact: bool = False
     rounds: bool = False
-    steep: bool | None = None
     determined: bool = False
     any_order: tuple[str, ...] = ()
     ring: bool = False
@@ -75,6 +74,7 @@ class OpFacts:
     contains: tuple[str, ...] = ()
     sought: bool = True
     symbol: str = ""
+    licence: bool = False
     piecewise: tuple[str, ...] = ()
 
 

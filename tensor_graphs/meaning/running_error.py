@@ -36,6 +36,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, resolve_attributes
+from tensor_graphs.language.composites.rounded import rounded, unit_of
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
@@ -261,6 +262,9 @@ class Errors:
                 changes = [np.where(np.isfinite(end), np.abs(end - value), 0.0) for end in ends]
                 toward = at([*values[:i], np.minimum(x.value + ROUNDINGS * x.error, 0.0), *values[i + 1:]]) - value
                 error = _both(error, np.fmax(np.fmax(*changes), _toward_zero(x, toward)))
+        if op.facts.licence:
+            size = np.maximum(np.abs(value), _smallest(n.dtype))
+            return Known(value, _both(error, unit_of(n.attrs) * np.where(value == 0, 0.0, size)))
         return self.done(n, value, error)
 
     # ---- two and three operands --------------------------------------------------------------------------------------
@@ -373,6 +377,8 @@ def _is_smooth(node: Node) -> bool:
     op = node.op
     if not isinstance(op, CompositeOp) or op.direct is None or op.opaque or not all(t.dtype.is_float for t in node.types):
         return False
+    if op is rounded:
+        return True
     definition = op.define([i.type for i in node.inputs], node.attrs)
     if definition not in _smooth:
         _smooth[definition] = len(definition.outputs) == 1 and _elementwise(expand_all(definition.outputs))

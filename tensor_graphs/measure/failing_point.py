@@ -27,7 +27,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text import parse_graph, print_graph
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.meaning.same_math import same_math_limit
+from tensor_graphs.meaning.same_math import licensed_unit, same_math_limit
 from tensor_graphs.measure.points.inputs import STORED, Form, Point, point_inputs
 from tensor_graphs.measure.run_unisolated import run_on
 from tensor_graphs.measure.where_wrong import in_words, wrong_elements
@@ -162,7 +162,7 @@ def compared(kernel: Kernel, graph: Graph, point: Point | None, inputs: Mapping[
     expected = interpret(graph, inputs).outputs
     compared_outputs = []
     for name, node in graph.outputs.items():
-        out, ref, limit = outputs[name], np.asarray(expected[name]), same_math_limit((node.type,), kernel.precision)
+        out, ref, limit = outputs[name], np.asarray(expected[name]), same_math_limit((node.type,), licensed_unit(graph.roots))
         report = measure(out, ref, node.dtype)
         off = in_words(wrong_elements(out, ref, node.dtype, limit))
         worst = report.mismatch or ("" if report.worst is None else str(report.worst))

@@ -46,11 +46,11 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.text_writer import print_graph
-from tensor_graphs.meaning.error_measure import ROUNDINGS, ErrorReport, Worst, measure, row_errors, unit_roundoff
+from tensor_graphs.meaning.error_measure import ErrorReport, Worst, measure, neighbours_error, row_errors, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.meaning.precision import Precision
+from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.meaning.same_math import SAME_MATH, same_math_limit
-from tensor_graphs.measure import failing_point, rounded_operand_errors, where_wrong
+from tensor_graphs.measure import failing_point, where_wrong
 from tensor_graphs.measure.assumption_points import holds
 from tensor_graphs.measure.definition_analysis import adds_floats
 from tensor_graphs.measure.definition_points import concurrent_points, hazard_points
@@ -232,7 +232,7 @@ class _Answers:
     bytes. asking: lock held while the oracle evaluates; stored answers are read without it."""
 
     expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
-    rounding: dict[tuple[Point, Precision | None], dict[str, np.ndarray]] = field(default_factory=dict)
+    rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
     took: dict[Point, float] = field(default_factory=dict)
     worked: dict[Point, float] = field(default_factory=dict)
     held: int = 0
@@ -426,57 +426,55 @@ class Judge:
         graph = signature.graph
         return dict(interpret(graph, point_inputs(graph, point, by_rows=True), dims=point.binding).outputs)
 
-    def rounding(self, signature: Signature, point: Point, in_full: bool = False,
-                 precision: Precision | None = None) -> dict[str, np.ndarray]:
+    def rounding(self, signature: Signature, point: Point, in_full: bool = False) -> dict[str, np.ndarray]:
         """Return how far rounding may move each element of the float outputs: the running error, or an estimate. in_full: evaluate
-        all rows even if they are copies of a few. precision: to which the kernel rounds operands (rounded_operand_errors.py)."""
+        all rows even if they are copies of a few."""
         graph = signature.graph
         if point.rows is not None and not in_full:
-            return all_rows(graph, point, self._rounding_of_few(signature, point, precision), outputs=True)
-        key, errors = (point.values, precision), self._answers_of(signature).rounding
+            return all_rows(graph, point, self._rounding_of_few(signature, point), outputs=True)
+        key, errors = point.values, self._answers_of(signature).rounding
         if key not in errors:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
             assert expected is not None
-            errors[key] = _rounding(graph, point_inputs(graph, point, by_rows=True), point.binding, expected, precision)
+            errors[key] = _rounding(graph, point_inputs(graph, point, by_rows=True), point.binding, expected, signature.unit)
         return errors[key]
 
-    def _rounding_of_few(self, signature: Signature, point: Point, precision: Precision | None) -> dict[str, np.ndarray]:
+    def _rounding_of_few(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
         """Return `rounding` for only the rows of a point that differ."""
         graph, few = few_of(signature.graph, point)
         if graph is signature.graph:
-            return self.rounding(signature, few, precision=precision)
+            return self.rounding(signature, few)
         expected = self._answer_of_few(signature, point)
         assert expected is not None
-        return _rounding(graph, point_inputs(graph, few), few.binding, expected, precision)
+        return _rounding(graph, point_inputs(graph, few), few.binding, expected, signature.unit)
 
     def _error(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, *, in_full: bool,
-               rows: np.ndarray | None = None, precision: Precision | None = None) -> ErrorReport:
+               rows: np.ndarray | None = None) -> ErrorReport:
         """Return the error of an output, less what rounding explains. rows: numbers of the rows in `out`, if not all."""
         t = signature.graph.outputs[name].type
-        dtype, limit = t.dtype, same_math_limit((t,), precision)
-        roundings = ROUNDINGS * rounded_operand_errors.widened(dtype, precision)
+        dtype, limit = t.dtype, same_math_limit((t,), signature.unit)
         report = measure(out, ref, dtype)
         if dtype.is_float and report.mismatch is None and not report.within(NOTICED[dtype.name] * unit_roundoff(dtype)):
-            moves = self.rounding(signature, point, in_full, precision)[name]
-            report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows], roundings=roundings)
+            moves = self.rounding(signature, point, in_full)[name]
+            report = measure(out, ref, dtype, rounding=moves if rows is None else rows_of(moves)[rows])
             if rows is None and not report.within(limit):
                 graph, answer = signature.graph, self.expected_in_full if in_full else self.expected
-                doubt = doubtful(out, ref, dtype, moves, limit, roundings)
+                doubt = doubtful(out, ref, dtype, moves, limit)
                 row_moves = moves_of_rows(graph, point.binding, lambda: point_inputs(graph, point, by_rows=True),
-                                      lambda: answer(signature, point) or {}, name, doubt, moves, precision)
-                report = report if row_moves is None else measure(out, ref, dtype, rounding=row_moves, roundings=roundings)
+                                      lambda: answer(signature, point) or {}, name, doubt, moves)
+                report = report if row_moves is None else measure(out, ref, dtype, rounding=row_moves)
         return report
 
     def _wrong_rows(self, signature: Signature, point: Point, name: str, out: np.ndarray, ref: np.ndarray, limit: float,
-                    in_full: bool, precision: Precision | None = None) -> np.ndarray:
+                    in_full: bool) -> np.ndarray:
         """Return for each row of an output whether its error exceeds both the limit and what rounding explains."""
         dtype = signature.graph.outputs[name].dtype
         outs, refs = rows_of(out), rows_of(ref)
         errors = row_errors(outs, refs, dtype)
         off = np.flatnonzero(~(errors <= limit))
         if dtype.is_float and len(off):
-            moves = rows_of(self.rounding(signature, point, in_full, precision)[name])
-            errors[off] = row_errors(outs, refs, dtype, moves, off, ROUNDINGS * rounded_operand_errors.widened(dtype, precision))
+            moves = rows_of(self.rounding(signature, point, in_full)[name])
+            errors[off] = row_errors(outs, refs, dtype, moves, off)
         return np.asarray(~(errors <= limit))
 
     def limit(self, signature: Signature, shown: Sequence[Point], timing: Timing | None) -> float | None:
@@ -644,7 +642,7 @@ class Judge:
             self.note_class(kernel, small, verdict)
             self.record(kernel, small, verdict, None)
         error = self._passed[kernel.identity, small.key]
-        return None if error is None or not error <= same_math_limit(small.spec.outputs, kernel.precision) else small
+        return None if error is None or not error <= same_math_limit(small.spec.outputs, small.unit) else small
 
     def is_on_file(self, kernel: Kernel, small: Signature) -> bool:
         """Return whether a kernel has a verdict on a class of sizes, in this object or in the database."""
@@ -779,7 +777,7 @@ class Judge:
         worker = later or self.worker
         job = {**_named_job(kernel, signature), "points": shown, "time": timing, "threads": self.threads, "argv": list(sys.argv),
                "many_calls": bool(shown) and not earlier and not kernel.ours}
-        dialogue = _Dialogue(self, signature, shown, timing, later, earlier, kernel.precision)
+        dialogue = _Dialogue(self, signature, shown, timing, later, earlier)
         worker.imports = imports_of(kernel.backend)
         try:
             limit, what = self.limit(signature, shown, timing), f"{kernel.name} on {signature.title()}"
@@ -801,7 +799,7 @@ class Judge:
                     way = self._perturbation(kernel, signature, timing, run, secret, salt)
                     values = {"anew": (secret ^ salt, timing.anew)} if run in dialogue.anew else {"perturbed": way}
                     wrong = self._compare(signature, replace(timing.point, **values), output, dialogue.read, dialogue.worst,
-                                          dialogue.digests[run], kernel.precision)
+                                          dialogue.digests[run])
                     if wrong is not None:
                         return wrong
             return dialogue
@@ -935,9 +933,9 @@ class Judge:
         return max(traffic / rates.bandwidth, flops / rates.flops) / IMPLAUSIBLE_FACTOR
 
     def _compare(self, signature: Signature, point: Point, reported: ReportedOutput, read: Callable[[int], np.ndarray],
-                 worst: list[float], returned: str | None = None, precision: Precision | None = None) -> Verdict | None:
+                 worst: list[float], returned: str | None = None) -> Verdict | None:
         """Return a verdict if the next outputs of the worker are wrong, else None. read: yields the outputs' bytes. worst: collects
-        the errors. returned: digest of the outputs when the block of their run ended. precision: the kernel's."""
+        the errors. returned: digest of the outputs when the block of their run ended."""
         if reported.outside:
             return _failure("INCORRECT_SHAPE", f"at {point} it wrote outside: {'; '.join(reported.outside)}")
         if reported.mutated:
@@ -948,7 +946,7 @@ class Judge:
         if point.rows is not None:
             expected = all_rows(signature.graph, point, expected, outputs=True)
         outputs: dict[str, np.ndarray] = {}
-        error_of, in_full = partial(self._error, signature, point, precision=precision), False
+        error_of, in_full = partial(self._error, signature, point), False
         for name, node in signature.graph.outputs.items():
             t = node.type.at(point.binding)
             shape = reported.shapes.get(name)
@@ -956,7 +954,7 @@ class Judge:
                 raise ProtocolError(f"of output {name} nothing was said")
             if shape != t.shape:
                 return _failure("INCORRECT_SHAPE", f"output {name}: {shape} instead of {t} at {point}")
-            limit, picked = same_math_limit((t,), precision), None
+            limit, picked = same_math_limit((t,), signature.unit), None
             if name in reported.rows:
                 update, answer = self._read_rows(signature, point, name, reported.rows[name], read), stored[name]
                 if isinstance(answer, Updated) and np.array_equal(update.rows, answer.rows):   # all other rows are the operand's
@@ -976,7 +974,7 @@ class Judge:
                 expected, in_full = self.expected_in_full(signature, point), True
                 report = error_of(name, values, expected[name], in_full=in_full)
             if (point.extreme is not None or point.form in SAME_VALUES) and not report.within(limit):
-                wrong = self._wrong_rows(signature, point, name, values, expected[name], limit, in_full, precision)
+                wrong = self._wrong_rows(signature, point, name, values, expected[name], limit, in_full)
                 moves = self.rounding(signature, point, in_full)
                 rows = ~wrong | settled_rows(signature, point, expected, SAME_MATH, moves, {name: wrong})[name]
                 if not rows.any():
@@ -1033,7 +1031,7 @@ class Judge:
             implementation_of(kernel), workload, environment_of(kernel.backend, self.threads), "cold" if timed else "verify",
             verdict.status, samples_ms=tuple(s * 1e3 for s in verdict.samples) if timed else (),
             max_relative_error=verdict.error, p999_relative_error=verdict.p999, norm_error=verdict.norm_error,
-            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature.spec.outputs, kernel.precision),
+            max_absolute_error=verdict.absolute, tolerance=same_math_limit(signature.spec.outputs, signature.unit),
             seed=verdict.seed,
             timer=TIMER if timed and verdict.samples else "", verifier=VERIFIER, log=verdict.log,
             baseline="" if plain is None else PLAIN, baseline_ms=plain,
@@ -1046,11 +1044,14 @@ class Judge:
 
 
 def _rounding(graph: Graph, inputs: Mapping[str, np.ndarray], binding: Mapping[str, int], expected: Mapping[str, np.ndarray],
-              precision: Precision | None) -> dict[str, np.ndarray]:
-    """Return the running errors of a graph's float outputs, or estimates where a running error is too much work."""
-    errors = rounded_operand_errors.running_errors(graph, inputs, binding, precision)
-    return {name: rounded_operand_errors.neighbours(expected[name], graph.outputs[name].dtype, precision)
-            if error is None else error for name, error in errors.items()}
+              unit: float) -> dict[str, np.ndarray]:
+    """Return the running errors of a graph's float outputs, or estimates where a running error is too much work. unit: of the
+    coarsest rounding that the graph allows (`licensed_unit`)."""
+    def estimated(name: str) -> np.ndarray:
+        dtype = graph.outputs[name].dtype
+        return neighbours_error(expected[name], dtype) * max(1.0, unit / unit_roundoff(dtype))
+
+    return {name: estimated(name) if error is None else error for name, error in running_error(graph, inputs, binding).items()}
 
 
 def _update_worst(worst: list[float], report: ErrorReport) -> None:
@@ -1072,12 +1073,11 @@ class _Dialogue:
     """Exchange of messages with a worker during a job, with their times: outputs are ready, a block of runs begins or ends."""
 
     def __init__(self, judge: Judge, signature: Signature, points: Sequence[Point], timing: Timing | None,
-                 later: WorkerProcess | None = None, earlier: Sequence[_Dialogue] = (),
-                 precision: Precision | None = None) -> None:
+                 later: WorkerProcess | None = None, earlier: Sequence[_Dialogue] = ()) -> None:
         """later: worker whose outputs are copied when ready and compared on demand, so that it can run something else. earlier:
-        dialogues of the same task's jobs at other points. precision: the kernel's."""
+        dialogues of the same task's jobs at other points."""
         self.judge, self.signature, self.points, self.timing, self.later = judge, signature, points, timing, later
-        self.earlier, self.precision = earlier, precision
+        self.earlier = earlier
         self.worker = later or judge.worker
         self._kept: np.ndarray | None = None
         self._file: BinaryIO | None = None
@@ -1223,7 +1223,7 @@ class _Dialogue:
                     continue
                 left = self._kept
                 with self.judge._memory_lock(self.signature, point):
-                    wrong = self.judge._compare(self.signature, point, reported, self.read, self.worst, precision=self.precision)
+                    wrong = self.judge._compare(self.signature, point, reported, self.read, self.worst)
                 if wrong is not None:
                     before = [*(p for dialogue in self.earlier for p in dialogue.points), *self.points[:self.points.index(point)]]
                     if wrong.point is not None and (sizes := where_wrong.other_sizes(before, point)):

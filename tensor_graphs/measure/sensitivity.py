@@ -26,20 +26,21 @@ from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import vjp
 from tensor_graphs.language.composites.products import linear
+from tensor_graphs.language.composites.rounded import rounded
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply
-from tensor_graphs.meaning.precision import WORDS, WRITTEN
+from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, loses, unit_of_word
 from tensor_graphs.measure.points.single_op_plans import plain_plan
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.rewrites.passes.apply_precision import (
     PrecisionSite,
     apply_form,
+    cast_through,
     is_narrower,
     parameter_of,
-    rounded,
     sites,
     written_out,
 )
@@ -78,7 +79,8 @@ def words_of(site: PrecisionSite) -> list[str]:
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype))]
     if site.kind == "product":
         widest = f32 if is_narrower(site.dtype, f32) else site.dtype
-        return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, widest))]
+        formats = FORMATS if site.dtype is f32 else ()
+        return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, widest)), *formats]
     return [WRITTEN, *(name for name, dtype in WORDS.items() if dtype != site.dtype)]
 
 
@@ -117,10 +119,10 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
 def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Iterator[_SquaredChange]:
     """Yield the changes by a word at the nodes of a site. images: node as written -> the node that is evaluated, in float32."""
     for written in site.nodes:
-        dtype = None if word == WRITTEN else WORDS[word]
+        dtype = WORDS.get(word)
         node = images.get(written, written)
-        if site.kind == "product" and dtype is not None:
-            yield from _rounded_product(node, dtype)
+        if site.kind == "product" and word != WRITTEN:
+            yield from _rounded_product(node, word)
         elif site.kind == "weight" and dtype is not None:
             for reader in site.readers:
                 reading = images.get(reader, reader)
@@ -136,13 +138,19 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Ite
                 yield _SquaredChange(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
 
 
-def _rounded_product(node: Node, dtype: DType) -> Iterator[_SquaredChange]:
-    """Yield the change of a product whose operands are rounded to a dtype."""
+def _rounded_product(node: Node, word: str) -> Iterator[_SquaredChange]:
+    """Yield the change of a product whose operands are rounded to a word."""
     if node.op is linear:
-        roundings = sum(is_narrower(dtype, x.dtype) for x in node.inputs[:2])
-        yield _SquaredChange(node, _of_squares(node), roundings * ROUNDED * (dtype.epsilon / 2) ** 2)
+        roundings = sum(loses(word, x.dtype) for x in node.inputs[:2])
+        yield _SquaredChange(node, _of_squares(node), roundings * ROUNDED * unit_of_word(word) ** 2)
     else:
-        yield from _replaced(node, [rounded(x, dtype) if x.rank > 1 and x.dtype.is_float else x for x in node.inputs])
+        yield from _replaced(node, [_rounded(x, word) if x.rank > 1 and x.dtype.is_float else x for x in node.inputs])
+
+
+def _rounded(x: Node, word: str) -> Node:
+    if word in WORDS:
+        return cast_through(x, WORDS[word])
+    return rounded(x, to=word) if x.dtype is f32 else x
 
 
 def _of_squares(node: Node) -> Node:
@@ -177,7 +185,7 @@ def _narrowed(x: Node, weight: Node, dtype: DType) -> Node:
     """Return an operand with the weight of which it is a view rounded to a dtype; an operand that is no view of it unchanged."""
     if parameter_of(x) is not weight:
         return x
-    return rounded(x, dtype) if x is weight else apply(x.op, [_narrowed(x.inputs[0], weight, dtype)], x.attrs)
+    return cast_through(x, dtype) if x is weight else apply(x.op, [_narrowed(x.inputs[0], weight, dtype)], x.attrs)
 
 
 def _mean_squared_gradients(output: Node, value: np.ndarray, metric: Metric, nodes: Sequence[Node], weights: Mapping[str, Any],

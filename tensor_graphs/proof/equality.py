@@ -28,11 +28,13 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.composites.rounded import without_licences
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph, replace_dims, require_graph
 from tensor_graphs.language.node import Node, rebuild, walk
+from tensor_graphs.meaning.same_math import licensed_unit
 from tensor_graphs.proof import counterexample, decidable_fragment, piecewise_sizes, ranges, size_breakpoints
 from tensor_graphs.proof.counterexample import Counterexample
 from tensor_graphs.proof.errors import OutsideFragmentError, TooMuchToComputeError
@@ -485,6 +487,8 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
     for name, x, y in zip(left, new_a, new_b, strict=True):
         if x.rank != y.rank or (x.dtype != y.dtype and (bits or not x.dtype.kind == y.dtype.kind == "float")):
             raise OutsideFragmentError(f"{name} is {x.type} in one graph and {y.type} in the other")
+    if not bits and licensed_unit([*new_a, *new_b]):
+        new_a, new_b = without_licences(new_a), without_licences(new_b)
     common = dict.fromkeys([*_narrowed(a.dims, to_a), *_narrowed(b.dims, to_b)])
     return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True)), tuple(common)
 

@@ -14,6 +14,7 @@ import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.torch import backend_cuda
 from tensor_graphs.kernels.torch.ops import tensor
+from tensor_graphs.language.composites.rounded import rounded_dot, rounded_linear
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 
@@ -194,13 +195,13 @@ def test_products_that_are_made_at_once_in_several_threads_leave_the_setting_as_
     assert seen == [False] and said() == before
 
 
-def test_kernels_that_round_to_tf32_say_so_and_take_floats_only() -> None:
-    found = {k.name: k for k in backend_cuda.kernels() if k.op in ("linear", "dot")}
-    assert {name for name, k in found.items() if k.precision is not None} == {"torchcuda.linear_tf32", "torchcuda.dot_tf32"}
-    for dtype, why in ((tg.f32, None), (tg.bf16, "f32 only")):
-        spec = Spec.of(tg.linear(tg.input("x", (4, 8), dtype), tg.input("w", (5, 8), dtype)))
-        assert found["torchcuda.linear_tf32"].accepts(spec) == why
-    assert found["torchcuda.linear_tf32"].identity != found["torchcuda.linear"].identity
+def test_kernels_of_rounded_products_take_tf32_only() -> None:
+    kernels = {k.name: k for k in backend_cuda.kernels()}
+    x, w = tg.input("x", (4, 8)), tg.input("w", (5, 8))
+    for name, product in (("torchcuda.rounded_linear", lambda to: rounded_linear(x, w, to=to)),
+                          ("torchcuda.rounded_dot", lambda to: rounded_dot(x, w.T, to=to))):
+        assert kernels[name].accepts(Spec.of(product("tf32"))) is None
+        assert kernels[name].accepts(Spec.of(product("bf16x2"))) == "TF32 only"
 
 
 @pytest.mark.gpu

@@ -1,4 +1,5 @@
-"""fewer_bits_kernels: products of f32 that round their operands first, to as many bits of fraction as their names say.
+"""fewer_bits_kernels: products of f32 that round their operands first, to as many bits of fraction as their names say; as kernels
+of the plain product, and of the one of operands rounded to TF32.
 
 The worker imports this module by name, as it would a user's.
 """
@@ -14,19 +15,23 @@ import numpy as np
 
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall, Kernel, source_of
+from tensor_graphs.language.composite import LIBRARY
 from tensor_graphs.language.node import Node
-from tensor_graphs.meaning.precision import TF32
 
 Arrays = Sequence[np.ndarray]
 
 N = tg.dim("n", 1, 96)
 
-PRODUCTS: dict[str, Node] = {
-    "linear": tg.linear(tg.input("x", (N, 96)), tg.input("w", (40, 96))),
-    "linear of 1": tg.linear(tg.input("x", (N, 128)), tg.input("w", (1, 128))),
-    "dot": tg.dot(tg.input("x", (N, 24)), tg.input("y", (24, 3))),
-    "dot of a column": tg.dot(tg.input("x", (N, 8, 128)), tg.input("y", (N, 128, 1))),
+OPERANDS: dict[str, tuple[str, Node, Node]] = {
+    "linear": ("linear", tg.input("x", (N, 96)), tg.input("w", (40, 96))),
+    "linear of 1": ("linear", tg.input("x", (N, 128)), tg.input("w", (1, 128))),
+    "dot": ("dot", tg.input("x", (N, 24)), tg.input("y", (24, 3))),
+    "dot of a column": ("dot", tg.input("x", (N, 8, 128)), tg.input("y", (N, 128, 1))),
 }
+
+PRODUCTS = {name: LIBRARY[op](x, y) for name, (op, x, y) in OPERANDS.items()}
+
+ROUNDED = {name: LIBRARY[f"rounded_{op}"](x, y, to="tf32") for name, (op, x, y) in OPERANDS.items()}
 
 KERNELS: list[Kernel] = []
 
@@ -56,7 +61,7 @@ def of_bits(name: str, op: str, of: Callable[[np.ndarray], np.ndarray]) -> None:
 
     kernel = Kernel(f"fewer.{op}_{name}", "numpy", op, lambda spec: HostCall(multiply), lambda spec: None,
                     f"{name} of {op}\n{source_of(multiply)}{source_of(rounded)}{source_of(cut_off)}", __name__)
-    KERNELS.extend((kernel, replace(kernel, name=f"{kernel.name}_says_so", precision=TF32)))
+    KERNELS.extend((kernel, replace(kernel, name=f"fewer.rounded_{op}_{name}", op=f"rounded_{op}")))
 
 
 def half_wrong(op: str) -> None:
@@ -66,8 +71,8 @@ def half_wrong(op: str) -> None:
             outs[0][...] = product(ins[0], ins[1], op)
             outs[0][::7] *= np.float32(1.01)
 
-    KERNELS.append(Kernel(f"fewer.{op}_half_wrong_says_so", "numpy", op, lambda spec: HostCall(multiply), lambda spec: None,
-                          f"half wrong {op}\n{source_of(multiply)}", __name__, precision=TF32))
+    KERNELS.append(Kernel(f"fewer.rounded_{op}_half_wrong", "numpy", f"rounded_{op}", lambda spec: HostCall(multiply),
+                          lambda spec: None, f"half wrong {op}\n{source_of(multiply)}", __name__))
 
 
 for each in ("linear", "dot"):

@@ -88,7 +88,7 @@ def test_a_judge_in_whose_process_a_kernels_module_replaced_something_gives_no_v
 
 
 @pytest.mark.parametrize("name", [
-    "measure.rounded_operand_errors.widened", "costs.roofline.work", "measure.judge.work", "kernels.kernel_origin.origin_of",
+    "costs.roofline.work", "measure.judge.work", "kernels.kernel_origin.origin_of",
     "measure.isolation.reused_arrays.take", "records.database.Database.add_traces", "language.composites.convolution.conv2d"])
 def test_the_watch_covers_all_that_the_judge_imports(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(f"tensor_graphs.{name}", _agrees)

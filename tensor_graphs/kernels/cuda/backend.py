@@ -33,7 +33,6 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32
 from tensor_graphs.language.node import TensorType
-from tensor_graphs.meaning.precision import TF32
 
 NAME = "cuda"
 DEVICE = "cuda"
@@ -247,13 +246,9 @@ def kernels() -> list[Kernel]:
     return [kernel("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
             kernel("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
-                       prepare=p.product_prepares) for op in ("linear", "dot")),
-            by_tiles("linear", p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
-                     p.product_traffic, p.turned_steps, prepare=p.product_prepares),
-            by_tiles("linear", partial(p.product, tf32=True), p.tf32_takes, p.TILED, "_tf32", None,
-                     partial(p.product_steps, tf32=True), precision=TF32),
-            by_tiles("linear", partial(p.turned, tf32=True), partial(p.turned_takes, p.tf32_takes), p.TILED, "_turned_tf32", None,
-                     partial(p.turned_steps, tf32=True), precision=TF32),
+                       prepare=p.product_prepares) for op in ("linear", "dot", "rounded_linear")),
+            *(by_tiles(op, p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
+                       p.product_traffic, p.turned_steps, prepare=p.product_prepares) for op in ("linear", "rounded_linear")),
             by_tiles("scaled_linear", p.product, p.scaled_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps),
             by_tiles("scaled_linear", partial(p.product, fast=True), p.fast_takes, p.TILED, "_tensor_fast", p.product_traffic,
                      p.product_steps),

@@ -34,7 +34,7 @@ Count = Dim | Callable[[Spec], Dim]
 def cuda_kernel(op: check_declaration.Computed, *, source: str | Path, entry: str, grid: Count, block: int, shared: int = 0,
                 name: str | None = None, ints: Numbers = (), scratch: Numbers = (), dtypes: Sequence[DType | str] = (),
                 accepts: Callable[[Spec], str | None] | None = None, in_place: tuple[tuple[int, int], ...] = (),
-                updates: bool = False, requirements: Mapping[str, Any] | None = None, precision: str | None = None,
+                updates: bool = False, requirements: Mapping[str, Any] | None = None,
                 assuming: str | Sequence[str] = ()) -> Kernel:
     """Register a kernel in CUDA C as a kernel of an op (its name, or a `tg.composite` of yours), or of a graph (see `tg.kernel`).
 
@@ -56,8 +56,8 @@ def cuda_kernel(op: check_declaration.Computed, *, source: str | Path, entry: st
     of dynamic shared memory. ints: sequence or function of the spec, with numbers or expressions of dims; the kernel reads them
     from device memory, with the values of the current run also in replayed launches. scratch: bytes of each piece, given like
     `ints`; each piece begins at a multiple of 256.
-    dtypes, accepts, name (by default "cuda." and the entry), in_place, updates, requirements: as in `tg.c_kernel`; precision,
-    assuming: as in `tg.kernel`.
+    dtypes, accepts, name (by default "cuda." and the entry), in_place, updates, requirements: as in `tg.c_kernel`; assuming: as in
+    `tg.kernel`.
     The kernel belongs to the backend `cuda`, which plans use on request. Without a GPU it is registered (and compiled, if NVRTC is
     installed) but is no candidate; a WARNING is logged with the reason.
     Raises KernelError when the name is taken, a file is missing, neither `dtypes` nor `accepts` is given, or the source has no such
@@ -105,7 +105,7 @@ def cuda_kernel(op: check_declaration.Computed, *, source: str | Path, entry: st
         name=name, backend=NAME, op=check_declaration.op_name(op), composite=check_declaration.own_composite(op), build=build,
         accepts=user_source.refusal(NAME, taken_dtypes, accepts),
         source=text, module=place.module, toolchain=nvrtc.made_with(HEADER), in_place=in_place, contiguous=True, updates=updates,
-        requirements=requirements or {}, sources=tuple(map(str, read)), precision=check_declaration.precision_of(name, precision),
+        requirements=requirements or {}, sources=tuple(map(str, read)),
         assuming=check_declaration.assuming_of(name, assuming))
     if nvrtc.why_missing() is None:                                 # an error is raised where the kernel is written
         try:

@@ -87,6 +87,8 @@ def product_takes(spec: Spec) -> str | None:
     matrices, _, _, rows, k, columns, across = _matrices(spec)
     if k == 0 or columns == 0:
         return "empty rows"
+    if spec.attrs.get("to"):
+        return _along_rows(spec)
     if (k % 8 or (across and columns % 8)) and (kinds != (f32, f32) or min(k, columns) < LEAST_PADDED):
         return "rows of a multiple of 8 elements only, or of many floats"
     high = d.bounds(rows)[1]
@@ -94,29 +96,37 @@ def product_takes(spec: Spec) -> str | None:
 
 
 def _is_prepared(spec: Spec) -> bool:
-    """Return whether w is split into parts in a preparation: for an f32 linear, whose weight is mostly a parameter."""
-    return spec.op.name == "linear" and spec.inputs[1].dtype is f32
+    """Return whether w is split into parts in a preparation: for a linear of f32, whose weight is mostly a parameter."""
+    return spec.op.name in ("linear", "rounded_linear") and spec.inputs[1].dtype is f32 and not is_tf32(spec)
+
+
+def is_tf32(spec: Spec) -> bool:
+    """Return whether operands of f32 are rounded to TF32 instead of split into parts."""
+    return spec.attrs.get("to") == "tf32"
 
 
 def parts_of(spec: Spec) -> tuple[int, int]:
-    """Return the numbers of 16-bit parts of an element of x and of w: 3 for f32, else 1."""
-    of_x, of_w = (3 if t.dtype is f32 else 1 for t in spec.inputs[:2])
+    """Return the numbers of 16-bit parts of an element of x and of w: 3 for f32, 2 where it is rounded to two of bf16, else 1."""
+    of_floats = {"tf32": 1, "bf16x2": 2}.get(spec.attrs.get("to", ""), 3)
+    of_x, of_w = (of_floats if t.dtype is f32 else 1 for t in spec.inputs[:2])
     return of_x, of_w
 
 
 def pairs_of(of_x: int, of_w: int) -> int:
-    """Return the number of pairs of parts that are multiplied; of 3 by 3 parts the products below 2^-25 are left out."""
-    return 6 if of_x * of_w == 9 else of_x * of_w
+    """Return the number of pairs of parts that are multiplied; of 3 by 3 parts the products below 2^-25 are left out, of 2 by 2 the
+    one below 2^-16."""
+    return {9: 6, 4: 3}.get(of_x * of_w, of_x * of_w)
 
 
 def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
-    """Return the preparation of an f32 weight of a linear: its three bf16 parts; none for others."""
+    """Return the preparation of an f32 weight of a linear: its bf16 parts; none for others."""
     if not _is_prepared(spec):
         return ()
     columns, k = (int(s) for s in spec.inputs[1].shape)
-    call = LaunchCall(text_of("weight_parts.cu", {"ROWS": columns, "WIDTH": k, "PITCH": _pitch(k)}, {}),
+    parts = parts_of(spec)[1]
+    call = LaunchCall(text_of("weight_parts.cu", {"ROWS": columns, "WIDTH": k, "PITCH": _pitch(k), "PARTS": parts}, {}),
                       (Launch("weight_parts", min(-(-columns * _pitch(k) // 1024), 16 * MULTIPROCESSORS), 256),), ())
-    return (Preparation(call, (1,), (TensorType((3, columns, _pitch(k)), bf16),)),)
+    return (Preparation(call, (1,), (TensorType((parts, columns, _pitch(k)), bf16),)),)
 
 
 def _pitch(elements: int, itemsize: int = 2) -> int:
@@ -139,14 +149,6 @@ def fast_takes(spec: Spec) -> str | None:
     return scaled_takes(spec) if spec.inputs[0].dtype in EIGHT_BITS else "floats of eight bits only"
 
 
-def tf32_takes(spec: Spec) -> str | None:
-    if any(t.dtype is not f32 for t in (*spec.inputs[:2], *spec.outputs)):
-        return "f32 only"
-    if any(t.dtype not in FLOATS for t in spec.inputs[2:]):
-        return "a bias of f32, bf16 or f16"
-    return _along_rows(spec)
-
-
 def _along_rows(spec: Spec) -> str | None:
     """Return None where tiles can be copied unchanged from rows of both operands, else the reason why not."""
     x, w = spec.inputs[:2]
@@ -159,43 +161,42 @@ def _along_rows(spec: Spec) -> str | None:
     return None if max(high * max(k, columns), k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 
 
-def _steps(spec: Spec, tf32: bool = False) -> int:
+def _steps(spec: Spec) -> int:
     """Return the number of steps of a sum."""
-    itemsize = 4 if tf32 else min(spec.inputs[0].dtype.itemsize, 2)
+    itemsize = 4 if is_tf32(spec) else min(spec.inputs[0].dtype.itemsize, 2)
     return -(-_matrices(spec)[4] * itemsize // STEP_BYTES)
 
 
-def _piece(spec: Spec, tf32: bool = False) -> int:
+def _piece(spec: Spec) -> int:
     """Return the number of steps whose sum stays in tensor cores; 0: all steps."""
-    if tf32:
+    if is_tf32(spec):
         return 0
     if spec.inputs[0].dtype in EIGHT_BITS:
         return PIECES_OF_EIGHT_BITS.get(spec.outputs[0].dtype, PIECE_OF_FLOATS)
     return PIECE_OF_FLOATS if f32 in (spec.inputs[0].dtype, spec.outputs[0].dtype) else 0
 
 
-def product(spec: Spec, tf32: bool = False, fast: bool = False) -> LaunchCall:
-    """Return the call. tf32: f32 operands are rounded to TF32. fast: sums of 8-bit products stay in tensor cores."""
-    piece = 0 if fast else _piece(spec, tf32)
+def product(spec: Spec, fast: bool = False) -> LaunchCall:
+    """Return the call. fast: sums of 8-bit products stay in tensor cores."""
+    piece = 0 if fast else _piece(spec)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(spec, down, piece, tf32)
-    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)), piece,
-                     tf32=tf32)
+    wide = _columns_of_a_tile(spec, down, piece)
+    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)), piece)
 
 
-def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False, tf32: bool = False) -> LaunchCall:
+def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False) -> LaunchCall:
     """Return the call. wide: columns of a tile. most: largest number of tiles. piece: as from `_piece`. turned: rows of a tile are
-    rows of w, its columns rows of x. tf32: f32 operands are rounded to TF32 instead of split into parts."""
+    rows of w, its columns rows of x."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
-    bias, prepared = spec.role("bias"), _is_prepared(spec) and not tf32
-    parts_x, parts_w = (1, 1) if tf32 else parts_of(spec)
+    bias, prepared, tf32 = spec.role("bias"), _is_prepared(spec), is_tf32(spec)
+    parts_x, parts_w = parts_of(spec)
     itemsize = 4 if tf32 else 2
     of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
     stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
     stages = min(TILES_BYTES // stage, MOST_STAGES)
-    splits = split_sums(most, _steps(spec, tf32), parts_x * parts_w)
+    splits = split_sums(most, _steps(spec), parts_x * parts_w)
     kinds = [EIGHT_BITS.get(t.dtype) for t in ((w, x) if turned else (x, w))]
     kind = "Tf32" if tf32 else "F16" if x.dtype is f16 else "Bf16"
     numbers: dict[str, object] = {
@@ -212,11 +213,11 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     text = text_of(TILED, numbers | more, types)
     results = rows * (matrices * columns)
     launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES])
-    if parts_x == 3:
+    if parts_x > 1:
         elements = rows * (of_x * _pitch(k))
-        pieces.append(d.ceil_div(elements * 6, 256) * 256)
-        if parts_w == 3 and not prepared:
-            pieces.append(-(-of_w * k * _pitch(columns) * 6 // 256) * 256)
+        pieces.append(d.ceil_div(elements * 2 * parts_x, 256) * 256)
+        if parts_w > 1 and not prepared:
+            pieces.append(-(-of_w * k * _pitch(columns) * 2 * parts_w // 256) * 256)
             elements = elements + of_w * k * _pitch(columns)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(results, 256), 256, waits=True),), (rows,))
@@ -245,10 +246,10 @@ FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
 units of one step of one column (3.6 ns on an H200)"""
 
 
-def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
+def _columns_of_a_tile(spec: Spec, down: int, piece: int) -> int:
     """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles."""
     columns = _matrices(spec)[5]
-    (of_x, of_w), steps = (1, 1) if tf32 else parts_of(spec), _steps(spec, tf32)
+    (of_x, of_w), steps = parts_of(spec), _steps(spec)
 
     def time(wide: int) -> float:
         tiles = down * -(-columns // wide)
@@ -260,26 +261,27 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, tf32: bool) -> int:
 
 
 def product_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: operands and results; for f32 operands also their parts (6 bytes per element), written and read. Of a
-    prepared weight only the parts are read."""
+    """Return the bytes moved: operands and results; for f32 operands also their parts (of 2 bytes), written and read. Of a prepared
+    weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
-    for t, prepared in ((x, False), (w, _is_prepared(spec))):
-        moved = moved + d.product(t.shape) * (6 if prepared else 16 if t.dtype is f32 else t.dtype.itemsize)
+    for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], _is_prepared(spec))):
+        itemsize = t.dtype.itemsize
+        moved = moved + d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
     return moved
 
 
-def product_steps(spec: Spec, tf32: bool = False) -> Dim:
+def product_steps(spec: Spec) -> Dim:
     """Return the operations of complete tiles, divided by SHARE (16-bit products), twice that (8 bits) or half of it (TF32). A
-    product of two f32 numbers takes six 16-bit products, f32 by bf16 three."""
+    product of two f32 numbers takes six 16-bit products, of two that are rounded to two parts three, f32 by bf16 three."""
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
-    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec, tf32) // SHARE)
+    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec) // SHARE)
 
 
-def _summed(spec: Spec, tf32: bool) -> int:
+def _summed(spec: Spec) -> int:
     """Return the number of 16-bit products that take as long as the products of one element of y."""
     k = _matrices(spec)[4]
-    return 2 * k if tf32 else k * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
+    return 2 * k if is_tf32(spec) else k * pairs_of(*parts_of(spec)) * min(spec.inputs[0].dtype.itemsize, 2) // 2
 
 
 # ---- products of a few dozen rows --------------------------------------------------------------------------------------
@@ -295,26 +297,26 @@ def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
 
-def _columns_of_turned(spec: Spec, tf32: bool) -> int:
+def _columns_of_turned(spec: Spec) -> int:
     """Return the number of columns of a turned tile: a power of two."""
     x, wide = spec.inputs[0], 16
-    while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec, tf32) else MOST_TURNED):
+    while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec) else MOST_TURNED):
         wide *= 2
     return wide
 
 
-def turned_steps(spec: Spec, tf32: bool = False) -> Dim:
+def turned_steps(spec: Spec) -> Dim:
     """Return the operations as `product_steps` does, of turned tiles."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
-    wide = _columns_of_turned(spec, tf32)
-    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec, tf32) // SHARE)
+    wide = _columns_of_turned(spec)
+    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec) // SHARE)
 
 
-def turned(spec: Spec, tf32: bool = False) -> LaunchCall:
-    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _columns_of_turned(spec, tf32)
+def turned(spec: Spec) -> LaunchCall:
+    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _columns_of_turned(spec)
     down = -(-columns // TILE_ROWS)
     most, tiles = down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down
-    return _by_tiles(spec, wide, most, tiles, _piece(spec, tf32), True, tf32)
+    return _by_tiles(spec, wide, most, tiles, _piece(spec), True)
 
 
 SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64

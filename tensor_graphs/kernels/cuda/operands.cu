@@ -1,5 +1,5 @@
 /* Operands of a product or a convolution, by name, and what becomes of a sum. Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B,
- * NARROW_Y; PARTS_X (3: floats that tiles multiply by parts); where there are such, ROUNDED (floats are rounded to TF32), X_SCALE and
+ * NARROW_Y; PARTS_X (above 1: floats that tiles multiply by parts); where there are such, ROUNDED (floats rounded to TF32), X_SCALE and
  * WEIGHT_SCALE (0: one number, 1: one of each row of x, of each column of y), BIAS (one of each column) and W_PREPARED. What is read is
  * not `__restrict__` (numbers.cuh, after_those_before). */
 #include "numbers.cuh"
@@ -52,6 +52,6 @@ TG_INLINE float ended(float sum, int64_t row, int64_t column, TG_OPERANDS) {
 #ifdef ROUNDED
 #define TG_SAYS_LESS 1
 #else
-#define TG_SAYS_LESS (PARTS_X == 3)
+#define TG_SAYS_LESS (PARTS_X > 1)
 #endif
 TG_INLINE bool says_nothing(float sum) { return TG_SAYS_LESS && !(fabsf(sum) < INFINITY); }

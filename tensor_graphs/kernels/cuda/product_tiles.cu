@@ -2,14 +2,14 @@
  * rows of tiles lie beside each other, so that boxes come from the L2 cache. `parts` makes those of floats first, or W_PREPARED says that
  * those of w are an operand. TURNED: rows of a tile are those of w, its columns rows of x, of which there are few. Floats of eight bits,
  * and those of 32 that are rounded to TF32 as their boxes are copied, are summed along the rows of both (ACROSS 0).
- * Given by the text before: what one_element.cu and tensor_tiles.cu are given; PARTS_W (3 of floats, else 1), PITCH_X, PITCH_W (elements of
+ * Given by the text before: what one_element.cu and tensor_tiles.cu are given; PARTS_W (3 of floats, 2 of those rounded to two, else 1), PITCH_X, PITCH_W (elements of
  * a row of what is multiplied). */
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
 #endif
 
-#define TG_BYTES (PARTS_X == 3 ? 2 : (int)sizeof(X))                /* of an element that is multiplied */
+#define TG_BYTES (PARTS_X > 1 ? 2 : (int)sizeof(X))                /* of an element that is multiplied */
 #define TG_OF_A_STEP (128 / TG_BYTES)
 #define TG_STEPS ((INNER + TG_OF_A_STEP - 1) / TG_OF_A_STEP)
 #define TG_A_BYTES (128 * 128)
@@ -29,20 +29,20 @@
 #define TG_PACKED (WIDTH % (16 / sizeof(Y)) == 0)
 #endif
 
-#if PARTS_X == 3 && PARTS_W == 3 && !defined W_PREPARED
+#if PARTS_X > 1 && PARTS_W > 1 && !defined W_PREPARED
 #define TG_SCRATCH char *maps, uint16_t *x_parts, uint16_t *w_parts
-#elif PARTS_X == 3
+#elif PARTS_X > 1
 #define TG_SCRATCH char *maps, uint16_t *x_parts
 #else
 #define TG_SCRATCH char *maps
 #endif
 
-#if PARTS_X == 3
+#if PARTS_X > 1
 extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
     after_those_before();
-    parts_of<INNER, PITCH_X>(x, x_parts, MATRICES_X * sizes[0]);
-#if PARTS_W == 3 && !defined W_PREPARED
-    parts_of<ACROSS ? WIDTH : INNER, PITCH_W>(w, w_parts, (int64_t)MATRICES_W * (ACROSS ? INNER : WIDTH));
+    parts_of<INNER, PITCH_X, PARTS_X>(x, x_parts, MATRICES_X * sizes[0]);
+#if PARTS_W > 1 && !defined W_PREPARED
+    parts_of<ACROSS ? WIDTH : INNER, PITCH_W, PARTS_W>(w, w_parts, (int64_t)MATRICES_W * (ACROSS ? INNER : WIDTH));
 #endif
 }
 #endif
@@ -80,12 +80,12 @@ TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return tile.ro
 TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.column + column; }
 #endif
 
-#if PARTS_X == 3
+#if PARTS_X > 1
 #define TG_LEFT x_parts
 #else
 #define TG_LEFT x
 #endif
-#if PARTS_W == 3
+#if PARTS_W > 1
 #define TG_RIGHT w_parts
 #else
 #define TG_RIGHT w

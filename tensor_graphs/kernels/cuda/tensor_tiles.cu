@@ -1,13 +1,13 @@
 /* tensor_tiles: tiles of 128 rows by COLUMNS of a result, each the sum of products over TG_STEPS steps of 64, by tensor cores of compute
  * capability 9.0. A block has one warp that has boxes of both operands copied to shared memory, STAGES of them ahead, and two warpgroups
  * that multiply 64 rows by COLUMNS each; it goes from tile to tile.
- * A float is the sum of three bf16 numbers (float_parts.cuh): products by it are made of those of its parts, and those below 2^-25 are
- * left out. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores,
+ * A float is the sum of three bf16 numbers (float_parts.cuh), or nearly that of two: products by it are made of those of its parts, and
+ * those below 2^-25 (2^-16) are left out. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores,
  * 2021), so that those of floats are made of pieces: of all small parts, and of four steps of the large ones each. Of few tiles the
  * sums are cut into SPLITS, each of a block of a cluster; these add up what they find in each other's shared memory.
  * Of eight bits they keep fewer bits of sums still, so that PIECE steps (of 128 numbers) are a piece.
  * Given by the text before: KIND (Bf16, F16, Tf32, or Eight<left, right>: what is multiplied), KIND_Y (Bf16 or F16, where y is of these), COLUMNS,
- * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, else 1) of the left and the
+ * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, 2 of those rounded to two, else 1) of the left and the
  * right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
  * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements
  * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH, whose first is `char *maps`;
@@ -19,6 +19,7 @@
  *   plain_elements.cu is given. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define TG_FLOATS (PARTS_A * PARTS_B > 1)
+#define TG_ORDERS ((PARTS_A > PARTS_B ? PARTS_A : PARTS_B) - 1)
 #define TG_CHUNK (PIECE ? PIECE : TG_STEPS)
 #define TG_STAGE (PARTS_A * TG_A_BYTES + PARTS_B * TG_B_BYTES)
 
@@ -66,7 +67,7 @@ TG_INLINE void sums_of_tile(float (&d)[COLUMNS / 2], int steps, Ring &ring) {
             for (int i = 0; i < 4; i++) {
 #if TG_FLOATS
 #pragma unroll
-                for (int order = 2; order > 0; order--)             /* the smallest first */
+                for (int order = TG_ORDERS; order > 0; order--)     /* the smallest first */
 #pragma unroll
                     for (int a = 0; a < PARTS_A; a++)
                         if (order - a >= 0 && order - a < PARTS_B)

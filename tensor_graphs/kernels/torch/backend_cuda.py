@@ -25,7 +25,6 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
-from tensor_graphs.meaning.precision import TF32
 
 log = logging.getLogger(__name__)
 
@@ -170,7 +169,9 @@ def in_floats(function: ops.Function, tf32: bool = False) -> ops.Function:
     return called
 
 
-def of_floats(spec: Spec) -> str | None:
+def to_tf32(spec: Spec) -> str | None:
+    if spec.attrs["to"] != "tf32":
+        return "TF32 only"
     return None if all(t.dtype.name == "f32" for t in (*spec.inputs, *spec.outputs)) else "f32 only"
 
 
@@ -387,10 +388,10 @@ ARITHMETIC = {"attention": attention_steps, **dict.fromkeys(("linear", "scaled_l
 def kernels() -> list[Kernel]:
     plain = backend.kernels_of(NAME, TABLE, __name__, on_stream=True, arithmetic=ARITHMETIC)
     other = backend.kernels_of(NAME, {"attention": (cudnn_attention, cudnn_attention_takes)}, __name__, True, ARITHMETIC)
-    rounded = backend.kernels_of(NAME, {"linear": (linear_tf32, of_floats), "dot": (dot_tf32, of_floats)}, __name__, True,
-                                 dict.fromkeys(("linear", "dot"), tf32_steps))
+    products_tf32 = {"rounded_linear": (linear_tf32, to_tf32), "rounded_dot": (dot_tf32, to_tf32)}
+    rounded = backend.kernels_of(NAME, products_tf32, __name__, True, dict.fromkeys(products_tf32, tf32_steps))
     return [*plain, *(replace(k, name=f"{k.name}_cudnn") for k in other),
-            *(replace(k, name=f"{k.name}_tf32", precision=TF32, requirements={"arch": FROM_80}) for k in rounded),
+            *(replace(k, requirements={"arch": FROM_80}) for k in rounded),
             *_scaled("", scaled_linear, False, FROM_89), *_scaled("_fast", scaled_linear_fast, False, FROM_89),
             *_scaled("_rows", scaled_linear, True, FROM_89[1:])]
 

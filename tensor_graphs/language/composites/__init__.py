@@ -5,7 +5,7 @@ May import: the language's core (node, atomic, composite, leaves, dims, dtypes, 
 except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
 gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, convolution.py, upsampling.py, writes.py,
-random.py; scan.py (loops).
+random.py, rounded.py; scan.py (loops).
 Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
 of them by name.
 
@@ -27,6 +27,7 @@ from tensor_graphs.language.composites.normalisation import *
 from tensor_graphs.language.composites.positions import *
 from tensor_graphs.language.composites.products import *
 from tensor_graphs.language.composites.random import *
+from tensor_graphs.language.composites.rounded import *
 from tensor_graphs.language.composites.scan import *
 from tensor_graphs.language.composites.upsampling import *
 from tensor_graphs.language.composites.windows import *

@@ -67,7 +67,7 @@ def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node |
 # ---- exponential and logarithm ---------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y), facts=OpFacts(mentioned=True, closed=True, steep=True))
+@library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y), facts=OpFacts(mentioned=True, closed=True))
 def exp(x: Node) -> Node:
     """e^x = 2^k · 2^(r·log2 e) with k = ⌊x·log2 e⌋ and r = x − k·ln 2, ln 2 in two parts (Cody and Waite 1980).
 
@@ -83,7 +83,7 @@ def exp(x: Node) -> Node:
 
 
 @library(direct=_by(np.log), gradient=_derivative(lambda x, y: atomic.reciprocal(x)),
-         facts=OpFacts(positive=True, mentioned=True, closed=True, steep=True))
+         facts=OpFacts(positive=True, mentioned=True, closed=True))
 def log(x: Node) -> Node:
     """The natural logarithm: log2(x) · ln 2.
 
@@ -96,7 +96,7 @@ def log(x: Node) -> Node:
 _EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 17! < 2^-64
 
 
-@library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)), facts=OpFacts(mentioned=True, closed=True, steep=True))
+@library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)), facts=OpFacts(mentioned=True, closed=True))
 def expm1(x: Node) -> Node:
     """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere.
 
@@ -109,7 +109,7 @@ def expm1(x: Node) -> Node:
 
 
 @library(direct=_by(np.log1p), gradient=_derivative(lambda x, y: atomic.reciprocal(x + 1.0)),
-         facts=OpFacts(mentioned=True, closed=True, steep=True))
+         facts=OpFacts(mentioned=True, closed=True))
 def log1p(x: Node) -> Node:
     """log(1 + x) without loss: log(u) + c/u, where u is 1 + x rounded and c = x − (u − 1) is what rounding lost.
 
@@ -153,7 +153,7 @@ def tan(x: Node) -> Node:
 
 
 @library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y),
-         facts=OpFacts(mentioned=True, closed=True, steep=False))
+         facts=OpFacts(mentioned=True, closed=True))
 def tanh(x: Node) -> Node:
     """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too.
 
@@ -174,7 +174,7 @@ def _sigmoid_slope(x: Node, y: Node) -> Node:
     return y * cast(Node, sigmoid(-x))
 
 
-@library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope), facts=OpFacts(mentioned=True, steep=False))
+@library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope), facts=OpFacts(mentioned=True))
 def sigmoid(x: Node) -> Node:
     """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number.
 
@@ -185,7 +185,7 @@ def sigmoid(x: Node) -> Node:
 
 
 @library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
-         gradient=_derivative(lambda x, y: sigmoid(x)), facts=OpFacts(closed=True, steep=False))
+         gradient=_derivative(lambda x, y: sigmoid(x)), facts=OpFacts(closed=True))
 def softplus(x: Node) -> Node:
     """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere.
 
@@ -329,7 +329,7 @@ def _gelu_gradient(node: Node, g: Node) -> Gradients:
     return {"x": atomic.cast(wide(g) * slope, node.inputs[0].dtype)}
 
 
-@library(direct=_gelu_direct, gradient=_gelu_gradient, facts=OpFacts(mentioned=True, closed=True, steep=False))
+@library(direct=_gelu_direct, gradient=_gelu_gradient, facts=OpFacts(mentioned=True, closed=True))
 def gelu(x: Node, *, approximate: str = "none") -> Node:
     """x · Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016).
 

@@ -58,7 +58,7 @@ def _softmax_gradient(node: Node, g: Node) -> Gradients:
     return {"x": atomic.cast(gy - y * gy.sum(node.attrs["axis"], keepdims=True), node.dtype)}
 
 
-@library(direct=_softmax_direct, gradient=_softmax_gradient, facts=OpFacts(mentioned=True, steep=True))
+@library(direct=_softmax_direct, gradient=_softmax_gradient, facts=OpFacts(mentioned=True))
 def softmax(x: Node, axis: int = -1) -> Node:
     """e^(x − max x) / Σ e^(x − max x) along `axis`.
 
@@ -289,7 +289,7 @@ def _rms_norm_gradient(node: Node, g: Node) -> Gradients:
     return out
 
 
-@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient, facts=OpFacts(contains=("sum", "sqrt"), steep=False))
+@library(direct=_rms_norm_direct, gradient=_rms_norm_gradient, facts=OpFacts(contains=("sum", "sqrt")))
 def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: float = 0.0) -> Node:
     """x[…, d] · rsqrt(mean(x²) + eps) · (offset + weight[d]), over the last axis.
 
@@ -337,7 +337,7 @@ def _layer_norm_gradient(node: Node, g: Node) -> Gradients:
 
 
 @library(direct=_layer_norm_direct, gradient=_layer_norm_gradient,
-         facts=OpFacts(contains=("sum", "sqrt"), steep=False))
+         facts=OpFacts(contains=("sum", "sqrt")))
 def layer_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x − mean x) · rsqrt(var x + eps) · weight[d] + bias[d], over the last axis of x[…, d].
 
@@ -387,7 +387,7 @@ def _group_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False, steep=False))
+@library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False))
 def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, groups: int, eps: float = 1e-5) -> Node:
     """layer_norm of each of `groups` groups of channels of x[n, c, …] with all that lies behind, · weight[c] + bias[c].
 
@@ -418,7 +418,7 @@ def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
         return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
-@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",), steep=False))
+@library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",)))
 def batch_norm(x: Node, mean: Node, var: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
     """(x[n, c, …] − mean[c]) · rsqrt(var[c] + eps) · weight[c] + bias[c], with the mean and the variance that training left.
 

@@ -242,6 +242,14 @@ def scaled_linear(draw: CaseDraw) -> Node:
                    draw.tensor((out,), draw.pick(bf16, f32)) if draw.pick(False, True) else None, dtype=draw.pick(bf16, f32, f16))
 
 
+def rounded_linear(draw: CaseDraw) -> Node:
+    draw.dims = 3
+    k, out = draw.pick(64, 7, 96), draw.pick(33, 2, 64)
+    bias = draw.tensor((out,), draw.pick(f32, bf16)) if draw.pick(False, True) else None
+    x, to = draw.tensor((*draw.shape(0, 2), k)), draw.pick("tf32", "bf16x2")
+    return compose("rounded_linear", x, draw.tensor((out, k)), bias, to=to)
+
+
 def gather_linear(draw: CaseDraw) -> Node:
     k, out, matrices, lead = draw.size(least=1), draw.pick(3, 17, 1), draw.pick(4, 1, 9), draw.shape(1, 2)
     shared = draw.pick((*lead[:-1], 1), lead)                       # a row of x for all indices of the last axis, or for each
@@ -419,7 +427,10 @@ CASES: dict[str, Case] = {
     "softmax": along_axis("softmax", least=1), "log_softmax": along_axis("log_softmax", least=1),
     "logsumexp": along_axis("logsumexp", least=1, keepdims=True), "mean": mean("mean"), "var": mean("var"),
     "rms_norm": rms_norm, "layer_norm": layer_norm, "dot": dot, "linear": linear, "gather_linear": gather_linear,
-    "linear_argmax": linear_argmax, "scaled_linear": scaled_linear,
+    "linear_argmax": linear_argmax, "scaled_linear": scaled_linear, "rounded_linear": rounded_linear,
+    "rounded": lambda draw: compose("rounded", draw.tensor(draw.shape()), to=draw.pick("tf32", "bf16x2")),
+    "rounded_dot": lambda draw: compose("rounded_dot", draw.tensor((*draw.pick((), (2,)), draw.size(), 8)), draw.tensor((8, 5)),
+                                        to=draw.pick("tf32", "bf16x2")),
     "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1),
     "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
     **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,

@@ -18,9 +18,8 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.error_measure import ROUNDINGS, unit_roundoff
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.meaning.precision import Precision
+from tensor_graphs.meaning.running_error import running_error
 from tensor_graphs.measure.points.fewer_rows import Fewer, fewer, row_name, same_rows, taken
-from tensor_graphs.measure.rounded_operand_errors import running_errors
 
 log = logging.getLogger(__name__)
 
@@ -31,22 +30,22 @@ AT_ONCE, MOST = 1 << 15, 16
 kernel that is wrong in more rows is not off by cancellation"""
 
 
-def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray, limit: float,
-             roundings: float = ROUNDINGS) -> np.ndarray:
+def doubtful(out: np.ndarray, ref: np.ndarray, dtype: DType, moves: np.ndarray,
+             limit: float) -> np.ndarray:
     """Return a mask of the elements of a float output whose error exceeds the limit, as `error_measure.measure` defines it."""
     with np.errstate(all="ignore"):
         size = np.where(np.isfinite(ref), np.abs(ref), 0.0)
         row = -1 if size.ndim else None
         scale = np.maximum(size, np.sqrt(np.mean(np.square(size), axis=row, keepdims=True)))
         off = np.abs(out.astype(np.float64) - ref)
-        explained = np.where(off <= roundings * moves, moves / unit_roundoff(dtype), 0.0)
+        explained = np.where(off <= ROUNDINGS * moves, moves / unit_roundoff(dtype), 0.0)
         return np.asarray(off > limit * np.maximum(np.maximum(scale, explained), dtype.smallest_normal))
 
 
 def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], Arrays], expected: Callable[[], Arrays],
-                  name: str, doubt: np.ndarray, moves: np.ndarray, precision: Precision | None = None) -> np.ndarray | None:
+                  name: str, doubt: np.ndarray, moves: np.ndarray) -> np.ndarray | None:
     """Return how far rounding may move each value of an output: `moves`, with the running errors of rows in doubt. None where no
-    row or too many rows are in doubt, or rows depend on each other. expected: the oracle's outputs. precision: the kernel's."""
+    row or too many rows are in doubt, or rows depend on each other. expected: the oracle's outputs."""
     largest = max((math.prod(map(int, x.type.at(sizes).shape)) for x in graph.inputs.values()), default=0)
     for axis in range(doubt.ndim if doubt.any() else 0):
         size = doubt.shape[axis]
@@ -58,14 +57,14 @@ def moves_of_rows(graph: Graph, sizes: Mapping[str, int], inputs: Callable[[], A
             few = fewer(graph, rows, count)
             if few is not None and few.outputs[name] == axis:
                 refined = moves.copy()
-                if all(_fill(refined, few, sizes, inputs(), expected(), name, np.resize(numbers[i:i + count], count), precision)
+                if all(_fill(refined, few, sizes, inputs(), expected(), name, np.resize(numbers[i:i + count], count))
                        for i in range(0, len(numbers), count)):
                     return refined
     return None
 
 
 def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Arrays, expected: Arrays, name: str,
-          numbers: np.ndarray, precision: Precision | None) -> bool:
+          numbers: np.ndarray) -> bool:
     """Write the running errors of these rows into `moves`; return False where rows depend on others, or are too much work."""
     some, wanted = taken(inputs, few.inputs, numbers), taken(expected, few.outputs, numbers)
     try:
@@ -73,7 +72,7 @@ def _fill(moves: np.ndarray, few: Fewer, sizes: Mapping[str, int], inputs: Array
     except (TensorGraphsError, ValueError, IndexError) as e:
         log.debug("no %d rows of %s: %s", len(numbers), name, e)
         return False
-    error = running_errors(few.graph, some, sizes, precision)[name] if same_rows(outputs, wanted) else None
+    error = running_error(few.graph, some, sizes)[name] if same_rows(outputs, wanted) else None
     if error is not None:
         np.moveaxis(moves, few.outputs[name], 0)[numbers] = np.moveaxis(error, few.outputs[name], 0)
     return error is not None

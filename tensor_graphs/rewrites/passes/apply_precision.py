@@ -6,7 +6,8 @@
 A *site* is a place of the graph where a dtype can be chosen; its *word* names the dtype. Kinds of sites:
 
     between  all values between the ops of a region. A layer is a region; nodes that depend on no parameter are the region "graph"
-    product  the operands of one matrix product, named after its weight, or after its region and op
+    product  the operands of one matrix product, named after its weight, or after its region and op. Its word may also be a format
+             to which operands of f32 are rounded, "tf32" or "bf16x2" (language/composites/rounded.py)
     weight   a parameter matrix, as one op (a product, a gather) reads it
     state    a state
 
@@ -33,15 +34,20 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.anonymous_composite import PartOp, over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
-from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.composites.products import dot, linear
+from tensor_graphs.language.composites.rounded import rounded, rounded_dot, rounded_linear
+from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, apply, walk
 from tensor_graphs.language.subgraph import Body
-from tensor_graphs.meaning.precision import KINDS, WORDS, WRITTEN, Form, SiteKind, parse_form
+from tensor_graphs.meaning.precision import FORMATS, KINDS, WORDS, WRITTEN, Form, SiteKind, loses, parse_form
 from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.rule import REASSOCIATING
+
+ROUNDED_PRODUCTS: Mapping[Op, CompositeOp] = {linear: rounded_linear, dot: rounded_dot}
+"""product -> the product of operands that are rounded to a format; other products get operands that are rounded before"""
 
 REST = "graph"
 """name of the region of nodes that depend on no parameter"""
@@ -82,7 +88,8 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
     narrow weight with a wider operand (linear, rms_norm, embedding, …) reads the weight as it is; for any other op it is cast. In a
     region with a word, casts between floats disappear, whatever they would have rounded. Values that depend on integers alone
     (positions, say) are never narrowed. Constants keep the value that is written. If a product's word is narrower than its
-    operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it.
+    operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it. With the word of a format
+    the product is computed in f32, from operands rounded to it; one of operands narrower than f32 stays as it is.
 
     Ops whose result depends on their dtype are computed as written: `bitcast`, `uniform` and opaque ops outside of the library take
     and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
@@ -118,7 +125,7 @@ def check_sites(form: Form, graph: Graph, whole: Collection[Signature] = ()) -> 
 def loses_nothing(form: Form, graph: Graph) -> bool:
     """Return whether no word of a form is narrower than the dtype that is written at its site."""
     words = _Words(form)
-    return not any((word := words.of(site.kind, site.name)) is not None and is_narrower(word, site.dtype) for site in sites(graph))
+    return not any((word := words.word(site.kind, site.name)) != WRITTEN and loses(word, site.dtype) for site in sites(graph))
 
 
 def names_site(form: Form, key: str) -> bool:
@@ -129,8 +136,7 @@ def names_site(form: Form, key: str) -> bool:
 def resolved(form: Form, graph: Graph) -> dict[str, str]:
     """Return the word of each site of a graph, by the site's key."""
     words = _Words(form)
-    dtypes = {site.key: words.of(site.kind, site.name) for site in sites(graph)}
-    return {key: WRITTEN if dtype is None else dtype.name for key, dtype in dtypes.items()}
+    return {site.key: words.word(site.kind, site.name) for site in sites(graph)}
 
 
 class _Words:
@@ -139,16 +145,19 @@ class _Words:
     def __init__(self, form: Form) -> None:
         self.form = parse_form(form)
         self.any = any(word != WRITTEN for word in self.form.values())
-        self.by_site: dict[tuple[str, str], DType | None] = {}
+        self.by_site: dict[tuple[str, str], str] = {}
 
-    def of(self, kind: SiteKind, name: str) -> DType | None:
-        """Return the dtype of a site's word; None if the site stays as written."""
+    def word(self, kind: SiteKind, name: str) -> str:
+        """Return a site's word."""
         if (kind, name) not in self.by_site:
             key = f"{kind}:{name}"
             patterns = [key] if key in self.form else sorted((p for p in self.form if ":" in p and fnmatchcase(key, p)), key=len)
-            word = self.form[patterns[-1]] if patterns else self.form.get(kind, WRITTEN)
-            self.by_site[kind, name] = None if word == WRITTEN else WORDS[word]
+            self.by_site[kind, name] = self.form[patterns[-1]] if patterns else self.form.get(kind, WRITTEN)
         return self.by_site[kind, name]
+
+    def of(self, kind: SiteKind, name: str) -> DType | None:
+        """Return the dtype of a site's word; None if it is no dtype."""
+        return WORDS.get(self.word(kind, name))
 
 
 def is_narrower(dtype: DType, than: DType) -> bool:
@@ -329,9 +338,11 @@ class _Application:
         if op.facts.writes is not None and inputs[0].dtype.is_float:
             inputs = [inputs[0], *(_to(x, inputs[0].dtype) if x.dtype.is_float else x for x in inputs[1:])]
             return _items(apply(op, inputs, node.attrs))
-        product = self.words.of("product", self.places.product[node]) if node in self.places.product else None
-        if product is not None:
-            return self.product(node, inputs, product, word)
+        product = self.words.word("product", self.places.product[node]) if node in self.places.product else WRITTEN
+        if product in FORMATS and any(x.rank > 1 and loses(product, x.dtype) for x in inputs):
+            return self.rounded_product(node, inputs, product, word)
+        if product in WORDS:
+            return self.product(node, inputs, WORDS[product], word)
         return self.computed(node, inputs, word)
 
     def operand(self, node: Node, i: Node) -> Node:
@@ -373,7 +384,7 @@ class _Application:
         """Return the outputs of a product whose operands are rounded to a dtype, or widened to it."""
         are_parameters = [parameter_of(i) is not None for i in node.inputs]
         if any(is_narrower(dtype, x.dtype) for x in inputs):
-            matrices = [rounded(x, dtype) if x.rank > 1 else x for x in inputs]
+            matrices = [cast_through(x, dtype) if x.rank > 1 else x for x in inputs]
             narrow = [atomic.cast(x, dtype) if of_parameter and y is not x else y
                       for x, y, of_parameter in zip(inputs, matrices, are_parameters, strict=True)]
             tried = [narrow, matrices]
@@ -391,6 +402,14 @@ class _Application:
                 return tuple(_to(y, t) for y, t in zip(outputs, wanted, strict=True))
         return self.computed(node, matrices, word)
 
+    def rounded_product(self, node: Node, inputs: Sequence[Node], to: str, word: DType | None) -> tuple[Node, ...]:
+        """Return the outputs of a product in f32 whose operands are rounded to a format."""
+        if node.op not in ROUNDED_PRODUCTS:
+            matrices = [rounded(_to(x, f32), to=to) if x.rank > 1 and loses(to, x.dtype) else x for x in inputs]
+            return self.computed(node, [_to(x, i.dtype) for x, i in zip(matrices, node.inputs, strict=True)], word)
+        operands = [_to(x, f32) if i < 2 else x for i, x in enumerate(inputs)]
+        return (_to(ROUNDED_PRODUCTS[node.op](*operands, to=to), self.stored(node, node.dtype, word)),)
+
     def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any], word: DType | None) -> tuple[Node, ...] | None:
         """Return the outputs of the op on these operands; None if it does not take them or does not return the chosen dtypes."""
         try:
@@ -405,7 +424,7 @@ class _Application:
         return _items(apply(node.op, [_to(x, i.dtype) for x, i in zip(inputs, node.inputs, strict=True)], node.attrs))
 
 
-def rounded(x: Node, dtype: DType) -> Node:
+def cast_through(x: Node, dtype: DType) -> Node:
     """Return a value rounded to a narrower dtype and cast back to its own; the value itself if `dtype` is not narrower."""
     return atomic.cast(atomic.cast(x, dtype), x.dtype) if is_narrower(dtype, x.dtype) else x
 

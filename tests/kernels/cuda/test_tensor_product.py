@@ -18,6 +18,7 @@ from tensor_graphs.kernels.cuda import backend, matrix_products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp
+from tensor_graphs.language.composites.rounded import SIGNIFICANDS, rounded_linear
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
@@ -152,59 +153,69 @@ GRAPHS = [
     linear(tg.f32, tg.f32, 1332, 130, True), linear(tg.f32, tg.f32, 67, 65), dot(tg.f32, (3,), 75, 131)]
 
 
-OF_FLOATS = [linear(tg.f32, tg.f32, k, columns, biased) for k, columns, biased in (
+def of_rounded(to: str, k: int, columns: int, biased: bool = False, rows: Dim = N) -> Node:
+    x, w = tg.input("x", (rows, k)), tg.input("w", (columns, k))
+    return rounded_linear(x, w, tg.input("b", (columns,), tg.bf16) if biased else None, to=to)
+
+
+OF_ROUNDED = [of_rounded(to, k, columns, biased) for to in SIGNIFICANDS for k, columns, biased in (
     (4, 8, False), (64, 37, True), (640, 2048, False), (100, 130, True), (2048, 640, False), (4096, 96, True))]
 
 
+@pytest.mark.parametrize("to", SIGNIFICANDS)
 @pytest.mark.parametrize("rows", [64, pytest.param(16, marks=pytest.mark.long), pytest.param(4096, marks=pytest.mark.long)])
-def test_texts_for_floats_that_are_rounded_compile(rows: int) -> None:
-    y = tg.linear(tg.input("x", (rows, 516)), tg.input("w", (2048, 516)), tg.input("b", (2048,), tg.bf16))
-    spec = Spec.of(y)
-    assert matrix_products.tf32_takes(spec) is None and not matrix_products.product(spec, tf32=True).text.count("#define PARTS_X 3")
-    calls = [matrix_products.product(spec, tf32=True), *([matrix_products.turned(spec, tf32=True)] if rows < 1024 else [])]
+def test_texts_for_floats_that_are_rounded_compile(rows: int, to: str) -> None:
+    spec = Spec.of(of_rounded(to, 516, 2048, True, rows))
+    assert matrix_products.product_takes(spec) is None
+    calls = [matrix_products.product(spec), *([matrix_products.turned(spec)] if rows < 1024 else [])]
     for call, architecture in itertools.product(calls, ("sm_90a", "sm_80")):        # on the second without the tiles
+        assert f"#define PARTS_X {1 if to == 'tf32' else 2}\n" in call.text
         assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
 
 
-@pytest.mark.parametrize(("y", "why"), [
-    (linear(tg.bf16, tg.bf16, 32, 16), "f32 only"), (linear(tg.f32, tg.bf16, 32, 16), "f32 only"),
-    (linear(tg.f32, tg.f32, 30, 16), "a multiple of 4"),
-    (tg.linear(tg.input("x", (8, 16)), tg.input("w", (N, 16))), "sizes that are known")])
-def test_what_is_not_rounded_to_tf32_is_said(y: Node, why: str) -> None:
-    said = matrix_products.tf32_takes(Spec.of(y))
-    assert said is not None and why in said
+@pytest.mark.parametrize("to", SIGNIFICANDS)
+def test_a_refused_product_of_rounded_floats_has_a_reason(to: str) -> None:
+    for spec, why in ((Spec.of(of_rounded(to, 30, 16)), "a multiple of 4"),
+                      (Spec.of(rounded_linear(tg.input("x", (8, 16)), tg.input("w", (N, 16)), to=to)), "sizes that are known")):
+        assert why in (matrix_products.product_takes(spec) or "")
 
 
-def test_floats_that_lie_anywhere_are_not_rounded(tmp_path: Path) -> None:
-    y = linear(tg.f32, tg.f32, 36, 7, True)
-    call, arrays = matrix_products.product(Spec.of(y), tf32=True).otherwise, drawn(y, 5)
+@pytest.mark.parametrize("to", SIGNIFICANDS)
+def test_floats_at_any_address_are_not_rounded(tmp_path: Path, to: str) -> None:
+    y = of_rounded(to, 36, 7, True)
+    call, arrays = matrix_products.product(Spec.of(y)).otherwise, drawn(y, 5)
     assert call is not None
     wanted = exact(y, arrays)
-    found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], arrays, {"n": 5}, 1)
+    parts = [emulated.run(tmp_path, p.call, [(p.outputs[0].shape, p.outputs[0].dtype.numpy)], [arrays[1]], {}, 0)[0]
+             for p in matrix_products.product_prepares(Spec.of(y))]
+    assert len(parts) == (to != "tf32")
+    for part in parts:
+        np.testing.assert_allclose(part.astype(np.float64).sum(axis=0)[:, :36], arrays[1], rtol=2.0**-17)
+    found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": 5}, 1)
     np.testing.assert_allclose(found, wanted, atol=NEAR["f32"] * np.abs(wanted).max())
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("y", OF_FLOATS, ids=str)
-def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_tf32(y: Node) -> None:
-    device, spec = device_named("cuda:0"), Spec.of(y)
+@pytest.mark.parametrize("y", OF_ROUNDED, ids=str)
+def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_a_format(y: Node) -> None:
+    device, bits = device_named("cuda:0"), SIGNIFICANDS[y.attrs["to"]] - 1
     for rows in (1, 17, 128, 300, 1111):
         arrays = drawn(y, rows)
-        straight, turned = matrix_products.product(spec, tf32=True), matrix_products.turned(spec, tf32=True)
-        for call, shift in ((straight, 0), (straight, 1), (turned, 0)):
-            wanted = exact(y, arrays if shift else [rounded(a, 10) if a.ndim == 2 else a for a in arrays])
-            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+        for turned, shift in ((False, 0), (False, 1), (True, 0)):
+            wanted = exact(y, arrays if shift else [rounded(a, bits) if a.ndim == 2 else a for a in arrays])
+            found = multiplied(device, y, arrays, {"n": rows}, shift, turned=turned)
             np.testing.assert_allclose(found.astype(float), wanted, atol=3e-5 * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu
-def test_floats_that_tf32_cannot_say_are_multiplied_all_the_same() -> None:
-    device, y = device_named("cuda:0"), linear(tg.f32, tg.f32, 64, 40)
+@pytest.mark.parametrize("to", SIGNIFICANDS)
+def test_floats_beyond_the_format_are_multiplied_too(to: str) -> None:
+    device, y = device_named("cuda:0"), of_rounded(to, 64, 40)
     x, w = drawn(y, 130)
     x[3, 5], x[70, 9], x[129, 1], w[7] = 3.4028235e38, np.inf, np.nan, 0.0
     wanted = exact(y, [x, w]).astype(np.float32)
-    for call in (matrix_products.product(Spec.of(y), tf32=True), matrix_products.turned(Spec.of(y), tf32=True)):
-        found, = launched.run_call(device, call, [y], [x, w], {"n": 130})
+    for turned in (False, True):
+        found = multiplied(device, y, [x, w], {"n": 130}, turned=turned)
         assert (np.isfinite(found) == np.isfinite(wanted)).all()
         np.testing.assert_allclose(found[3], wanted[3], rtol=4e-3)
 
