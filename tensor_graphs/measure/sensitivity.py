@@ -240,5 +240,6 @@ def _runner(graph: Graph, weights: Mapping[str, Any]) -> Any:
 
     def run(inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
         dims = {name: size for name, size in sizes.items() if name in graph.dims}
-        return model.run({name: inputs[name] for name in graph.inputs}, dims=dims, session=model.session())
+        outputs = model.run({name: inputs[name] for name in graph.inputs}, dims=dims, session=model.session())
+        return {name: np.asarray(value) for name, value in outputs.items()}     # some may be on a GPU
     return run

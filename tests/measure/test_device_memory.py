@@ -105,3 +105,11 @@ def test_a_link_is_measured_each_way_and_kept(fake: Fake, tmp_path: Path) -> Non
         link = known_links(database, fake, ("fake",))[pair]
         assert 2e-3 <= link.latency < 0.02 and 2e8 < link.bandwidth < 1.1e9
     assert set(found) == {"upload_latency", "upload_bandwidth", "download_latency", "download_bandwidth"}
+
+
+def test_of_a_plan_that_never_ran_nothing_is_outside(fake: Fake) -> None:
+    from tests.fake.wrong_kernels import KERNELS
+
+    graph = tg.graph(tg.relu(tg.input("x", (4, 16))))
+    watched = Watched(bind(single_kernel_plan(graph, KERNELS["honest"])))
+    assert watched.executor.layout.intervals and watched.lab.outside(watched.frame) == []

@@ -105,8 +105,11 @@ class DeviceLab:
         return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
-        """Return, after a run, descriptions of where memory between the buffers, or between pieces of scratch, was changed."""
-        places_changed = []
+        """Return, after a run, descriptions of where memory between the buffers, or between pieces of scratch, was changed; none of a
+        frame that never ran, as of a set of operands whose turn did not come."""
+        places_changed: list[str] = []
+        if frame.layout_key is None:
+            return places_changed
         for device in self.devices:
             places = zip(self.executor.layout.intervals, frame.arena_offsets, strict=True)
             ours = [(offset, int(d.evaluate(i.nbytes, frame.sizes))) for i, offset in places if i.device == device]
