@@ -215,18 +215,16 @@ class MeasuredAccuracy:
         key, count = plan_key(plan), count if self.inputs.count is None else min(count, self.inputs.count)
         draws = self._stored(key)
         missing = [seed for seed in range(count) if seed not in draws] if seconds else []
-        return {**draws, **self._new(plan, key, missing, seconds)} if missing and len(draws) < count else draws
+        return {**draws, **self._new(plan, missing, seconds)} if missing and len(draws) < count else draws
 
-    def _new(self, plan: Plan, key: str, seeds: list[int], seconds: float) -> dict[int, Draw]:
+    def _new(self, plan: Plan, seeds: list[int], seconds: float) -> dict[int, Draw]:
         draws = dict(zip(seeds, self.draws.of_plan(plan, seeds, seconds), strict=False))
         request = self.request
         for graph in (request.graph, plan.graph):
             request.store.ensure_graph(whole_graph_record(graph))
-        graph_key = plan.graph.structural_key
         worst = max((s.max for draw in draws.values() for s in draw.values()), default=0.0)
         request.store.add_trace(TraceRecord(
-            ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key),
-            path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
+            plan_record(plan), path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
             "PASSED" if math.isfinite(worst) else "INCORRECT_NUMERICAL", max_relative_error=worst, verifier=VERIFIER,
             conditions={"what": KIND, "weights": self.weights_key, "inputs": self.inputs_key, "form": words_text(plan.words),
                         "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
@@ -279,6 +277,13 @@ def _unseen(plan: Plan) -> float:
 def plan_key(plan: Plan) -> str:
     """Return a digest of the paths of all ranges of sizes: equal for plans that compute the same way."""
     return hashlib.sha256(repr([(v.cell.to_json(), v.path.id) for v in plan.variants]).encode()).hexdigest()
+
+
+def plan_record(plan: Plan) -> ImplementationRecord:
+    """Return the implementation under which errors and times of an entire plan are filed."""
+    key, graph_key = plan_key(plan), plan.graph.structural_key
+    return ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key,
+                                description=f"in the form {words_text(plan.words)}")
 
 
 def weights_key(weights: Mapping[str, Any], graph: Graph) -> str:

@@ -122,7 +122,11 @@ def _with_tie(seconds: float, words: Form, graph: Graph) -> float:
 
 
 def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
-    """Return a function (graph, form) -> estimated seconds, for a prepared graph or a part of it alone."""
+    """Return a function (graph, form) -> estimated seconds, for a prepared graph or a part of it alone. It is created once for a
+    request."""
+    function: Callable[[Graph, Form], float] | None = request.__dict__.get("estimate")
+    if function is not None:
+        return function
     from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable  # doors: as above
     from tensor_graphs.choice.prepare import prepare
 
@@ -136,6 +140,8 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
             form = formed(prepared, words, FOR_ACCURACY, request.here) if words else as_written(prepared)
             times[key] = _seconds(form.graph, costs, table, request.at or {})
         return times[key]
+
+    request.__dict__["estimate"] = seconds
     return seconds
 
 
