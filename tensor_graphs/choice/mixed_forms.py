@@ -16,6 +16,8 @@ from functools import cached_property
 
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.choice.measured_accuracy import PROMISING, SCREENED, MeasuredAccuracy
+from tensor_graphs.choice.stored_results import stored
+from tensor_graphs.choice.storing import package_digest
 from tensor_graphs.costs.form_front import FormCost, WordCost, front, within
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -44,6 +46,9 @@ the predicted error that a measurement puts at the limit. TRIALS: most forms tha
 
 TIE = 0.01
 """share of a site's time that a word has to save to be chosen in place of the written one"""
+
+LITTLE = 0.02
+"""share of the bytes of all parameters: where the sites of a kind hold less, narrower words for them save no time"""
 
 CALIBRATION = 1_000_000
 """seed of the run on which errors are predicted, if inputs are no list; error draws have smaller seeds"""
@@ -79,20 +84,31 @@ class MixedForms:
         if any(term.statistic not in METRICS for term in terms):
             return None
         metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
+        draws = self.accuracy.draws
+        key = (package_digest(), self.graph.structural_key, [(site.key, str(site.dtype)) for site in self.places],
+               self.accuracy.weights_key, self.accuracy.inputs_key, draws.sizes, metrics)
+        try:
+            rows = stored("sensitivities", key, lambda: self._sensitivities(metrics))
+        except (TensorGraphsError, MemoryError) as error:
+            log.info("errors of words are not predicted: %s", error)
+            return None
+        contributions: Sensitivities = {}
+        for site, word, output, metric, value in rows:
+            contributions.setdefault((site, word), {})[output, metric] = value
+        units = {term: self._unit(term, contributions) for term in terms}
+        self.rounding = max(self._rounding(term) / units[term] for term in terms)
+        return {key: max(of_word[term.output, METRICS[term.statistic]] / units[term] for term in terms)
+                for key, of_word in contributions.items()}
+
+    def _sensitivities(self, metrics: Sequence[tuple[str, Metric]]) -> list[tuple[str, str, str, Metric, float]]:
+        """Return (site, word, output, metric, what the word adds to the error) for all words, from one run of the graph."""
         count = self.accuracy.inputs.count
         try:
             inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
         except LookupError:                                         # a function of a caller's that has few draws
             inputs, sizes = self.accuracy.draws.short_run(0)
-        try:
-            contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
-        except (TensorGraphsError, MemoryError) as error:
-            log.info("errors of words are not predicted: %s", error)
-            return None
-        units = {term: self._unit(term, contributions) for term in terms}
-        self.rounding = max(self._rounding(term) / units[term] for term in terms)
-        return {key: max(of_word[term.output, METRICS[term.statistic]] / units[term] for term in terms)
-                for key, of_word in contributions.items()}
+        contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
+        return [(*key, *of, value) for key, of_word in contributions.items() for of, value in of_word.items()]
 
     def _unit(self, term: Term, contributions: Sensitivities) -> float:
         """Return the squared error (for kl the divergence, for cosine 1 − cosine) that is exactly at the limit of a term."""
@@ -143,10 +159,15 @@ class MixedForms:
         scale = 1.0 - term.limit if term.statistic == "cosine" else term.limit
         return scale * (error if METRICS[term.statistic] != "norm" else math.sqrt(error))
 
+    @property
+    def is_large(self) -> bool:
+        """True for a graph that takes long to evaluate: its forms are only predicted before they are measured."""
+        return self.accuracy.draws.flops > SCREENED
+
     def promises(self, words: Form, changed: Graph) -> bool:
         """Return False for a form that is far less accurate than asked: by evaluating the graph in it with each value rounded, for
         a large graph by the predicted errors of its words."""
-        predicted = self.error(words) if self.accuracy.draws.flops > SCREENED else None
+        predicted = self.error(words) if self.is_large else None
         return self.accuracy.promises(changed) if predicted is None else predicted <= PROMISING ** 2
 
     def faster(self, seconds: float) -> Iterator[dict[str, str]]:
@@ -219,7 +240,7 @@ class MixedForms:
             words = [WRITTEN, *(word for word in WORDS if any(self._counts(word, site) for site in group))]
             for chosen in itertools.product(words, repeat=len({site.kind for site in group})):
                 word_of = dict(zip(dict.fromkeys(site.kind for site in group), chosen, strict=True))
-                if len(set(chosen) - {WRITTEN}) > 1:                # a weight in one narrow dtype, multiplied in another
+                if len(chosen) - chosen.count(WRITTEN) > 1:         # a product in a narrow dtype stores its weight so
                     continue
                 form: Form = {kind: word for kind, word in word_of.items() if word != WRITTEN}
                 yield self._choice(f"{name} {op}", {site.key: word_of[site.kind] for site in group}, self.seconds(alone, form))
@@ -234,7 +255,11 @@ class MixedForms:
         if not groups:
             return
         sizes = self.accuracy.sizes
-        weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes) for name, group in groups.items()}
+        of_states = {node.type for node in self.graph.states.values() if "between" in kinds}
+        weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes if node.types[0] not in of_states)
+                   for name, group in groups.items()}
+        if self.narrows and sum(weights.values()) < LITTLE * sum(_bytes(node, sizes) for node in self.graph.parameters.values()):
+            return
         words = {kind: [WRITTEN, *(w for w in WORDS if all(self._counts(w, s) for s in self.places if s.kind == kind))]
                  for kind in kinds}
         for chosen in itertools.product(*words.values()):
