@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.error_calibration import calibrated, logs_of
 from tensor_graphs.choice.measured_accuracy import PROMISING, SCREENED, MeasuredAccuracy
 from tensor_graphs.choice.stored_results import stored
 from tensor_graphs.choice.storing import package_digest
@@ -28,16 +29,21 @@ from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
 from tensor_graphs.meaning.precision import WORDS, WRITTEN, Form
-from tensor_graphs.measure.sensitivity import ROUNDED, Metric, Sensitivities, sensitivities, words_of
-from tensor_graphs.rewrites.passes.apply_precision import PrecisionSite, is_narrower, parameter_of, resolved, sites, viewed
+from tensor_graphs.measure.sensitivity import ROUNDED, Metric, sensitivities, words_of
+from tensor_graphs.rewrites.passes.apply_precision import (
+    PrecisionSite,
+    is_narrower,
+    loses_nothing,
+    parameter_of,
+    resolved,
+    sites,
+    viewed,
+)
 
 log = logging.getLogger(__name__)
 
 METRICS: dict[str, Metric] = {"max": "norm", "norm": "norm", "as_written": "norm", "kl": "kl", "cosine": "cosine"}
 """statistic of an accuracy -> the metric by which its error is predicted; top1 has none"""
-
-LARGEST_TO_NORM, WORST_TO_MEAN = 5.0, 3.0
-"""expected ratios: of the largest error of an element to the error of the norm; of 1 − cosine of the worst row to its mean"""
 
 START, START_OF_EXTREMES, SAFETY, TRIALS = 0.8, 0.25, 0.8, 3
 """START, START_OF_EXTREMES: predicted error of the first form that is tried, as a share of the limit. The limit is for a bound,
@@ -67,8 +73,11 @@ class MixedForms:
         self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
         self.narrows, self.trials = False, 0
         """whether only narrower words than written are choices; number of forms that `faster` has yielded"""
+        self.contributions: dict[tuple[str, Metric], dict[tuple[str, str], float]] = {}
+        """(output, metric) -> (site, word) -> what it adds to the squared error; computed with `errors`"""
         self.limit: float | None = None
         """predicted error of the next form that is tried"""
+        accuracy.predicted = self.predicted
         self.rounding = 0.0
         """error by the last rounding of the outputs themselves, relative to the limit; computed with `errors`"""
 
@@ -92,13 +101,12 @@ class MixedForms:
         except (TensorGraphsError, MemoryError) as error:
             log.info("errors of words are not predicted: %s", error)
             return None
-        contributions: Sensitivities = {}
         for site, word, output, metric, value in rows:
-            contributions.setdefault((site, word), {})[output, metric] = value
-        units = {term: self._unit(term, contributions) for term in terms}
+            self.contributions.setdefault((output, metric), {})[site, word] = value
+        units = {term: self._unit(term) for term in terms}
         self.rounding = max(self._rounding(term) / units[term] for term in terms)
-        return {key: max(of_word[term.output, METRICS[term.statistic]] / units[term] for term in terms)
-                for key, of_word in contributions.items()}
+        tables = [(self.contributions[term.output, METRICS[term.statistic]], units[term]) for term in terms]
+        return {key: max(table[key] / unit for table, unit in tables) for key in tables[0][0]}
 
     def _sensitivities(self, metrics: Sequence[tuple[str, Metric]]) -> list[tuple[str, str, str, Metric, float]]:
         """Return (site, word, output, metric, what the word adds to the error) for all words, from one run of the graph."""
@@ -110,17 +118,17 @@ class MixedForms:
         contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
         return [(*key, *of, value) for key, of_word in contributions.items() for of, value in of_word.items()]
 
-    def _unit(self, term: Term, contributions: Sensitivities) -> float:
-        """Return the squared error (for kl the divergence, for cosine 1 − cosine) that is exactly at the limit of a term."""
+    def _unit(self, term: Term) -> float:
+        """Return the predicted squared error (for kl the divergence, for cosine 1 − cosine) that is expected to be measured exactly
+        at the limit of a term."""
         metric = METRICS[term.statistic]
-        if metric == "kl":
-            return max(term.limit, 1e-300)
-        if metric == "cosine":
-            return max((1.0 - term.limit) / WORST_TO_MEAN, 1e-300)
         if term.statistic == "as_written":
-            written = sum(contributions[site.key, WRITTEN][term.output, metric] for site in self.places)
+            table = self.contributions[term.output, metric]
+            written = sum(table[site.key, WRITTEN] for site in self.places)
             return max(term.limit ** 2 * (written + self._rounding(term)), 1e-300)
-        return max((term.limit / (LARGEST_TO_NORM if term.statistic == "max" else 1.0)) ** 2, 1e-300)
+        logs = logs_of(self.accuracy.rows(), term.output, term.statistic, metric)
+        limit = (1.0 - term.limit if metric == "cosine" else term.limit) / calibrated(term.statistic, logs)
+        return max(limit ** 2 if metric == "norm" else limit, 1e-300)
 
     def _rounding(self, term: Term) -> float:
         """Return the squared error by the last rounding of an output itself; 0 for terms that do not count it: max, kl, cosine."""
@@ -129,19 +137,30 @@ class MixedForms:
 
     def error(self, words: Form) -> float | None:
         """Return the predicted error of a form, relative to the limit; None if it cannot be predicted."""
-        if self.errors is None:
-            return None
-        chosen = {key: word if (key, word) in self.errors else WRITTEN for key, word in resolved(words, self.graph).items()}
-        return self.rounding + self._sum(chosen)
+        return None if self.errors is None else self.rounding + self._sum(self._words(words, self.errors), self.errors)
 
-    def _sum(self, words: Form) -> float:
+    def predicted(self, words: Form) -> dict[str, dict[str, float]]:
+        """Return the errors of a form as predicted, without calibration: output -> metric -> error (for norm no square). Return {}
+        for a form with no fewer bits than written, whose error is mainly that of sums."""
+        predictions: dict[str, dict[str, float]] = {}
+        if self.contributions and not loses_nothing(words, self.graph):
+            for (output, metric), table in self.contributions.items():
+                error = self._sum(self._words(words, table), table)
+                if math.isfinite(error):
+                    predictions.setdefault(output, {})[metric] = math.sqrt(error) if metric == "norm" else error
+        return predictions
+
+    def _words(self, words: Form, table: Mapping[tuple[str, str], float]) -> Form:
+        """Return the word of each site; `written` where a word changes nothing."""
+        return {key: word if (key, word) in table else WRITTEN for key, word in resolved(words, self.graph).items()}
+
+    def _sum(self, words: Form, table: Mapping[tuple[str, str], float]) -> float:
         """Return the sum of the errors of sites. The error of rounding a weight that its product rounds too counts once."""
-        assert self.errors is not None
         total = 0.0
         for key, word in words.items():
-            error = self.errors.get((key, word), math.inf)
+            error = table.get((key, word), math.inf)
             product = self.product_of.get(key, "")
-            total += max(0.0, error - self.errors.get((product, words.get(product, WRITTEN)), 0.0) / 2)
+            total += max(0.0, error - table.get((product, words.get(product, WRITTEN)), 0.0) / 2)
         return total
 
     @cached_property
@@ -224,7 +243,7 @@ class MixedForms:
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
         """Return one choice of an item: words by site key, with their time and their predicted error."""
         assert self.errors is not None
-        error = self._sum(words)
+        error = self._sum(words, self.errors)
         changed = [f"{key}={word}" for key, word in words.items() if word != WRITTEN]
         return WordCost(item, " ".join(changed), seconds * (1.0 + TIE * bool(changed)), error)
 

@@ -109,9 +109,10 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
         words_of[mixed.promises(words, changed)].append(words)
     enough = any(loses_nothing(words, graph) and not _is_widest(words) for words in words_of[True])
     tried = [words for words in words_of[True] if not (enough and _is_widest(words))]
-    priced = sorted((_with_tie(seconds_of(graph, words), words, graph), number) for number, words in enumerate(tried))
-    left_out = [words for words in (*words_of[True], *words_of[False]) if words not in tried and (_is_widest(words) or not priced)]
-    for seconds, words in [*((seconds, tried[number]) for seconds, number in priced), *((math.inf, w) for w in left_out[-1:])]:
+    order = sorted(tried, key=lambda words: _with_tie(seconds_of(graph, words), words, graph))
+    left_out = [words for words in (*words_of[True], *words_of[False]) if words not in tried and (_is_widest(words) or not order)]
+    for words in (*order, *left_out[-1:]):
+        seconds = _with_tie(seconds_of(graph, words), words, graph) if words in words_of[True] else math.inf
         for mix in mixed.faster(GAIN * seconds):
             chosen = {key: word for key, word in mix.items() if not names_site(request.words, key)}
             yield formed(graph, {**chosen, **request.words}, FOR_ACCURACY, request.here)
@@ -151,7 +152,7 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
     return seconds
 
 
-def _candidates(graph: Graph, request: Request, narrowed: Sequence[Sequence[str]]) -> Iterator[tuple[Form, Graph]]:
+def _candidates(graph: Graph, request: Request, narrowed: Sequence[Sequence[str]] = NARROWED) -> Iterator[tuple[Form, Graph]]:
     """Yield the words of different forms of a graph, each with the words of the request, and the graph in them, without new parts.
     narrowed: the kinds of sites that forms with fewer bits have in one dtype."""
     asked, pieces = request.words, own_pieces(graph, request.here)

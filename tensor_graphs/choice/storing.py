@@ -19,7 +19,6 @@ def is_on() -> bool:
 @functools.cache
 def package_digest() -> str:
     """Return a digest of this package's code."""
-    root, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
+    root = Path(__file__).resolve().parent.parent
+    code = (f"{path.relative_to(root)}\n".encode() + path.read_bytes() for path in sorted(root.rglob("*.py")))
+    return hashlib.sha256(b"".join(code)).hexdigest()

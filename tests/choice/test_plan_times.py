@@ -17,7 +17,12 @@ from tests.choice.test_mixed_forms import database as database
 def timed_as(monkeypatch: pytest.MonkeyPatch, narrow: float, written: float) -> list[Any]:
     """Let runs take these seconds; return a list that grows with each comparison."""
     calls: list[Any] = []
-    monkeypatch.setattr(plan_times, "interleaved", lambda *given: calls.append(given) or [[narrow], [written]])
+
+    def times(*arguments: Any) -> list[list[float]]:
+        calls.append(arguments)
+        return [[narrow], [written]]
+
+    monkeypatch.setattr(plan_times, "interleaved", times)
     return calls
 
 
