@@ -58,7 +58,7 @@ def main() -> int:
     parser.add_argument("--profile", type=float, default=0.0, help="seconds in which the graph is profiled before, for each length")
     parser.add_argument("--runs", type=int, default=12)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
-    parser.add_argument("--precision", default="written", help="words for all sites that have them, split by commas; one plan for each")
+    parser.add_argument("--precision", default="written", help="words of all sites, split by commas; one plan for each")
     parser.add_argument("--tf32", action="store_true")
     args = parser.parse_args()
     lengths, backends, wrong = list(map(int, args.tokens.split(","))), tuple(args.backends.split(",")), 0

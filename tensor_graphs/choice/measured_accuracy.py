@@ -7,9 +7,10 @@ could not be measured is decided by the predicted error (costs/predicted_error.p
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.accuracy import RANGES, Accuracy, Allowed, Term, named
 from tensor_graphs.meaning.draw_bound import LEAST, PRIOR, Spread
 from tensor_graphs.meaning.draw_statistics import Statistics
-from tensor_graphs.meaning.precision import parse_form
+from tensor_graphs.meaning.precision import Form, parse_form
 from tensor_graphs.measure.error_draws import Draw, ErrorDraws, drawn_weights
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
@@ -109,6 +110,8 @@ class MeasuredAccuracy:
         self.sizes = typical_sizes(request.graph, request.at)
         self.latest: PlanAccuracy | None = None
         """the decision on the last plan"""
+        self.predicted: Callable[[Form], dict[str, dict[str, float]]] = lambda words: {}
+        """function from words to predicted errors, output -> metric -> error; {} where they are unknown (mixed_forms.py)"""
         self.inputs = AccuracyInputs(request.inputs, request.weights, request.graph, self.sizes)
 
     @cached_property
@@ -215,31 +218,33 @@ class MeasuredAccuracy:
         key, count = plan_key(plan), count if self.inputs.count is None else min(count, self.inputs.count)
         draws = self._stored(key)
         missing = [seed for seed in range(count) if seed not in draws] if seconds else []
-        return {**draws, **self._new(plan, key, missing, seconds)} if missing and len(draws) < count else draws
+        return {**draws, **self._new(plan, missing, seconds)} if missing and len(draws) < count else draws
 
-    def _new(self, plan: Plan, key: str, seeds: list[int], seconds: float) -> dict[int, Draw]:
+    def _new(self, plan: Plan, seeds: list[int], seconds: float) -> dict[int, Draw]:
         draws = dict(zip(seeds, self.draws.of_plan(plan, seeds, seconds), strict=False))
         request = self.request
         for graph in (request.graph, plan.graph):
             request.store.ensure_graph(whole_graph_record(graph))
-        graph_key = plan.graph.structural_key
         worst = max((s.max for draw in draws.values() for s in draw.values()), default=0.0)
         request.store.add_trace(TraceRecord(
-            ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key),
-            path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
+            plan_record(plan), path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
             "PASSED" if math.isfinite(worst) else "INCORRECT_NUMERICAL", max_relative_error=worst, verifier=VERIFIER,
             conditions={"what": KIND, "weights": self.weights_key, "inputs": self.inputs_key, "form": words_text(plan.words),
+                        "predicted": self.predicted(plan.words), "measured": _means(list(draws.values())),
                         "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
         return draws
 
     def _stored(self, key: str) -> dict[int, Draw]:
         """Return the stored draws of a plan with these weights and inputs, by seed."""
-        request = self.request
-        rows = conditions_at(request.store, path_workload(request.graph, self.sizes).key, key, "verify", verifier=VERIFIER)
-        return {int(seed): {name: _statistics(numbers) for name, numbers in draw.items()}
-                for row in rows if row.get("what") == KIND
-                and (row.get("weights"), row.get("inputs")) == (self.weights_key, self.inputs_key)
+        return {int(seed): {name: _statistics(numbers) for name, numbers in draw.items()} for row in self.rows(key)
+                if (row.get("weights"), row.get("inputs")) == (self.weights_key, self.inputs_key)
                 for seed, draw in row["draws"].items()}
+
+    def rows(self, key: str | None = None) -> list[Mapping[str, Any]]:
+        """Return the conditions of the rows of one plan of the graph, by its key, or of all its plans."""
+        workload = path_workload(self.request.graph, self.sizes)
+        rows = conditions_at(self.request.store, workload.key, key, "verify", verifier=VERIFIER)
+        return [row for row in rows if row.get("what") == KIND]
 
     def _predicted(self, plan: Plan, why: str) -> PlanAccuracy:
         """Return the decision by the predicted error, which says nothing of terms other than the largest error."""
@@ -281,6 +286,13 @@ def plan_key(plan: Plan) -> str:
     return hashlib.sha256(repr([(v.cell.to_json(), v.path.id) for v in plan.variants]).encode()).hexdigest()
 
 
+def plan_record(plan: Plan) -> ImplementationRecord:
+    """Return the implementation under which errors and times of an entire plan are filed."""
+    key, graph_key = plan_key(plan), plan.graph.structural_key
+    return ImplementationRecord("GRAPH_RECIPE", f"plan {key[:16]}", "recipe", key, graph_key, graph_key,
+                                description=f"in the form {words_text(plan.words)}")
+
+
 def weights_key(weights: Mapping[str, Any], graph: Graph) -> str:
     """Return a digest of a graph's parameters: names, dtypes, shapes, and bytes (of a large one evenly spaced blocks)."""
     digest = hashlib.sha256()
@@ -299,6 +311,17 @@ def weights_key(weights: Mapping[str, Any], graph: Graph) -> str:
 def _numbers(errors: Statistics) -> list[float | None]:
     """Return statistics as JSON has them: None for a number that is not finite."""
     return [x if math.isfinite(x) else None for x in map(float, astuple(errors))]
+
+
+def _means(draws: Sequence[Draw]) -> dict[str, dict[str, float]]:
+    """Return the geometric mean over draws of each error: output -> statistic -> mean; none of errors that are 0 or not finite."""
+    means: dict[str, dict[str, float]] = {}
+    for output, statistic in itertools.product(draws[0] if draws else (), ("max", "norm", "kl", "cosine")):
+        values = [getattr(draw[output], statistic) for draw in draws]
+        values = [1.0 - x for x in values] if statistic == "cosine" else values
+        if all(math.isfinite(x) and x > 0 for x in values):
+            means.setdefault(output, {})[statistic] = math.exp(sum(map(math.log, values)) / len(values))
+    return means
 
 
 def _statistics(numbers: list[float | None]) -> Statistics:

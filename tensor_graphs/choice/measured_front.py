@@ -21,6 +21,7 @@ from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy, measured_accuracy
 from tensor_graphs.choice.mixed_forms import METRICS, MixedForms, joined
+from tensor_graphs.choice.plan_times import interleaved
 from tensor_graphs.choice.precision_forms import NARROW, WIDE, WIDER, estimate
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
@@ -28,15 +29,10 @@ from tensor_graphs.costs.form_front import thinned
 from tensor_graphs.errors import listed
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.precision import Form
-from tensor_graphs.measure.error_draws import FIRST_SEED
-from tensor_graphs.measure.points.inputs import make_inputs
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
-from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
-
-ROUNDS = 9
-"""runs of each plan; the first one is not counted"""
+from tensor_graphs.runtime.compiled_graph import bind
 
 SAME_TIME = 0.99
 """two plans count as equally fast if the ratio of their times is at least this, and at most 1"""
@@ -103,7 +99,7 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
     if not plans:
         raise NoPathError("no form of the graph has a path\n  fix: tg explain says why the written one has none")
     models = [bind(plan, accuracy.draws.weights) for *_, plan in plans]
-    times = _times(models, graph, accuracy.sizes, say)
+    times = interleaved(models, graph, accuracy.sizes, say=say)
     measured = []
     for number, ((words, predicted, plan), samples) in enumerate(zip(plans, times, strict=True)):
         say(f"measuring the error of form {number + 1} of {len(plans)}: {words_text(words)}")
@@ -127,20 +123,6 @@ def _compiled(graph: Graph, request: Request, words: Form) -> Plan | None:
         return answer(replace(request, tolerance=None, precision=words))
     except NoPathError:
         return None
-
-
-def _times(models: Sequence[CompiledGraph], graph: Graph, sizes: Mapping[str, int],
-           say: Callable[[str], None]) -> list[list[float]]:
-    """Return the seconds of ROUNDS − 1 runs of each model. Runs of the models are interleaved, so that other load on the machine
-    slows all of them down alike."""
-    inputs = make_inputs(graph, sizes, FIRST_SEED)
-    sessions, samples = [model.session() for model in models], [list[float]() for _ in models]
-    for number in range(ROUNDS):
-        say(f"timing, round {number + 1} of {ROUNDS}")
-        for model, session, seconds in zip(models, sessions, samples, strict=True):
-            dims = {name: size for name, size in sizes.items() if name in model.graph.dims}
-            seconds.append(model.time(inputs, dims=dims, session=session, repeats=1))
-    return [seconds[1:] for seconds in samples]
 
 
 def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[float], accuracy: MeasuredAccuracy,

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.error_calibration import calibrated, logs_of
 from tensor_graphs.choice.measured_accuracy import PROMISING, SCREENED, MeasuredAccuracy
+from tensor_graphs.choice.stored_results import stored
+from tensor_graphs.choice.storing import package_digest
 from tensor_graphs.costs.form_front import FormCost, WordCost, front, within
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import all_kernels
@@ -27,11 +30,12 @@ from tensor_graphs.language.node import Node, apply
 from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
 from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, Form
-from tensor_graphs.measure.sensitivity import ROUNDED, Metric, Sensitivities, sensitivities, words_of
+from tensor_graphs.measure.sensitivity import ROUNDED, Metric, sensitivities, words_of
 from tensor_graphs.rewrites.passes.apply_precision import (
     ROUNDED_PRODUCTS,
     PrecisionSite,
     is_narrower,
+    loses_nothing,
     parameter_of,
     resolved,
     sites,
@@ -43,9 +47,6 @@ log = logging.getLogger(__name__)
 METRICS: dict[str, Metric] = {"max": "norm", "norm": "norm", "as_written": "norm", "kl": "kl", "cosine": "cosine"}
 """statistic of an accuracy -> the metric by which its error is predicted; top1 has none"""
 
-LARGEST_TO_NORM, WORST_TO_MEAN = 5.0, 3.0
-"""expected ratios: of the largest error of an element to the error of the norm; of 1 − cosine of the worst row to its mean"""
-
 START, START_OF_EXTREMES, SAFETY, TRIALS = 0.8, 0.25, 0.8, 3
 """START, START_OF_EXTREMES: predicted error of the first form that is tried, as a share of the limit. The limit is for a bound,
 which is a little above the measured error, and twice as large as a measured largest error (errors are squared). SAFETY: factor on
@@ -53,6 +54,9 @@ the predicted error that a measurement puts at the limit. TRIALS: most forms tha
 
 TIE = 0.01
 """share of a site's time that a word has to save to be chosen in place of the written one"""
+
+LITTLE = 0.02
+"""share of the bytes of all parameters: where the sites of a kind hold less, narrower words for them save no time"""
 
 CALIBRATION = 1_000_000
 """seed of the run on which errors are predicted, if inputs are no list; error draws have smaller seeds"""
@@ -72,8 +76,11 @@ class MixedForms:
         self.formats = formats_here(accuracy.request.here)
         self.narrows, self.trials = False, 0
         """whether only narrower words than written are choices; number of forms that `faster` has yielded"""
+        self.contributions: dict[tuple[str, Metric], dict[tuple[str, str], float]] = {}
+        """(output, metric) -> (site, word) -> what it adds to the squared error; computed with `errors`"""
         self.limit: float | None = None
         """predicted error of the next form that is tried"""
+        accuracy.predicted = self.predicted
         self.rounding = 0.0
         """error by the last rounding of the outputs themselves, relative to the limit; computed with `errors`"""
 
@@ -89,32 +96,42 @@ class MixedForms:
         if any(term.statistic not in METRICS for term in terms):
             return None
         metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
+        draws = self.accuracy.draws
+        key = (package_digest(), self.graph.structural_key, [(site.key, str(site.dtype)) for site in self.places],
+               self.accuracy.weights_key, self.accuracy.inputs_key, draws.sizes, metrics)
+        try:
+            rows = stored("sensitivities", key, lambda: self._sensitivities(metrics))
+        except (TensorGraphsError, MemoryError) as error:
+            log.info("errors of words are not predicted: %s", error)
+            return None
+        for site, word, output, metric, value in rows:
+            self.contributions.setdefault((output, metric), {})[site, word] = value
+        units = {term: self._unit(term) for term in terms}
+        self.rounding = max(self._rounding(term) / units[term] for term in terms)
+        tables = [(self.contributions[term.output, METRICS[term.statistic]], units[term]) for term in terms]
+        return {key: max(table[key] / unit for table, unit in tables) for key in tables[0][0]}
+
+    def _sensitivities(self, metrics: Sequence[tuple[str, Metric]]) -> list[tuple[str, str, str, Metric, float]]:
+        """Return (site, word, output, metric, what the word adds to the error) for all words, from one run of the graph."""
         count = self.accuracy.inputs.count
         try:
             inputs, sizes = self.accuracy.draws.short_run(CALIBRATION if count is None else count - 1)
         except LookupError:                                         # a function of a caller's that has few draws
             inputs, sizes = self.accuracy.draws.short_run(0)
-        try:
-            contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
-        except (TensorGraphsError, MemoryError) as error:
-            log.info("errors of words are not predicted: %s", error)
-            return None
-        units = {term: self._unit(term, contributions) for term in terms}
-        self.rounding = max(self._rounding(term) / units[term] for term in terms)
-        return {key: max(of_word[term.output, METRICS[term.statistic]] / units[term] for term in terms)
-                for key, of_word in contributions.items()}
+        contributions = sensitivities(self.graph, self.accuracy.draws.weights, inputs, sizes, metrics)
+        return [(*key, *of, value) for key, of_word in contributions.items() for of, value in of_word.items()]
 
-    def _unit(self, term: Term, contributions: Sensitivities) -> float:
-        """Return the squared error (for kl the divergence, for cosine 1 − cosine) that is exactly at the limit of a term."""
+    def _unit(self, term: Term) -> float:
+        """Return the predicted squared error (for kl the divergence, for cosine 1 − cosine) that is expected to be measured exactly
+        at the limit of a term."""
         metric = METRICS[term.statistic]
-        if metric == "kl":
-            return max(term.limit, 1e-300)
-        if metric == "cosine":
-            return max((1.0 - term.limit) / WORST_TO_MEAN, 1e-300)
         if term.statistic == "as_written":
-            written = sum(contributions[site.key, WRITTEN][term.output, metric] for site in self.places)
+            table = self.contributions[term.output, metric]
+            written = sum(table[site.key, WRITTEN] for site in self.places)
             return max(term.limit ** 2 * (written + self._rounding(term)), 1e-300)
-        return max((term.limit / (LARGEST_TO_NORM if term.statistic == "max" else 1.0)) ** 2, 1e-300)
+        logs = logs_of(self.accuracy.rows(), term.output, term.statistic, metric)
+        limit = (1.0 - term.limit if metric == "cosine" else term.limit) / calibrated(term.statistic, logs)
+        return max(limit ** 2 if metric == "norm" else limit, 1e-300)
 
     def _rounding(self, term: Term) -> float:
         """Return the squared error by the last rounding of an output itself; 0 for terms that do not count it: max, kl, cosine."""
@@ -123,19 +140,30 @@ class MixedForms:
 
     def error(self, words: Form) -> float | None:
         """Return the predicted error of a form, relative to the limit; None if it cannot be predicted."""
-        if self.errors is None:
-            return None
-        chosen = {key: word if (key, word) in self.errors else WRITTEN for key, word in resolved(words, self.graph).items()}
-        return self.rounding + self._sum(chosen)
+        return None if self.errors is None else self.rounding + self._sum(self._words(words, self.errors), self.errors)
 
-    def _sum(self, words: Form) -> float:
+    def predicted(self, words: Form) -> dict[str, dict[str, float]]:
+        """Return the errors of a form as predicted, without calibration: output -> metric -> error (for norm no square). Return {}
+        for a form with no fewer bits than written, whose error is mainly that of sums."""
+        predictions: dict[str, dict[str, float]] = {}
+        if self.contributions and not loses_nothing(words, self.graph):
+            for (output, metric), table in self.contributions.items():
+                error = self._sum(self._words(words, table), table)
+                if math.isfinite(error):
+                    predictions.setdefault(output, {})[metric] = math.sqrt(error) if metric == "norm" else error
+        return predictions
+
+    def _words(self, words: Form, table: Mapping[tuple[str, str], float]) -> Form:
+        """Return the word of each site; `written` where a word changes nothing."""
+        return {key: word if (key, word) in table else WRITTEN for key, word in resolved(words, self.graph).items()}
+
+    def _sum(self, words: Form, table: Mapping[tuple[str, str], float]) -> float:
         """Return the sum of the errors of sites. The error of rounding a weight that its product rounds too counts once."""
-        assert self.errors is not None
         total = 0.0
         for key, word in words.items():
-            error = self.errors.get((key, word), math.inf)
+            error = table.get((key, word), math.inf)
             product = self.product_of.get(key, "")
-            total += max(0.0, error - self.errors.get((product, words.get(product, WRITTEN)), 0.0) / 2)
+            total += max(0.0, error - table.get((product, words.get(product, WRITTEN)), 0.0) / 2)
         return total
 
     @cached_property
@@ -153,10 +181,15 @@ class MixedForms:
         scale = 1.0 - term.limit if term.statistic == "cosine" else term.limit
         return scale * (error if METRICS[term.statistic] != "norm" else math.sqrt(error))
 
+    @property
+    def is_large(self) -> bool:
+        """True for a graph that takes long to evaluate: its forms are only predicted before they are measured."""
+        return self.accuracy.draws.flops > SCREENED
+
     def promises(self, words: Form, changed: Graph) -> bool:
         """Return False for a form that is far less accurate than asked: by evaluating the graph in it with each value rounded, for
         a large graph by the predicted errors of its words."""
-        predicted = self.error(words) if self.accuracy.draws.flops > SCREENED else None
+        predicted = self.error(words) if self.is_large else None
         return self.accuracy.promises(changed) if predicted is None else predicted <= PROMISING ** 2
 
     def faster(self, seconds: float) -> Iterator[dict[str, str]]:
@@ -215,7 +248,7 @@ class MixedForms:
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
         """Return one choice of an item: words by site key, with their time and their predicted error."""
         assert self.errors is not None
-        error = self._sum(words)
+        error = self._sum(words, self.errors)
         changed = [f"{key}={word}" for key, word in words.items() if word != WRITTEN]
         return WordCost(item, " ".join(changed), seconds * (1.0 + TIE * bool(changed)), error)
 
@@ -233,7 +266,7 @@ class MixedForms:
                      for kind in dict.fromkeys(site.kind for site in group)}
             for chosen in itertools.product(*words.values()):
                 word_of = dict(zip(words, chosen, strict=True))
-                if len(set(chosen) - {WRITTEN}) > 1:                # a weight in one narrow dtype, multiplied in another
+                if len(chosen) - chosen.count(WRITTEN) > 1:         # a product in a narrow dtype stores its weight so
                     continue
                 form: Form = {kind: word for kind, word in word_of.items() if word != WRITTEN}
                 yield self._choice(f"{name} {op}", {site.key: word_of[site.kind] for site in group}, self.seconds(alone, form))
@@ -248,7 +281,11 @@ class MixedForms:
         if not groups:
             return
         sizes = self.accuracy.sizes
-        weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes) for name, group in groups.items()}
+        of_states = {node.type for node in self.graph.states.values() if "between" in kinds}
+        weights = {name: sum(_bytes(node, sizes) for site in group for node in site.nodes if node.types[0] not in of_states)
+                   for name, group in groups.items()}
+        if self.narrows and sum(weights.values()) < LITTLE * sum(_bytes(node, sizes) for node in self.graph.parameters.values()):
+            return
         words = {kind: [WRITTEN, *(w for w in (*WORDS, *FORMATS) if all(self._counts(w, s) for s in self.places if s.kind == kind))]
                  for kind in kinds}
         for chosen in itertools.product(*words.values()):

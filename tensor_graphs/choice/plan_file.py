@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensor_graphs import blas_thread_sleep
-from tensor_graphs.argument_checks import switch
 from tensor_graphs.choice.request import Request
+from tensor_graphs.choice.storing import is_on, package_digest
 from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.devices.checksummed_files import read, user_place
 from tensor_graphs.devices.environment import fingerprint
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from tensor_graphs.records.database import Database
 
 log = logging.getLogger(__name__)
-
-VARIABLE = "TENSOR_GRAPHS_PLANS"
-"""the environment variable that is "off" to store no plans and use none"""
 
 MOST_BYTES = 64 << 20
 """most bytes of all plans together; the least recently used ones are deleted"""
@@ -110,7 +107,7 @@ def of(request: Request) -> PlanFile | None:
     off, a path was given, the database is in memory, or the cache folder cannot be used. Raises KernelError for an unknown backend,
     and ArgumentError where the variable is neither on nor off."""
     graph, database = request.graph, request.database
-    if request.path is not None or not switch(VARIABLE, unless_said=True) or _place(database) == ":memory:":
+    if request.path is not None or not is_on() or _place(database) == ":memory:":
         return None
     with phase("read plan"):
         names = request.names
@@ -120,7 +117,7 @@ def of(request: Request) -> PlanFile | None:
             "environments": [(name, why_missing(name), _environment(name) if why_missing(name) is None else "") for name in names],
             "kernels": sorted((k.name, k.identity) for k in all_kernels(names) if not k.remade),     # rows say which were tuned
             "rules": user_rules.digest(),
-            "code": (_package(), sys.version, blas_thread_sleep.LATE, cost_model.version()),
+            "code": (package_digest(), sys.version, blas_thread_sleep.LATE, cost_model.version()),
             "database": _place(database),
         }
         path = user_place("plans", f"{hashlib.sha256(repr(sorted(what.items())).encode()).hexdigest()}.plan")
@@ -176,13 +173,3 @@ def _place(database: Database | str | Path | None) -> str:
 @functools.cache
 def _environment(backend: str) -> str:
     return fingerprint(backend, libs=dict(backend_module(backend).versions())).key()
-
-
-@functools.cache
-def _package() -> str:
-    """Return a digest of this package's code."""
-    root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()

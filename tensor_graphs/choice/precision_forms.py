@@ -47,8 +47,8 @@ FOR_ACCURACY = "for the accuracy that was asked for"
 WIDE = parse_form("f64")
 """the widest form. It also runs a graph that no kernels compute as written, as numpy has a float64 kernel for every op"""
 
-NARROW: tuple[Form, ...] = tuple(dict.fromkeys(kinds, word) for word in ("bf16", "f16", "f32")
-                                for kinds in (KINDS, ("weight", "product"), ("weight",)))
+NARROWED: tuple[tuple[str, ...], ...] = (KINDS, ("weight", "product"), ("weight",))
+NARROW: tuple[Form, ...] = tuple(dict.fromkeys(kinds, word) for word in ("bf16", "f16", "f32") for kinds in NARROWED)
 """forms with fewer bits than many graphs are written with; each has all sites of some kinds in one dtype"""
 
 WIDER: tuple[Form, ...] = ({"between": "f32", "state": "f32", "product": "bf16"}, parse_form("f32"), WIDE)
@@ -104,16 +104,24 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
     seconds_of = estimate(graph, request)
     mixed = MixedForms(graph, measured_accuracy(request), seconds_of)
     words_of = {True: list[Form](), False: list[Form]()}
-    for words, changed in _candidates(graph, request, mixed.formats, mixed.errors is not None):
+    narrowed = NARROWED if mixed.errors is None else () if mixed.is_large else NARROWED[:1]         # mixed forms include the others
+    formats = mixed.formats if mixed.errors is None else ()
+    for words, changed in _candidates(graph, request, narrowed, formats):
         words_of[mixed.promises(words, changed)].append(words)
-    widest = [words for words in words_of[False] if words.get("between") == WIDE["between"]]
-    priced = sorted((_with_tie(seconds_of(graph, words), words, graph), number) for number, words in enumerate(words_of[True]))
-    left_out = (widest if widest or priced else words_of[False])[-1:]
-    for seconds, words in [*((seconds, words_of[True][number]) for seconds, number in priced), *((math.inf, w) for w in left_out)]:
+    enough = any(loses_nothing(words, graph) and not _is_widest(words) for words in words_of[True])
+    tried = [words for words in words_of[True] if not (enough and _is_widest(words))]
+    order = sorted(tried, key=lambda words: _with_tie(seconds_of(graph, words), words, graph))
+    left_out = [words for words in (*words_of[True], *words_of[False]) if words not in tried and (_is_widest(words) or not order)]
+    for words in (*order, *left_out[-1:]):
+        seconds = _with_tie(seconds_of(graph, words), words, graph) if words in words_of[True] else math.inf
         for mix in mixed.faster(GAIN * seconds):
             chosen = {key: word for key, word in mix.items() if not names_site(request.words, key)}
             yield formed(graph, {**chosen, **request.words}, FOR_ACCURACY, request.here)
         yield formed(graph, words, FOR_ACCURACY, request.here) if words else as_written(graph)
+
+
+def _is_widest(words: Form) -> bool:
+    return words.get("between") == WIDE["between"]
 
 
 def _with_tie(seconds: float, words: Form, graph: Graph) -> float:
@@ -122,7 +130,11 @@ def _with_tie(seconds: float, words: Form, graph: Graph) -> float:
 
 
 def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
-    """Return a function (graph, form) -> estimated seconds, for a prepared graph or a part of it alone."""
+    """Return a function (graph, form) -> estimated seconds, for a prepared graph or a part of it alone. It is created once for a
+    request."""
+    function: Callable[[Graph, Form], float] | None = request.__dict__.get("estimate")
+    if function is not None:
+        return function
     from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable  # doors: as above
     from tensor_graphs.choice.prepare import prepare
 
@@ -136,20 +148,21 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
             form = formed(prepared, words, FOR_ACCURACY, request.here) if words else as_written(prepared)
             times[key] = _seconds(form.graph, costs, table, request.at or {})
         return times[key]
+
+    request.__dict__["estimate"] = seconds
     return seconds
 
 
-def _candidates(graph: Graph, request: Request, formats: Sequence[str], mixes: bool) -> Iterator[tuple[Form, Graph]]:
+def _candidates(graph: Graph, request: Request, narrowed: Sequence[Sequence[str]] = NARROWED,
+                formats: Sequence[str] = ()) -> Iterator[tuple[Form, Graph]]:
     """Yield the words of different forms of a graph, each with the words of the request, and the graph in them, without new parts.
-    formats: to which products may round their operands. mixes: whether mixed forms are tried, which include those that narrow
-    weights and products alone."""
+    narrowed: the kinds of sites that forms with fewer bits have in one dtype. formats: to which products may round operands."""
     asked, pieces = request.words, own_pieces(graph, request.here)
     as_pieces = {f"between:{s.spec.op.name}": WRITTEN for s in pieces}
     dtypes = {site.dtype.name for site in sites(graph)}
     products = [{"product": word} for word in formats] if "f32" in dtypes else []
-    narrow = [form for form in (*products, *NARROW)
-              if not dtypes <= set(form.values()) and not ("f16" in form.values() and "bf16" in dtypes)
-              and ("between" in form or not mixes)]
+    narrow = [*products, *(form for form in NARROW if not dtypes <= set(form.values()) and tuple(form) in narrowed
+                           and not ("f16" in form.values() and "bf16" in dtypes))]
     wider = [form for form in WIDER if form.get("product") != "bf16" or dtypes & {"bf16", "f16"}]
     tried = dict[Graph, None]()
     for form in (*narrow, {}, *({**form, **as_pieces} for form in wider if pieces), *wider):

@@ -31,7 +31,7 @@ from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply
+from tensor_graphs.language.node import Node, apply, rebuild
 from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, loses, unit_of_word
 from tensor_graphs.measure.points.single_op_plans import plain_plan
 from tensor_graphs.paths.path import NoPathError
@@ -101,17 +101,13 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
     outputs = {name: (written if widened is None else widened.graph).outputs[name] for name, _ in metrics}
     values = _evaluated({**{f"output {n}": y for n, y in outputs.items()}, **{f"node {i}": x for i, x in enumerate(nodes)},
                          **{f"square {i}": x for i, x in enumerate(squares)}}, weights, inputs, sizes)
-    node_squares = {x: np.square(values[f"node {i}"], dtype=np.float64) for i, x in enumerate(nodes)}
-    square_values = {x: values[f"square {i}"] for i, x in enumerate(squares)}
+    squares_of = {(c.node, c.square): np.square(values[f"node {nodes.index(c.node)}"], dtype=np.float64) if c.square is None else
+                  values[f"square {squares.index(c.square)}"] for of_word in changes.values() for c in of_word}
+    of_products = {x: values[f"node {i}"] for i, x in enumerate(nodes) if x.op.facts.product}
     contributions: Sensitivities = {key: {} for key in changes}
     for name, metric in metrics:
-        mean_g2 = _mean_squared_gradients(outputs[name], values[f"output {name}"], metric, nodes, weights, inputs, sizes, seed)
-        sums: dict[tuple[Node, Node | None], float] = {}            # words of a site often differ in their scale alone
+        sums = _sums(outputs[name], values[f"output {name}"], metric, squares_of, of_products, weights, inputs, sizes, seed)
         for key, of_word in changes.items():
-            for c in of_word:
-                if (c.node, c.square) not in sums:
-                    square = node_squares[c.node] if c.square is None else square_values[c.square]
-                    sums[c.node, c.square] = float(np.vdot(mean_g2[c.node], square))
             contributions[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
     return contributions
 
@@ -188,22 +184,39 @@ def _narrowed(x: Node, weight: Node, dtype: DType) -> Node:
     return cast_through(x, dtype) if x is weight else apply(x.op, [_narrowed(x.inputs[0], weight, dtype)], x.attrs)
 
 
-def _mean_squared_gradients(output: Node, value: np.ndarray, metric: Metric, nodes: Sequence[Node], weights: Mapping[str, Any],
-                            inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int], seed: int) -> dict[Node, np.ndarray]:
-    """Return the mean over cotangents of the squared gradient at each node, divided by the number of rows of the output (for kl and
-    cosine by twice that number: see the module)."""
+def _sums(output: Node, value: np.ndarray, metric: Metric, squares: Mapping[tuple[Node, Node | None], np.ndarray],
+          products: Mapping[Node, np.ndarray], weights: Mapping[str, Any], inputs: Mapping[str, np.ndarray],
+          sizes: Mapping[str, int], seed: int) -> dict[tuple[Node, Node | None], float]:
+    """Return Σ g² Δ² for each change, the mean over cotangents, divided by the number of rows of the output (for kl and cosine by
+    twice that number: see the module). squares: Δ² by (node, node of the squares), up to a factor. products: values of
+    nodes, from which the gradients are computed."""
     cotangent = leaves.input("cotangent", output.shape, output.dtype)
-    gradients = vjp([output], [cotangent], nodes)
-    graph = make_graph({f"g{i}": g for i, g in enumerate(gradients)})
+    nodes = list(dict.fromkeys(node for node, _ in squares))
+    leaf_of = {x: leaves.input(f"value{i}", x.shape, x.dtype) for i, x in enumerate(products)}
+    gradients = rebuild(vjp([output], [cotangent], nodes), lambda x, operands: leaf_of.get(x))
+    run = _runner(make_graph({f"g{i}": g for i, g in enumerate(gradients)}), weights)
+    inputs = {**inputs, **{f"value{i}": values for i, values in enumerate(products.values())}}
+    filled = {key: _filled(square) for key, square in squares.items()}
     rng, row_count = np.random.default_rng(seed), max(1, value.size // max(1, value.shape[-1] if value.ndim else 1))
-    sums = {x: np.zeros(()) for x in nodes}
-    run = _runner(graph, weights)
+    sums, factor = dict.fromkeys(squares, 0.0), 1.0 / (COTANGENTS * row_count * (2.0 if metric in ("kl", "cosine") else 1.0))
     for _ in range(COTANGENTS):
         v = _cotangent(value.astype(np.float64), metric, rng).astype(output.dtype.numpy)
-        for i, g in run({**inputs, "cotangent": v}, sizes).items():
-            sums[nodes[int(i[1:])]] = sums[nodes[int(i[1:])]] + np.square(g, dtype=np.float64)
-    divisor = COTANGENTS * row_count * (2.0 if metric in ("kl", "cosine") else 1.0)
-    return {x: of_x / divisor for x, of_x in sums.items()}
+        of_run = run({**inputs, "cotangent": v}, sizes)
+        for i, node in enumerate(nodes):
+            gradient = of_run[f"g{i}"]
+            for key in squares:
+                if key[0] is node:
+                    rows = filled[key]
+                    sums[key] += factor * float(np.vdot(np.square(gradient[rows], dtype=np.float64), squares[key][rows]))
+    return sums
+
+
+def _filled(square: np.ndarray) -> Any:
+    """Return the slice of rows after which all numbers are 0, as in a state with room for more positions."""
+    if not square.ndim:
+        return ...
+    rows = np.flatnonzero(square.reshape(len(square), -1).any(-1))
+    return slice(0, int(rows[-1]) + 1 if rows.size else 0)
 
 
 def _cotangent(rows: np.ndarray, metric: Metric, rng: np.random.Generator) -> np.ndarray:

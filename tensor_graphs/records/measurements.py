@@ -175,12 +175,13 @@ def trace_conditions(database: Database, *trace_ids: int) -> dict[int, dict[str,
     return {trace_id: dict(conditions) for trace_id, (_, conditions) in circumstances(database, *trace_ids).items()}
 
 
-def conditions_at(database: Database, workload_key: str, source_hash: str, kind: TraceKind, *,
+def conditions_at(database: Database, workload_key: str, source_hash: str | None, kind: TraceKind, *,
                   verifier: str | None = None) -> list[Mapping[str, Any]]:
-    """Return the conditions of every trace of one implementation on one workload, the oldest first."""
+    """Return the conditions of every trace of one implementation (None: of all) on one workload, the oldest first."""
     at = BenchmarkTrace.workload_id == sa.select(Workload.id).where(Workload.key == workload_key).scalar_subquery()
     by = BenchmarkTrace.implementation_id.in_(sa.select(Implementation.id).where(Implementation.source_hash == source_hash))
-    select = sa.select(BenchmarkTrace.conditions).where(at, by, BenchmarkTrace.kind == kind).order_by(BenchmarkTrace.id)
+    where = (at, BenchmarkTrace.kind == kind) if source_hash is None else (at, by, BenchmarkTrace.kind == kind)
+    select = sa.select(BenchmarkTrace.conditions).where(*where).order_by(BenchmarkTrace.id)
     if verifier is not None:
         select = select.where(BenchmarkTrace.verifier == verifier)
     with database.reading() as connection:

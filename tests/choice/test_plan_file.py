@@ -11,7 +11,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.argument_checks import ArgumentError
-from tensor_graphs.choice import plan_file, search
+from tensor_graphs.choice import plan_file, search, storing
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.request import Request
 from tensor_graphs.devices import checksummed_files
@@ -42,7 +42,7 @@ GRAPH = made()
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Plans are kept, in a folder of the test's own."""
-    monkeypatch.delenv(plan_file.VARIABLE, raising=False)
+    monkeypatch.delenv(storing.VARIABLE, raising=False)
     monkeypatch.setattr(plan_file, "user_place", lambda kind, name: checksummed_files.place(tmp_path / "cache" / kind, name))
     return tmp_path / "cache" / "plans"
 
@@ -176,16 +176,16 @@ def test_nothing_is_kept_where_it_is_turned_off_or_the_database_is_in_memory(
         filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_database(":memory:") as memory:
         assert all(plan_file.of(Request(GRAPH, database=each)) is None for each in (memory, ":memory:"))
-    monkeypatch.setenv(plan_file.VARIABLE, "off")
+    monkeypatch.setenv(storing.VARIABLE, "off")
     numpy_plan(filled)
     assert not folder.exists()
 
 
 def test_a_word_that_says_neither_on_nor_off_is_refused(filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plan_file.VARIABLE, "bogus")
+    monkeypatch.setenv(storing.VARIABLE, "bogus")
     with pytest.raises(ArgumentError, match="^TENSOR_GRAPHS_PLANS is 'bogus'\n  fix: on or off; without it, it is on"):
         numpy_plan(filled)
-    monkeypatch.setenv(plan_file.VARIABLE, "on")
+    monkeypatch.setenv(storing.VARIABLE, "on")
     numpy_plan(filled)
     assert folder.exists()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import tokenizers
 
-from tensor_graphs.choice.plan_file import VARIABLE
+from tensor_graphs.choice.storing import VARIABLE
 from tensor_graphs.frontends.huggingface.folder import FULL, SLIDING, Gemma3TextConfig
 from tests.cli.warm_command import Warm
 

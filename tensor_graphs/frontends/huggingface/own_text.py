@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tensor_graphs.choice.compile import compile_graph
+from tensor_graphs.choice.measured_accuracy import weights_key
+from tensor_graphs.choice.stored_results import stored
 from tensor_graphs.measure.error_draws import ROWS, STEPS
 from tensor_graphs.runtime.compiled_graph import bind
 
@@ -52,10 +54,18 @@ class SampledText:
 
     def __call__(self, seed: int) -> Mapping[str, np.ndarray]:
         if seed not in self._texts:
-            self._texts[seed] = {"ids": self._text(np.random.default_rng(seed))}
+            ids = np.array(stored("own texts", (*self.key, seed), lambda: self._text(np.random.default_rng(seed))), np.int32)
+            ids.setflags(write=False)
+            self._texts[seed] = {"ids": ids}
         return self._texts[seed]
 
-    def _text(self, rng: np.random.Generator) -> np.ndarray:
+    @cached_property
+    def key(self) -> tuple[str, str, int, int | None]:
+        """Everything that texts depend on, up to rounding errors: the graph, its weights, and where texts begin and end."""
+        graph = self.model.graph
+        return graph.structural_key, weights_key(self.model.weights, graph), self.positions, self.model.generation.bos_token_id
+
+    def _text(self, rng: np.random.Generator) -> list[int]:
         """Return the ids of one text. Weights are bound for it only, as prepared weights may take as much memory as the model."""
         begin, vocabulary = self.model.generation.bos_token_id, self.model.facts.vocabulary
         ids = np.empty(self.positions, np.int32)
@@ -66,5 +76,4 @@ class SampledText:
             logits = compiled.run({"ids": ids[past:past + 1]}, dims={"p": past, "m": 1}, session=session)["logits"][-1]
             # the largest logit plus Gumbel noise is a draw from softmax(logits) (Gumbel 1954)
             ids[past + 1] = np.argmax(logits.astype(np.float64) + rng.gumbel(size=len(logits)))
-        ids.setflags(write=False)
-        return ids
+        return ids.tolist()

@@ -105,8 +105,8 @@ class DeviceLab:
         return memory, offset, shape, strides
 
     def outside(self, frame: Frame) -> list[str]:
-        """Return, after a run, descriptions of where memory between the buffers, or between pieces of scratch, was changed; none of a
-        frame that never ran, as of a set of operands whose turn did not come."""
+        """Return, after a run, descriptions of where memory between the buffers, or between pieces of scratch, was changed; none
+        for a frame that never ran, as of a set of operands whose turn did not come."""
         places_changed: list[str] = []
         if frame.layout_key is None:
             return places_changed
