@@ -21,7 +21,7 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "sort": ("topk",), "rand": ("uniform",), "randn": ("normal",), "layernorm": ("layer_norm",), "rmsnorm": ("rms_norm",),
     "unfold": ("windows",), "sliding_window_view": ("windows",), "im2col": ("windows",), "convolution": ("conv",),
     "maxpool": ("max_pool",), "avgpool": ("avg_pool",), "average_pool": ("avg_pool",), "instance_norm": ("group_norm",),
-    "interpolate": ("upsample",), "groupnorm": ("group_norm",), "batchnorm": ("batch_norm",),
+    "interpolate": ("resize", "upsample"), "groupnorm": ("group_norm",), "batchnorm": ("batch_norm",),
     "scaled_dot_product_attention": ("attention",), "half": ("f16",), "double": ("f64",), "bool": ("bool_",), "float": ("f32",),
     "int": ("i32",), "long": ("i64",), "jit": ("compile",), "function": ("graph",), "Model": ("load_model",),
     "load": ("load_model",), "from_pretrained": ("load_model",), "run": ("compile", "bind"), "evaluate": ("interpret",),

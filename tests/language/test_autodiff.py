@@ -188,6 +188,11 @@ SAMPLES = (
     Sample("batch_norm", (normal(2, 3, 4), normal(3), positive(3), normal(3), normal(3))),
     Sample("group_norm", (normal(2, 6, 4), normal(6), normal(6)), {"groups": 3}),
     *(Sample("upsample", (normal(1, 2, 3, 4),), {"scale": (2, 2), "mode": mode}, mode) for mode in ("nearest", "linear")),
+    *(Sample("resize", (normal(1, 2, 3, 4),), {
+        "size": (4, 3), "scale": (), "mode": mode, "coordinates": at, "rounding": "floor", "antialias": smooth, "cubic": -0.75,
+        "exclude_outside": smooth}, f"{mode}, {at}")
+      for mode, at, smooth in (("nearest", "asymmetric", False), ("linear", "align_corners", False),
+                               ("cubic", "half_pixel", True))),
     # memory
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 3}),
     Sample("scan", (normal(3), normal(4, 3), normal(3)), {"step": leaking(), "carries": 1, "slices": 1}),
