@@ -33,6 +33,7 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "scatter": lambda a: tg.scatter(X, along(a), X, a),
     "write_rows": lambda a: tg.write_rows(X, Y, start=0, axis=a), "write_at": lambda a: tg.write_at(X, Y, 0, a),
     "write_at_index": lambda a: tg.write_at_index(X, X, along(a), axis=a), "split": lambda a: tg.split(X, 1, a)[0],
+    "glu": lambda a: tg.glu(tg.input("g", (2, 4)), a),
     "cross_entropy": lambda a: tg.cross_entropy(X, along(1 - a % 2 if isinstance(a, (int, np.integer)) and -2 <= a < 2 else a), a),
 }
 SEVERAL: dict[str, Callable[[Any], Node]] = {

@@ -4,8 +4,8 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, operands).  Never: anything that computes a value,
 except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
-gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, adaptive_pooling.py, convolution.py,
-upsampling.py, resizing.py, writes.py, random.py; scan.py (loops).
+activations.py, gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, adaptive_pooling.py,
+convolution.py, upsampling.py, resizing.py, writes.py, random.py; scan.py (loops).
 Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
 of them by name.
 
@@ -15,6 +15,7 @@ Importing this package fills LIBRARY. Several functions have the names of Python
 # ruff: noqa: F403 - each file lists its ops in __all__
 from __future__ import annotations
 
+from tensor_graphs.language.composites.activations import *
 from tensor_graphs.language.composites.adaptive_pooling import *
 from tensor_graphs.language.composites.arithmetic import *
 from tensor_graphs.language.composites.batches import *

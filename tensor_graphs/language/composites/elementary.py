@@ -23,8 +23,12 @@ from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.op_facts import OpFacts
+from tensor_graphs.language.operands import Operand, together
 
-__all__ = ["cos", "erf", "erfc", "exp", "expm1", "gelu", "log", "log1p", "relu", "sigmoid", "silu", "softplus", "tan", "tanh"]
+__all__ = [
+    "cos", "erf", "erfc", "exp", "expm1", "gelu", "log", "log1p", "log10", "logaddexp", "relu", "sigmoid", "silu", "softplus",
+    "tan", "tanh"
+]
 
 Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
@@ -91,6 +95,15 @@ def log(x: Node) -> Node:
     """
     need("log", x, "float")
     return atomic.cast(atomic.log2(wide(x)) * LN2, x.dtype)
+
+
+def log10(x: Node) -> Node:
+    """The logarithm to base 10: log2(x) · log10 2.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
+    need("log10", x, "float")
+    return atomic.cast(atomic.log2(wide(x)) * math.log10(2.0), x.dtype)
 
 
 _EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 17! < 2^-64
@@ -194,6 +207,18 @@ def softplus(x: Node) -> Node:
     need("softplus", x, "float")
     w = wide(x)
     return atomic.cast(arithmetic.maximum(w, 0.0) + log1p(exp(-arithmetic.abs(w))), x.dtype)
+
+
+def logaddexp(x: Operand, y: Operand) -> Node:
+    """log(e^x + e^y) = max(x, y) + log1p(e^−|x − y|), which overflows nowhere.
+
+    Floats. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
+    a, b = together("logaddexp", x, y)
+    need("logaddexp", a, "float")
+    u, v = wide(a), wide(b)
+    apart = arithmetic.where(arithmetic.equals(u, v), 0.0, u - v)      # of two infinities: no difference
+    return atomic.cast(arithmetic.maximum(u, v) + log1p(exp(-arithmetic.abs(apart))), a.dtype)
 
 
 # ---- the error function ----------------------------------------------------------------------------------------------
