@@ -4,8 +4,8 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, operands).  Never: anything that computes a value,
 except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
-activations.py, gated.py, positions.py, indexing.py, batches.py, constructors.py, einsum.py, windows.py, adaptive_pooling.py,
-convolution.py, upsampling.py, resizing.py, writes.py, random.py; scan.py (loops).
+activations.py, gated.py, positions.py, indexing.py, elements.py, ordering.py, rearranging.py, batches.py, constructors.py,
+einsum.py, windows.py, adaptive_pooling.py, convolution.py, upsampling.py, resizing.py, writes.py, random.py; scan.py (loops).
 Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
 of them by name.
 
@@ -23,12 +23,15 @@ from tensor_graphs.language.composites.constructors import *
 from tensor_graphs.language.composites.convolution import *
 from tensor_graphs.language.composites.einsum import *
 from tensor_graphs.language.composites.elementary import *
+from tensor_graphs.language.composites.elements import *
 from tensor_graphs.language.composites.gated import *
 from tensor_graphs.language.composites.indexing import *
 from tensor_graphs.language.composites.normalisation import *
+from tensor_graphs.language.composites.ordering import *
 from tensor_graphs.language.composites.positions import *
 from tensor_graphs.language.composites.products import *
 from tensor_graphs.language.composites.random import *
+from tensor_graphs.language.composites.rearranging import *
 from tensor_graphs.language.composites.resizing import *
 from tensor_graphs.language.composites.scan import *
 from tensor_graphs.language.composites.upsampling import *
