@@ -25,13 +25,25 @@ FUNCTIONS: dict[str, tuple[str, ...]] = {
     "rand": ("uniform",), "randn": ("normal",), "layernorm": ("layer_norm",), "rmsnorm": ("rms_norm",),
     "unfold": ("windows",), "sliding_window_view": ("windows",), "im2col": ("windows",), "convolution": ("conv",),
     "maxpool": ("max_pool",), "avgpool": ("avg_pool",), "average_pool": ("avg_pool",),
-    "interpolate": ("resize", "upsample"), "groupnorm": ("group_norm",), "batchnorm": ("batch_norm",),
+    "LSTM": ("lstm",), "GRU": ("gru",), "RNN": ("rnn",), "interpolate": ("resize", "upsample"),
+    "groupnorm": ("group_norm",), "batchnorm": ("batch_norm",),
     "scaled_dot_product_attention": ("attention",), "half": ("f16",), "double": ("f64",), "bool": ("bool_",), "float": ("f32",),
     "int": ("i32",), "long": ("i64",), "jit": ("compile",), "function": ("graph",), "Model": ("load_model",),
     "load": ("load_model",), "from_pretrained": ("load_model",), "run": ("compile", "bind"), "evaluate": ("interpret",),
     "benchmark": ("profile",), "backward": ("grad",), "Function": ("composite",),
 }  # fmt: skip
 """a function, dtype or class of numpy or torch -> the names in this package for the same thing"""
+
+_NO_COMPLEX = "no dtype is complex: real and imaginary parts are two tensors"
+_NO_FOURIER = "there are no Fourier transforms; of n points it is tg.dot with constant matrices, cos and sin of 2 · π · j · k / n"
+_NO_SIZE = "the size of its result would depend on values, and sizes are known before a run; tg.where and tg.topk keep them"
+ABSENT: dict[str, str] = {
+    **dict.fromkeys(("fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "fftn", "stft", "istft", "dft"), _NO_FOURIER),
+    **dict.fromkeys(("complex", "complex64", "complex128", "view_as_complex", "view_as_real", "real", "imag", "conj", "angle"),
+                    _NO_COMPLEX),
+    **dict.fromkeys(("nonzero", "argwhere", "unique", "masked_select", "compress"), _NO_SIZE),
+}
+"""a name of numpy or torch for which there is nothing here -> why, and what to write"""
 
 VALUES = frozenset({"item", "numpy", "tolist", "detach", "cpu", "cuda", "data", "values", "eval", "tobytes", "to_numpy"})
 """methods and attributes of arrays that read values, which a tensor of a graph does not have"""
@@ -50,4 +62,6 @@ METHODS: dict[str, str] = {
 
 def function_meant(name: str) -> str:
     """Return the fix for the name of a function of numpy or torch; "" for any other name."""
+    if name in ABSENT:
+        return ABSENT[name]
     return f"did you mean {' or '.join(f'tg.{n}' for n in FUNCTIONS[name])}?" if name in FUNCTIONS else ""

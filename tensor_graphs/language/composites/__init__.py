@@ -5,7 +5,8 @@ May import: the language's core (node, atomic, composite, leaves, dims, dtypes, 
 except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
 activations.py, gated.py, positions.py, indexing.py, elements.py, ordering.py, rearranging.py, batches.py, constructors.py,
-einsum.py, windows.py, adaptive_pooling.py, convolution.py, upsampling.py, resizing.py, writes.py, random.py; scan.py (loops).
+einsum.py, windows.py, adaptive_pooling.py, convolution.py, upsampling.py, resizing.py, writes.py, random.py; scan.py (loops),
+recurrent.py.
 Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
 of them by name.
 
@@ -32,6 +33,7 @@ from tensor_graphs.language.composites.positions import *
 from tensor_graphs.language.composites.products import *
 from tensor_graphs.language.composites.random import *
 from tensor_graphs.language.composites.rearranging import *
+from tensor_graphs.language.composites.recurrent import *
 from tensor_graphs.language.composites.resizing import *
 from tensor_graphs.language.composites.scan import *
 from tensor_graphs.language.composites.upsampling import *
