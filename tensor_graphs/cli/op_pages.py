@@ -46,6 +46,7 @@ GROUPS = {"source": "Sources", "unary": "Elementwise, one operand", "binary": "E
 """group in the op table -> title in the index"""
 
 SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "Elementary functions and activations",
+            "trigonometry": "Inverse trigonometric and hyperbolic functions", "special": "Special functions",
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
             "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
             "convolution": "Convolution", "upsampling": "Upsampling", "resizing": "Resizing",

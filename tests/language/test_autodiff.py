@@ -115,6 +115,10 @@ SAMPLES = (
     *(Sample(name, (normal(3, 4),))
       for name in ("exp", "expm1", "cos", "tanh", "sigmoid", "silu", "softplus", "erf", "erfc")),
     Sample("tan", (normal(3, 4, scale=0.5),)), Sample("log", (positive(3, 4),)), Sample("log1p", (positive(3, 4) - 1,)),
+    *(Sample(name, (normal(3, 4),)) for name in ("atan", "sinh", "cosh", "asinh")),
+    *(Sample(name, (np.tanh(normal(3, 4)),)) for name in ("asin", "acos", "atanh", "erfinv")),
+    Sample("acosh", (positive(3, 4) + 1,)), Sample("atan2", (normal(3, 4), normal(3, 4))),
+    *(Sample(name, (apart(3, 4),)) for name in ("lgamma", "digamma")),
     Sample("relu", (apart(3, 4),)), Sample("relu", (integers(-3, 4, 5),), note="of integers"),
     *(Sample(name, (normal(3, 4, scale=1e-3),), note="near 0") for name in ("expm1", "tanh")),
     Sample("gelu", (normal(3, 4, scale=2),)), Sample("gelu", (normal(3, 4, scale=2),), {"approximate": "tanh"}, "tanh"),

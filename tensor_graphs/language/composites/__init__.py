@@ -4,9 +4,9 @@ In: tensors (operands) and attributes.  Out: one node of a library composite, or
 May import: the language's core (node, atomic, composite, leaves, dims, dtypes, operands).  Never: anything that computes a value,
 except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
-activations.py, gated.py, positions.py, indexing.py, elements.py, ordering.py, rearranging.py, batches.py, constructors.py,
-einsum.py, windows.py, adaptive_pooling.py, convolution.py, upsampling.py, resizing.py, writes.py, random.py; scan.py (loops),
-recurrent.py.
+trigonometry.py, special.py, activations.py, gated.py, positions.py, indexing.py, elements.py, ordering.py, rearranging.py,
+batches.py, constructors.py, einsum.py, windows.py, adaptive_pooling.py, convolution.py, upsampling.py, resizing.py, writes.py,
+random.py; scan.py (loops), recurrent.py.
 Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
 of them by name.
 
@@ -36,6 +36,8 @@ from tensor_graphs.language.composites.rearranging import *
 from tensor_graphs.language.composites.recurrent import *
 from tensor_graphs.language.composites.resizing import *
 from tensor_graphs.language.composites.scan import *
+from tensor_graphs.language.composites.special import *
+from tensor_graphs.language.composites.trigonometry import *
 from tensor_graphs.language.composites.upsampling import *
 from tensor_graphs.language.composites.windows import *
 from tensor_graphs.language.composites.writes import *

@@ -420,7 +420,8 @@ CASES: dict[str, Case] = {
     "permute": lambda draw: apply_atomic("permute", [draw.tensor((2, draw.size(), 3))],
                                          axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2))),
     "expand": lambda draw: apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4)),
-    **{name: alike(op_named(name), positive=True) for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow")},
+    **{name: alike(op_named(name), positive=True)
+       for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow", "acosh")},
     **{name: reduction(op_named(name)) for name in ("sum", "reduce_max", "reduce_min", "any", "all")},
     "integer_power": lambda draw: compose("integer_power", draw.tensor(draw.shape()), exponent=draw.pick(3, 2, 0, 1)),
     "gelu": lambda draw: compose("gelu", draw.tensor(draw.shape()), approximate=draw.pick("tanh", "none")),
