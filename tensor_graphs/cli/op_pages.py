@@ -46,10 +46,11 @@ GROUPS = {"source": "Sources", "unary": "Elementwise, one operand", "binary": "E
 """group in the op table -> title in the index"""
 
 SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "Elementary functions and activations",
+            "trigonometry": "Inverse trigonometric and hyperbolic functions", "special": "Special functions",
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
             "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
-            "convolution": "Convolution", "upsampling": "Upsampling", "writes": "Writing into a tensor", "random": "Random numbers",
-            "scan": "Loops"}
+            "convolution": "Convolution", "upsampling": "Upsampling", "resizing": "Resizing",
+            "writes": "Writing into a tensor", "random": "Random numbers", "scan": "Loops"}
 """module of composites -> title in the index"""
 
 CALLS = {"scan": "tg.scan(lambda h, x: ((y := tg.sigmoid(x[0]) * h + x[1]), y), operand0, (operand1, operand2))"}

@@ -115,6 +115,10 @@ SAMPLES = (
     *(Sample(name, (normal(3, 4),))
       for name in ("exp", "expm1", "cos", "tanh", "sigmoid", "silu", "softplus", "erf", "erfc")),
     Sample("tan", (normal(3, 4, scale=0.5),)), Sample("log", (positive(3, 4),)), Sample("log1p", (positive(3, 4) - 1,)),
+    *(Sample(name, (normal(3, 4),)) for name in ("atan", "sinh", "cosh", "asinh")),
+    *(Sample(name, (np.tanh(normal(3, 4)),)) for name in ("asin", "acos", "atanh", "erfinv")),
+    Sample("acosh", (positive(3, 4) + 1,)), Sample("atan2", (normal(3, 4), normal(3, 4))),
+    *(Sample(name, (apart(3, 4),)) for name in ("lgamma", "digamma")),
     Sample("relu", (apart(3, 4),)), Sample("relu", (integers(-3, 4, 5),), note="of integers"),
     *(Sample(name, (normal(3, 4, scale=1e-3),), note="near 0") for name in ("expm1", "tanh")),
     Sample("gelu", (normal(3, 4, scale=2),)), Sample("gelu", (normal(3, 4, scale=2),), {"approximate": "tanh"}, "tanh"),
@@ -191,6 +195,11 @@ SAMPLES = (
     Sample("batch_norm", (normal(2, 3, 4), normal(3), positive(3), normal(3), normal(3))),
     Sample("group_norm", (normal(2, 6, 4), normal(6), normal(6)), {"groups": 3}),
     *(Sample("upsample", (normal(1, 2, 3, 4),), {"scale": (2, 2), "mode": mode}, mode) for mode in ("nearest", "linear")),
+    *(Sample("resize", (normal(1, 2, 3, 4),), {
+        "size": (4, 3), "scale": (), "mode": mode, "coordinates": at, "rounding": "floor", "antialias": smooth, "cubic": -0.75,
+        "exclude_outside": smooth}, f"{mode}, {at}")
+      for mode, at, smooth in (("nearest", "asymmetric", False), ("linear", "align_corners", False),
+                               ("cubic", "half_pixel", True))),
     # memory
     Sample("write_rows", (normal(6, 3), normal(2, 3)), {"start": 3}),
     Sample("scan", (normal(3), normal(4, 3), normal(3)), {"step": leaking(), "carries": 1, "slices": 1}),

@@ -17,7 +17,7 @@ from tests.language.messages import said
 
 X, Y = tg.input("x", (2, 3)), tg.input("y", (2, 3))
 B = tg.input("b", (2, 3), tg.bool_)
-INDEX = tg.input("i", (2,), tg.i32)
+INDEX, PLACES = tg.input("i", (2,), tg.i32), tg.input("p", (2, 3), tg.i32)
 
 
 def along(axis: Any) -> Node:
@@ -33,13 +33,18 @@ ONE: dict[str, Callable[[Any], Any]] = {
     "scatter": lambda a: tg.scatter(X, along(a), X, a),
     "write_rows": lambda a: tg.write_rows(X, Y, start=0, axis=a), "write_at": lambda a: tg.write_at(X, Y, 0, a),
     "write_at_index": lambda a: tg.write_at_index(X, X, along(a), axis=a), "split": lambda a: tg.split(X, 1, a)[0],
+    "argsort": lambda a: tg.argsort(X, a), "sort": lambda a: tg.sort(X, a)[0], "cummax": lambda a: tg.cummax(X, a)[0],
+    "cummin": lambda a: tg.cummin(X, a)[0], "cumprod": lambda a: tg.cumprod(X, a), "logcumsumexp": lambda a: tg.logcumsumexp(X, a),
+    "topk": lambda a: tg.topk(X, a, k=1)[0], "take_along_axis": lambda a: tg.take_along_axis(X, PLACES, a),
+    "put_along_axis": lambda a: tg.put_along_axis(X, PLACES, Y, a), "repeat_interleave": lambda a: tg.repeat_interleave(X, 2, a),
+    "glu": lambda a: tg.glu(tg.input("g", (2, 4)), a),
     "cross_entropy": lambda a: tg.cross_entropy(X, along(1 - a % 2 if isinstance(a, (int, np.integer)) and -2 <= a < 2 else a), a),
 }
 SEVERAL: dict[str, Callable[[Any], Node]] = {
     "sum": lambda a: tg.sum(X, a), "mean": lambda a: tg.mean(X, a), "var": lambda a: tg.var(X, a), "prod": lambda a: tg.prod(X, a),
     "max": lambda a: tg.max(X, a), "min": lambda a: tg.min(X, a), "reduce_max": lambda a: tg.reduce_max(X, a),
     "reduce_min": lambda a: tg.reduce_min(X, a), "any": lambda a: tg.any(B, a), "all": lambda a: tg.all(B, a),
-    "flip": lambda a: tg.flip(X, a),
+    "flip": lambda a: tg.flip(X, a), "roll": lambda a: tg.roll(X, 1, a),
 }
 METHODS: dict[str, Callable[[Any], Node]] = {"x.sum": lambda a: X.sum(a), "x.max": lambda a: X.max(a),
                                                    "x.min": lambda a: X.min(a), "x.mean": lambda a: X.mean(a)}

@@ -40,6 +40,49 @@ def test_a_convolution_is_that_of_torch_and_so_are_its_gradients(shape, kernel, 
     assert tg.conv(x, w, b, **how) is node
 
 
+TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 3, 7), (3, 4, 3), {}),
+    ((2, 4, 5), (4, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2}),
+    ((1, 3, 4, 5), (3, 2, 3, 2), {"stride": (2, 3), "padding": (2, 0), "dilation": (1, 2)}),
+    ((2, 4, 4, 4), (4, 1, 2, 2), {"groups": 4, "stride": 3, "padding": 3, "dilation": 2}),      # the padding cuts x itself
+    ((1, 2, 3, 3, 2), (2, 2, 2, 3, 1), {"stride": 2}),
+]
+
+
+@pytest.mark.parametrize("shape, kernel, how", TRANSPOSED, ids=lambda v: str(v))
+def test_a_transposed_convolution_is_that_of_torch_and_so_are_its_gradients(shape, kernel, how):
+    values = {"x": RNG.normal(size=shape), "w": RNG.normal(size=kernel), "b": RNG.normal(size=kernel[1] * how.get("groups", 1))}
+    x, w, b = (tg.input(name, v.shape) for name, v in values.items())
+    t = {name: torch.tensor(v, requires_grad=True) for name, v in values.items()}
+    node = tg.conv_transpose(x, w, b, **how)
+    expected = getattr(F, f"conv_transpose{len(shape) - 2}d")(t["x"], t["w"], t["b"], **how)
+    check(node, expected.detach().numpy(), **values)
+    check_gradients(node, expected, t, **values)
+
+
+def test_a_transposed_convolution_of_dims_is_the_gradient_of_the_convolution():
+    n = tg.dim("n", 2, 9)
+    x, w = tg.input("x", (1, 2, n)), tg.input("w", (3, 2, 3))
+    y = tg.conv1d(x, w, stride=2, padding=1)
+    g = tg.input("g", y.shape)
+    (to_x,) = tg.vjp([y], [g], [x])
+    back = tg.conv_transpose(g, w, stride=2, padding=1, output_padding=1)
+    values = {"g": RNG.normal(size=(1, 3, 3)), "w": RNG.normal(size=(3, 2, 3))}
+    check(to_x - back[:, :, :n], np.zeros((1, 2, 6)), {"n": 6}, x=np.zeros((1, 2, 6)), **values)
+
+
+def test_a_transposed_convolution_that_does_not_fit_is_refused():
+    x, w = tg.input("x", (2, 4, 5)), tg.input("w", (4, 3, 3))
+    with pytest.raises(ShapeError, match="x's channels in axis 0"):
+        tg.conv_transpose(x, tg.input("v", (3, 4, 3)))
+    with pytest.raises(AttributeValueError, match="groups is 3"):
+        tg.conv_transpose(x, w, groups=3)
+    with pytest.raises(AttributeValueError, match=r"output_padding \(1,\) with stride \(1,\) and dilation \(1,\)"):
+        tg.conv_transpose(x, w, output_padding=1)
+    with pytest.raises(ShapeError, match="cuts all of axis 2 off"):
+        tg.conv_transpose(x, w, padding=9)
+
+
 def test_padding_may_differ_before_and_behind():
     x, w = RNG.normal(size=(1, 2, 5)), RNG.normal(size=(3, 2, 3))
     expected = F.conv1d(F.pad(torch.tensor(x), (2, 0)), torch.tensor(w))

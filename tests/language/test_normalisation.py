@@ -263,3 +263,26 @@ def test_cross_entropy_is_torchs_for_each_place_and_leaves_out_what_is_no_class(
           t=np.array([0]))
     with pytest.raises(ShapeError, match="one integer for each row of classes"):
         tg.cross_entropy(tg.input("x", (2, 3)), tg.input("t", (3,), tg.i32))
+
+
+@pytest.mark.parametrize("shape, size", [((2, 6, 4), 3), ((1, 5, 2, 3), 4), ((2, 3, 1), 5)], ids=str)
+def test_local_response_norm_is_that_of_torch_and_so_is_its_gradient(shape, size):
+    values = np.random.default_rng(3).normal(size=shape)
+    t = torch.tensor(values, requires_grad=True)
+    node = tg.local_response_norm(tg.input("x", shape, tg.f64), size=size, alpha=0.3, beta=0.7, k=1.5)
+    expected = torch.nn.functional.local_response_norm(t, size, 0.3, 0.7, 1.5)
+    check(node, expected.detach().numpy(), x=values)
+    check_gradients(node, expected, {"x": t}, x=values)
+    with pytest.raises(AttributeValueError, match="size is 0"):
+        tg.local_response_norm(tg.input("x", shape), size=0)
+
+
+def test_instance_norm_is_that_of_torch_and_needs_a_number_of_channels():
+    values = {"x": np.random.default_rng(4).normal(size=(2, 3, 5)), "w": np.array([1.0, 2, 3]), "b": np.array([0.5, 0, -1])}
+    x, w, b = (tg.input(name, v.shape, tg.f64) for name, v in values.items())
+    t = {name: torch.tensor(v, requires_grad=True) for name, v in values.items()}
+    node, expected = tg.instance_norm(x, w, b), torch.nn.functional.instance_norm(t["x"], weight=t["w"], bias=t["b"])
+    check(node, expected.detach().numpy(), **values)
+    check_gradients(node, expected, t, **values)
+    with pytest.raises(ShapeError, match="it has n channels"):
+        tg.instance_norm(tg.input("x", (2, tg.dim("n", 1, 4), 5)))

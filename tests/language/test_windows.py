@@ -56,6 +56,58 @@ def test_pooling_over_one_axis_is_that_of_torch():
     check(tg.avg_pool1d(x, 2, stride=1, padding=1)[0], F.avg_pool1d(t, 2, 1, 1).numpy(), x=A)
 
 
+ROUNDED_UP = [{"size": 2}, {"size": 3, "stride": 2, "padding": 1}, {"size": 2, "stride": 3, "padding": 1},
+              {"size": (3, 2), "stride": (2, 3)}]
+
+
+@pytest.mark.parametrize("how", [*ROUNDED_UP, {"size": 2, "stride": 2, "dilation": 2}], ids=str)
+def test_with_ceil_mode_the_last_window_counts_as_in_torch_and_so_do_the_indices(how):
+    x, t = tg.input("x", A.shape), torch.tensor(A, requires_grad=True)
+    expected, places = F.max_pool2d(t, how["size"], **{k: v for k, v in how.items() if k != "size"}, ceil_mode=True,
+                                    return_indices=True)
+    node = tg.max_pool2d(x, **how, ceil_mode=True)
+    check(node, expected.detach().numpy(), x=A)
+    check_gradients(node, expected, {"x": t}, x=A)
+    sizes = how["size"] if isinstance(how["size"], tuple) else (how["size"],) * 2
+    check(tg.max_pool_indices(x, **{**how, "size": sizes}, ceil_mode=True), places.numpy(), x=A)
+
+
+@pytest.mark.parametrize("count_padding", [True, False])
+@pytest.mark.parametrize("how", ROUNDED_UP, ids=str)
+def test_with_ceil_mode_a_mean_counts_what_torch_counts(how, count_padding):
+    x, t = tg.input("x", A.shape), torch.tensor(A, requires_grad=True)
+    theirs = {k: v for k, v in how.items() if k != "size"}
+    node = tg.avg_pool2d(x, **how, count_padding=count_padding, ceil_mode=True)
+    expected = F.avg_pool2d(t, how["size"], **theirs, count_include_pad=count_padding, ceil_mode=True)
+    check(node, expected.detach().numpy(), x=A)
+    check_gradients(node, expected, {"x": t}, x=A)
+
+
+def test_a_mean_of_every_other_element_is_the_convolution_with_equal_weights():
+    x, ones = tg.input("x", (7, 6)), torch.ones(1, 1, 2, 3, dtype=torch.float64)
+    seen, counted = (F.conv2d(t[None], ones, stride=2, padding=(0, 1), dilation=(3, 2))[0]
+                     for t in (torch.tensor(A[0, :1]), torch.ones(1, 7, 6, dtype=torch.float64)))
+    for count_padding, count in ((True, 6), (False, counted[0])):
+        node = tg.avg_pool(x, (2, 3), stride=2, padding=(0, 1), dilation=(3, 2), count_padding=count_padding)
+        check(node, (seen[0] / count).numpy(), x=A[0, 0])
+
+
+def test_the_first_of_equal_elements_is_the_place_and_padding_never_is():
+    low = np.array([-np.inf, 3.0, 3.0, np.nan, 1.0])
+    check(tg.max_pool_indices(tg.input("x", (5,)), 2, padding=1), [0, 1, 3], x=low)
+
+
+def test_with_ceil_mode_a_size_may_be_a_dim_where_no_window_starts_behind_the_end():
+    h = tg.dim("h", 3, 64)
+    x = tg.input("x", (h, 6))
+    node = tg.max_pool2d(x, 3, stride=2, ceil_mode=True)
+    for size in (6, 7):
+        expected = F.max_pool2d(torch.tensor(A[0, :1, :size]), 3, 2, ceil_mode=True)[0]
+        check(node, expected.numpy(), {"h": size}, x=A[0, 0, :size])
+    with pytest.raises(ShapeError, match="depend on its size h"):
+        tg.max_pool2d(x, 2, stride=3, ceil_mode=True)
+
+
 def test_a_padded_maximum_of_integers_and_of_minus_infinity_is_one_of_them_and_nan_wins():
     small = np.full((2, 2), -5, np.int8)
     check(tg.max_pool2d(tg.input("x", (2, 2), tg.i8), 2, padding=1), small, x=small)

@@ -25,10 +25,10 @@ from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import Operand, as_node, broadcast_shape, broadcast_to, keep, together
 
 __all__ = [
-    "abs", "add", "all", "any", "bit_and", "bit_or", "bit_xor", "ceil", "clip", "div", "equals", "floor_div", "greater",
-    "greater_equal", "integer_power", "is_finite", "is_nan", "left_shift", "less", "less_equal", "maximum", "minimum", "mod",
-    "mul", "neg", "not_equal", "pow", "reduce_max", "reduce_min", "right_shift", "round", "rsqrt", "sign", "square", "sub",
-    "sum", "trunc", "where"
+    "abs", "add", "all", "any", "bit_and", "bit_or", "bit_xor", "ceil", "clip", "div", "equals", "floor_div", "fmod", "greater",
+    "greater_equal", "hypot", "integer_power", "is_finite", "is_inf", "is_nan", "left_shift", "less", "less_equal", "maximum",
+    "minimum", "mod", "mul", "nan_to_num", "neg", "not_equal", "pow", "reduce_max", "reduce_min", "right_shift", "round", "rsqrt",
+    "sign", "square", "sub", "sum", "trunc", "where"
 ]
 
 _LN2 = 0.6931471805599453  # ln 2
@@ -532,6 +532,61 @@ def clip(x: Node, low: Operand, high: Operand) -> Node:
     Floats or integers; NaN stays NaN. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
     return minimum(maximum(x, low), high)
+
+
+def fmod(x: Operand, y: Operand) -> Node:
+    """x − trunc(x / y) · y, with the sign of x, as C's fmod and numpy.fmod; integers: of x and 0 it is x. See `mod` for y's sign.
+
+    Floats or integers. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
+    a, b = together("fmod", x, y)
+    need("fmod", a, "float", "int", "uint")
+    if a.dtype.kind == "float":
+        rest = _one(_mod, abs(a), abs(b))                           # exact: where signs differ, mod rounds y − rest
+        return atomic.where(atomic.less(a, _zeros(a)), neg(rest), rest)
+    rest, zero = _one(_mod, a, b), _zeros(a)
+    apart = atomic.bit_and(atomic.not_equal(atomic.less(a, zero), atomic.less(b, zero)), atomic.not_equal(rest, zero))
+    return atomic.where(atomic.bit_and(apart, atomic.not_equal(b, zero)), _sub(rest, b), rest)
+
+
+def hypot(x: Operand, y: Operand) -> Node:
+    """√(x² + y²) without overflow: with a the larger one of |x| and |y| and b the other, a · √(1 + (b / a)²); +∞ next to ±∞.
+
+    Floats. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
+    one, other = together("hypot", x, y)
+    need("hypot", one, "float")
+    one, other = abs(one), abs(other)
+    large, small = atomic.max(one, other), minimum(one, other)
+    infinite = atomic.bit_or(is_inf(one), is_inf(other))
+    flat = atomic.bit_or(infinite, equals(large, 0.0))
+    ratio = div(where(flat, 0.0, small), where(flat, 1.0, large))
+    result = atomic.mul(large, atomic.sqrt(atomic.mul(ratio, ratio) + 1.0))
+    return where(infinite, float("inf"), result) if one.dtype.has_infinity else result
+
+
+def is_inf(x: Node) -> Node:
+    """True where x is +∞ or −∞, for floats.
+
+    x[…] of a float dtype -> bool[…]. Raises DTypeError.
+    """
+    need("is_inf", x, "float")
+    if not x.dtype.has_infinity:
+        return fill(False, x.shape, bool_)
+    return equals(abs(x), float("inf"))
+
+
+def nan_to_num(x: Node, *, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Node:
+    """x with `nan` for NaN, `posinf` for +∞ and `neginf` for −∞: the largest and the lowest number of the dtype unless given.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
+    need("nan_to_num", x, "float")
+    result = where(is_nan(x), nan, x)
+    if not x.dtype.has_infinity:
+        return result
+    result = where(equals(x, float("inf")), float(x.dtype.max) if posinf is None else posinf, result)
+    return where(equals(x, -float("inf")), float(x.dtype.min) if neginf is None else neginf, result)
 
 
 def left_shift(x: Operand, y: Operand) -> Node:

@@ -20,7 +20,7 @@ from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_to
 
-__all__ = ["arange", "full", "ones", "tril", "triu", "zeros"]
+__all__ = ["arange", "eye", "full", "ones", "tril", "triu", "zeros"]
 
 Shape = Sequence[Dim] | Dim
 Number = bool | int | float
@@ -73,6 +73,15 @@ def arange(start: Dim | float, stop: Dim | float | None = None, step: int | floa
     places = atomic.iota((size,), 0, (f32 if has_float else i32) if dtype is None else parse_dtype(dtype))
     scaled = places if step == 1 else arithmetic.mul(places, step)
     return scaled if isinstance(start, (int, float)) and start == 0 else arithmetic.add(scaled, start)
+
+
+def eye(n: Dim, m: Dim | None = None, k: int = 0, dtype: DType | str = f32) -> Node:
+    """The matrix [n, m] (m: n unless given) of ones where column − row = k, and zeros (numpy.eye).
+
+    Any dtype. Raises ShapeError, DTypeError.
+    """
+    shape = (n, n if m is None else m)
+    return atomic.cast(arithmetic.equals(atomic.iota(shape, 1), arithmetic.add(atomic.iota(shape, 0), k)), dtype)
 
 
 def tril(x: Node, k: int = 0) -> Node:

@@ -1,8 +1,9 @@
-"""convolution: conv1d, conv2d and conv3d, with any stride, padding, dilation and number of groups.
+"""convolution: conv1d, conv2d and conv3d, with any stride, padding, dilation and number of groups, and their transposes.
 
 The definition is the matrix product of the weight and the windows of x (windows.py), so that kernels of `dot` compute it. Where
 each group has one channel (depthwise), it is a sum over the offsets instead, since a matrix product would have one row. A 1×1
 window of stride 1 is a product with x itself. "Convolution" is cross-correlation, as in torch: the weight is not flipped.
+A transposed convolution is a convolution of x, with zeros between its elements, with the flipped weight.
 """
 
 from __future__ import annotations
@@ -19,15 +20,25 @@ from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.composites.indexing import flip
 from tensor_graphs.language.composites.products import dot, need_bias
-from tensor_graphs.language.composites.windows import Geometry, Padding, PerAxis, geometry, padded, spread, strided, windows
-from tensor_graphs.language.dim_proofs import exact_div
+from tensor_graphs.language.composites.windows import (
+    Geometry,
+    Padding,
+    PerAxis,
+    geometry,
+    padded,
+    per_axis,
+    spread,
+    strided,
+    windows,
+)
+from tensor_graphs.language.dim_proofs import dim_ge, exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to
 
-__all__ = ["conv", "conv1d", "conv2d", "conv3d"]
+__all__ = ["conv", "conv1d", "conv2d", "conv3d", "conv_transpose"]
 
 Attributes = Mapping[str, Any]
 Gradients = dict[str, Node | None]
@@ -95,7 +106,7 @@ def _conv_gradient(node: Node, g: Node) -> Gradients:
     roles, attrs = _conv.roles(node), node.attrs
     x, weight, groups = roles["x"], roles["weight"], attrs["groups"]
     how = _geometry(weight.shape, attrs)
-    out, per, lead = weight.shape[0], weight.shape[1], 2
+    out, lead = weight.shape[0], 2
     group_channels = exact_div(out, groups)
     assert group_channels is not None
     apart = g
@@ -106,10 +117,7 @@ def _conv_gradient(node: Node, g: Node) -> Gradients:
         covers = step * (k - 1)
         zeros.append((covers, covers))
         inside.append((low, low + x.shape[axis], 1))
-    turned = flip(weight, tuple(range(lead, weight.rank)))
-    turned = atomic.reshape(turned, (groups, group_channels, per, *weight.shape[2:]))
-    turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
-    turned = atomic.reshape(turned, (x.shape[1], group_channels, *weight.shape[2:]))
+    turned = _transposed(weight, groups)
     ones = (1,) * len(how.size)
     full = _conv(apart, atomic.cast(turned, x.dtype), stride=ones, padding=tuple(zeros[lead:]), dilation=how.dilation,
                  groups=groups)
@@ -200,3 +208,56 @@ def conv3d(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis =
     Floats. Raises ShapeError, AttributeValueError, DTypeError.
     """
     return _made("conv3d", 3, x, weight, bias, stride, padding, dilation, groups)
+
+
+# ---- transposed convolution ------------------------------------------------------------------------------------------
+
+
+def conv_transpose(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0,
+                   output_padding: PerAxis = 0, dilation: PerAxis = 1, groups: int = 1) -> Node:
+    """The transpose of `conv`, + bias[o]: each element of x adds its multiple of the weight to a window of the result.
+
+    x[n, c, …], weight[c, out / groups, k…] -> [n, out, …], as torch.nn.functional.conv_transpose2d, for any number of axes …: along
+    each, the result has (size − 1) · stride + dilation · (k − 1) + 1 + output_padding elements, less the padding, which is cut off
+    (a pair: before, behind). The attributes are an int, or one for each axis. In x's dtype; weight and bias may have another float
+    dtype. Raises ShapeError, AttributeValueError, DTypeError. Source: Dumoulin and Visin 2016.
+    """
+    op = "conv_transpose"
+    need(op, x, "float")
+    need(f"{op} (weight)", weight, "float")
+    if x.rank < 3 or weight.rank != x.rank or not same_dim(x.shape[1], weight.shape[0]):
+        raise ShapeError(f"{op} of {show(x)} and the weight {show(weight)}: they need as many axes, and x's channels in axis 0 "
+                         "of the weight", fix="x[n, c, …] and weight[c, out / groups, …]")
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1 or exact_div(weight.shape[0], groups) is None:
+        raise AttributeValueError(f"{op} of {show(x)}: groups is {groups!r}", fix="an int ≥ 1 that divides the channels of axis 1")
+    if not all(isinstance(k, int) for k in weight.shape[2:]):
+        raise ShapeError(f"{op} of the weight {show(weight)}: the size of its windows is a dim", fix="ints in its last axes")
+    how = geometry(op, cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation)
+    extra = per_axis(op, "output_padding", output_padding, len(how.size), 0)
+    if any(more >= max(by, step) for more, by, step in zip(extra, how.stride, how.dilation, strict=True)):
+        raise AttributeValueError(f"{op}: output_padding {extra} with stride {how.stride} and dilation {how.dilation}",
+                                  fix="less than the stride or the dilation of its axis")
+    around: list[tuple[int, int]] = []
+    for axis, (k, by, (low, high), step), more in zip(range(2, x.rank), zip(*how, strict=True), extra, strict=True):
+        covers = step * (k - 1)
+        # behind the last element `spread` leaves by − 1 zeros; what is negative here is cut from x instead
+        before, behind = covers - low, covers - high + more - (by - 1)
+        x = spread(x, axis, by)
+        if dim_ge(x.shape[axis] + min(before, 0) + min(behind, 0), 0) is False:
+            raise ShapeError(f"{op} of {show(x)} by the weight {show(weight)}: the padding {(low, high)} cuts all of axis {axis} "
+                             "off", fix="less padding")
+        inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
+        inside[axis] = (max(-before, 0), x.shape[axis] + min(behind, 0), 1)
+        x = atomic.slice(x, inside)
+        around.append((max(before, 0), max(behind, 0)))
+    return conv(x, _transposed(weight, groups), bias, padding=tuple(around), dilation=how.dilation, groups=groups)
+
+
+def _transposed(weight: Node, groups: int) -> Node:
+    """Return weight[c, out / groups, k…] as [out, c / groups, k…], reversed along each k."""
+    channels, out, sizes = weight.shape[0], weight.shape[1], weight.shape[2:]
+    per = exact_div(channels, groups)
+    assert per is not None
+    turned = atomic.reshape(flip(weight, tuple(range(2, weight.rank))), (groups, per, out, *sizes))
+    turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
+    return atomic.reshape(turned, (groups * out, per, *sizes))

@@ -23,8 +23,12 @@ from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.op_facts import OpFacts
+from tensor_graphs.language.operands import Operand, together
 
-__all__ = ["cos", "erf", "erfc", "exp", "expm1", "gelu", "log", "log1p", "relu", "sigmoid", "silu", "softplus", "tan", "tanh"]
+__all__ = [
+    "cos", "erf", "erfc", "exp", "expm1", "gelu", "log", "log1p", "log10", "logaddexp", "relu", "sigmoid", "silu", "softplus",
+    "tan", "tanh"
+]
 
 Roles = Mapping[str, np.ndarray]
 Gradients = dict[str, Node | None]
@@ -49,7 +53,7 @@ def polynomial(x: Node, coefficients: tuple[float, ...]) -> Node:
     return out
 
 
-def _by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.ndarray]:
+def direct_by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.ndarray]:
     """Return `direct` for an op of one operand x, from a function of numpy."""
     def direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
         with np.errstate(all="ignore"):
@@ -58,7 +62,7 @@ def _by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.n
     return direct
 
 
-def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node | None, ...]], Gradients]:
+def derivative_of(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node | None, ...]], Gradients]:
     """Return `gradient` for an op of one operand, from f(x, y) = dy/dx, computed in the dtype of the definition."""
     return of_one_output(
         lambda node, g: {"x": atomic.cast(wide(g) * f(wide(node.inputs[0]), wide(node)), node.inputs[0].dtype)})
@@ -67,7 +71,7 @@ def _derivative(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node |
 # ---- exponential and logarithm ---------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.exp), gradient=_derivative(lambda x, y: y), facts=OpFacts(mentioned=True, closed=True))
+@library(direct=direct_by(np.exp), gradient=derivative_of(lambda x, y: y), facts=OpFacts(mentioned=True, closed=True))
 def exp(x: Node) -> Node:
     """e^x = 2^k · 2^(r·log2 e) with k = ⌊x·log2 e⌋ and r = x − k·ln 2, ln 2 in two parts (Cody and Waite 1980).
 
@@ -82,7 +86,7 @@ def exp(x: Node) -> Node:
     return atomic.cast(atomic.exp2(k) * atomic.exp2(r * LOG2E), x.dtype)
 
 
-@library(direct=_by(np.log), gradient=_derivative(lambda x, y: atomic.reciprocal(x)),
+@library(direct=direct_by(np.log), gradient=derivative_of(lambda x, y: atomic.reciprocal(x)),
          facts=OpFacts(positive=True, mentioned=True, closed=True))
 def log(x: Node) -> Node:
     """The natural logarithm: log2(x) · ln 2.
@@ -93,10 +97,20 @@ def log(x: Node) -> Node:
     return atomic.cast(atomic.log2(wide(x)) * LN2, x.dtype)
 
 
+def log10(x: Node) -> Node:
+    """The logarithm to base 10: log2(x) · log10 2.
+
+    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
+    """
+    need("log10", x, "float")
+    return atomic.cast(atomic.log2(wide(x)) * math.log10(2.0), x.dtype)
+
+
 _EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 17! < 2^-64
 
 
-@library(direct=_by(np.expm1), gradient=_derivative(lambda x, y: exp(x)), facts=OpFacts(mentioned=True, closed=True))
+@library(direct=direct_by(np.expm1), gradient=derivative_of(lambda x, y: exp(x)),
+         facts=OpFacts(mentioned=True, closed=True))
 def expm1(x: Node) -> Node:
     """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere.
 
@@ -108,7 +122,7 @@ def expm1(x: Node) -> Node:
     return atomic.cast(arithmetic.where(arithmetic.abs(w) < 0.5, near, exp(w) - 1.0), x.dtype)
 
 
-@library(direct=_by(np.log1p), gradient=_derivative(lambda x, y: atomic.reciprocal(x + 1.0)),
+@library(direct=direct_by(np.log1p), gradient=derivative_of(lambda x, y: atomic.reciprocal(x + 1.0)),
          facts=OpFacts(mentioned=True, closed=True))
 def log1p(x: Node) -> Node:
     """log(1 + x) without loss: log(u) + c/u, where u is 1 + x rounded and c = x − (u − 1) is what rounding lost.
@@ -127,7 +141,7 @@ def log1p(x: Node) -> Node:
 # ---- trigonometry ----------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.cos), gradient=_derivative(lambda x, y: -atomic.sin(x)), facts=OpFacts(mentioned=True, closed=True))
+@library(direct=direct_by(np.cos), gradient=derivative_of(lambda x, y: -atomic.sin(x)), facts=OpFacts(mentioned=True, closed=True))
 def cos(x: Node) -> Node:
     """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53.
 
@@ -138,7 +152,7 @@ def cos(x: Node) -> Node:
     return atomic.cast(1.0 - (s * s) * 2.0, x.dtype)
 
 
-@library(direct=_by(np.tan), gradient=_derivative(lambda x, y: y * y + 1.0), facts=OpFacts(closed=True))
+@library(direct=direct_by(np.tan), gradient=derivative_of(lambda x, y: y * y + 1.0), facts=OpFacts(mentioned=True, closed=True))
 def tan(x: Node) -> Node:
     """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53.
 
@@ -152,7 +166,7 @@ def tan(x: Node) -> Node:
 # ---- hyperbolic ------------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(np.tanh), gradient=_derivative(lambda x, y: 1.0 - y * y),
+@library(direct=direct_by(np.tanh), gradient=derivative_of(lambda x, y: 1.0 - y * y),
          facts=OpFacts(mentioned=True, closed=True))
 def tanh(x: Node) -> Node:
     """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too.
@@ -174,7 +188,7 @@ def _sigmoid_slope(x: Node, y: Node) -> Node:
     return y * cast(Node, sigmoid(-x))
 
 
-@library(direct=_by(_sigmoid_numpy), gradient=_derivative(_sigmoid_slope), facts=OpFacts(mentioned=True))
+@library(direct=direct_by(_sigmoid_numpy), gradient=derivative_of(_sigmoid_slope), facts=OpFacts(mentioned=True))
 def sigmoid(x: Node) -> Node:
     """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number.
 
@@ -184,8 +198,8 @@ def sigmoid(x: Node) -> Node:
     return atomic.cast(atomic.reciprocal(exp(-wide(x)) + 1.0), x.dtype)
 
 
-@library(direct=_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
-         gradient=_derivative(lambda x, y: sigmoid(x)), facts=OpFacts(closed=True))
+@library(direct=direct_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
+         gradient=derivative_of(lambda x, y: sigmoid(x)), facts=OpFacts(closed=True))
 def softplus(x: Node) -> Node:
     """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere.
 
@@ -194,6 +208,18 @@ def softplus(x: Node) -> Node:
     need("softplus", x, "float")
     w = wide(x)
     return atomic.cast(arithmetic.maximum(w, 0.0) + log1p(exp(-arithmetic.abs(w))), x.dtype)
+
+
+def logaddexp(x: Operand, y: Operand) -> Node:
+    """log(e^x + e^y) = max(x, y) + log1p(e^−|x − y|), which overflows nowhere.
+
+    Floats. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
+    """
+    a, b = together("logaddexp", x, y)
+    need("logaddexp", a, "float")
+    u, v = wide(a), wide(b)
+    apart = arithmetic.where(arithmetic.equals(u, v), 0.0, u - v)      # of two infinities: no difference
+    return atomic.cast(arithmetic.maximum(u, v) + log1p(exp(-arithmetic.abs(apart))), a.dtype)
 
 
 # ---- the error function ----------------------------------------------------------------------------------------------
@@ -240,7 +266,7 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarr
     return lambda x: np.fromiter(map(f, x.ravel().tolist()), dtype=np.float64, count=x.size).reshape(x.shape)
 
 
-@library(direct=_by(_elementwise(math.erf)), gradient=_derivative(_bell(_TWO_OVER_SQRT_PI)), facts=OpFacts(closed=True))
+@library(direct=direct_by(_elementwise(math.erf)), gradient=derivative_of(_bell(_TWO_OVER_SQRT_PI)), facts=OpFacts(closed=True))
 def erf(x: Node) -> Node:
     """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits.
 
@@ -254,7 +280,7 @@ def erf(x: Node) -> Node:
     return atomic.cast(arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(w < 0.0, -far, far)), x.dtype)
 
 
-@library(direct=_by(_elementwise(math.erfc)), gradient=_derivative(_bell(-_TWO_OVER_SQRT_PI)),
+@library(direct=direct_by(_elementwise(math.erfc)), gradient=derivative_of(_bell(-_TWO_OVER_SQRT_PI)),
          facts=OpFacts(mentioned=True, closed=True))
 def erfc(x: Node) -> Node:
     """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾.
@@ -274,7 +300,7 @@ def erfc(x: Node) -> Node:
 # ---- activations -----------------------------------------------------------------------------------------------------
 
 
-@library(direct=_by(lambda x: np.maximum(x, 0)), facts=OpFacts(closed=True))
+@library(direct=direct_by(lambda x: np.maximum(x, 0)), facts=OpFacts(closed=True))
 def relu(x: Node) -> Node:
     """max(x, 0); NaN stays NaN. Its gradient at 0 is ½, as for every tie of max.
 
@@ -288,7 +314,7 @@ def _silu_slope(x: Node, y: Node) -> Node:
     return cast(Node, sigmoid(x) * (x * sigmoid(-x) + 1.0))
 
 
-@library(direct=_by(lambda x: x * _sigmoid_numpy(x)), gradient=_derivative(_silu_slope), facts=OpFacts(mentioned=True))
+@library(direct=direct_by(lambda x: x * _sigmoid_numpy(x)), gradient=derivative_of(_silu_slope), facts=OpFacts(mentioned=True))
 def silu(x: Node) -> Node:
     """x · sigmoid(x).
 

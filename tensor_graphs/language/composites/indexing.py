@@ -297,14 +297,39 @@ def _enough(node: Node) -> list[Condition]:
     return enough + _counted("topk", x, x.rank - 1)
 
 
-@library(direct=_topk_direct, gradient=_topk_gradient, conditions=_enough, facts=OpFacts(closed=True, sought=False))
-def topk(x: Node, *, k: int) -> tuple[Node, Node]:
-    """(values, indices i32)[…, k] of the k largest elements of the last axis, largest first, equal ones by index.
+def topk(x: Node, axis: int = -1, *, k: int, largest: bool = True) -> tuple[Node, Node]:
+    """(values, indices i32) of the k largest elements along `axis`, largest first; or of the k smallest. Equal ones by index.
 
     NaN counts as larger than every number (as in numpy's sort order). Defined by ranks: how many elements come before.
 
-    x of floats or integers. Raises AttributeValueError (k), ShapeError, DTypeError.
+    x of floats or integers; of the smallest, the axis has a fixed size. Raises AttributeValueError (axis, k), ShapeError,
+    DTypeError.
     """
+    if x.rank == 0:
+        raise ShapeError(f"topk of {show(x)}: a scalar has no axis")
+    axis = one_axis("topk", axis, x.rank)
+    order = (*(i for i in range(x.rank) if i != axis), axis)
+    back = (*range(axis), x.rank - 1, *range(axis, x.rank - 1))
+    last = atomic.permute(x, order)
+    if not largest:
+        # the largest ones of all, from the back: reversed twice, so that equal ones stay in order
+        size = x.shape[axis]
+        if not isinstance(size, int):
+            raise ShapeError(f"topk of the smallest of {show(x)}: axis {axis} has the size {format_dim(size)}",
+                             fix="an axis of fixed size")
+        if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= size:
+            raise AttributeValueError(f"topk: {k!r} of {show(x)}", fix=f"an int from 0 to {size}")
+        values, places = _topk(flip(last, -1), k=size)
+        bounds: list[tuple[Dim, Dim, int]] = [*((0, s, 1) for s in last.shape[:-1]), (size - 1, size - 1 - k, -1)]
+        values, places = (atomic.slice(y, bounds) for y in (values, arithmetic.sub(size - 1, places)))
+    else:
+        values, places = _topk(last, k=k)
+    return atomic.permute(values, back), atomic.permute(places, back)
+
+
+@library(name="topk", direct=_topk_direct, gradient=_topk_gradient, conditions=_enough, facts=OpFacts(closed=True, sought=False))
+def _topk(x: Node, *, k: int) -> tuple[Node, Node]:
+    """See `topk`: of the last axis, the largest."""
     need("topk", x, "float", "int", "uint")
     if x.rank == 0:
         raise ShapeError(f"topk of {show(x)}: a scalar has no axis")

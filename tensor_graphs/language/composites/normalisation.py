@@ -29,7 +29,8 @@ from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import broadcast_to, keep
 
 __all__ = [
-    "batch_norm", "cross_entropy", "group_norm", "layer_norm", "log_softmax", "logsumexp", "mean", "rms_norm", "softmax", "var"
+    "batch_norm", "cross_entropy", "group_norm", "instance_norm", "layer_norm", "local_response_norm", "log_softmax", "logsumexp",
+    "mean", "rms_norm", "softmax", "var"
 ]
 
 Roles = Mapping[str, np.ndarray]
@@ -409,6 +410,41 @@ def group_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *,
         if v is not None:
             out = op(out, broadcast_to(atomic.reshape(atomic.cast(v, w.dtype), (groups, group_channels, 1)), w.shape))
     return atomic.cast(atomic.reshape(out, x.shape), x.dtype)
+
+
+def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None, *, eps: float = 1e-5) -> Node:
+    """`group_norm` with a group for each channel: x[n, c, …] is normalised over all axes behind c.
+
+    Their number is an int. weight[c] and bias[c] may have another float dtype. x of a float dtype -> its shape and dtype. Raises
+    AttributeValueError, ShapeError, DTypeError. Source: Ulyanov, Vedaldi and Lempitsky 2016.
+    """
+    channels = _channels("instance_norm", x, weight=weight, bias=bias)
+    if not isinstance(channels, int) or channels < 1:
+        raise ShapeError(f"instance_norm of {show(x)}: it has {format_dim(channels)} channels", fix="an int ≥ 1 as axis 1")
+    return cast(Node, group_norm(x, weight, bias, groups=channels, eps=eps))
+
+
+def local_response_norm(x: Node, *, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Node:
+    """x / (k + alpha · s)^beta, s the sum of x² over `size` neighbouring channels of x[n, c, …], divided by `size`.
+
+    The channels are i − ⌊size / 2⌋ … i + ⌊(size − 1) / 2⌋, those beyond the ends 0 (as in torch). x of a float dtype -> its shape
+    and dtype. Raises AttributeValueError (size), ShapeError, DTypeError. Source: Krizhevsky, Sutskever and Hinton 2012.
+    """
+    channels = _channels("local_response_norm", x)
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise AttributeValueError(f"local_response_norm: size is {size!r}", fix="an int ≥ 1, the number of channels")
+    w = wide(x)
+    around: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
+    around[1] = (size // 2, (size - 1) // 2)
+    squares = atomic.pad(w * w, around, 0)
+    total: Node | None = None
+    for first in range(size):
+        inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in squares.shape]
+        inside[1] = (first, first + channels, 1)
+        part = atomic.slice(squares, inside)
+        total = part if total is None else atomic.add(total, part)
+    assert total is not None
+    return atomic.cast(w / (total * (alpha / size) + k) ** beta, x.dtype)
 
 
 def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:

@@ -18,13 +18,16 @@ from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import wide
 from tensor_graphs.language.dim_proofs import dim_ge
-from tensor_graphs.language.dims import Dim, format_dim
+from tensor_graphs.language.dims import Dim, format_dim, product
 from tensor_graphs.language.dtypes import f32, i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.op_facts import OpFacts
+from tensor_graphs.language.operands import broadcast_to
 
-__all__ = ["avg_pool", "avg_pool1d", "avg_pool2d", "max_pool", "max_pool1d", "max_pool2d", "windows"]
+__all__ = [
+    "avg_pool", "avg_pool1d", "avg_pool2d", "max_pool", "max_pool1d", "max_pool2d", "max_pool_indices", "windows"
+]
 
 Attributes = Mapping[str, Any]
 Roles = Mapping[str, np.ndarray]
@@ -63,7 +66,8 @@ class Geometry(NamedTuple):
         return self._asdict()
 
 
-def _ints(op: str, name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
+def per_axis(op: str, name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
+    """Return an attribute as `count` ints: an int is repeated. Raises AttributeValueError for other values, and below `least`."""
     sizes = (value,) * count if not isinstance(value, (tuple, list)) else tuple(value)
     if len(sizes) != count or not all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) and v >= least for v in sizes):
         raise AttributeValueError(f"{op}: {name} is {value!r}", fix=f"an int ≥ {least}, or {count} of them: one for each axis")
@@ -77,9 +81,9 @@ def geometry(op: str, size: Sequence[int], stride: PerAxis, padding: Padding, di
     if len(pairs) != count:
         raise AttributeValueError(f"{op}: padding is {padding!r}",
                                   fix=f"an int, or for each of {count} axes an int or a pair (before, behind)")
-    both = tuple(_ints(op, "padding", p, 2, 0) for p in pairs)
-    return Geometry(_ints(op, "the size of a window", tuple(size), count, 1), _ints(op, "stride", stride, count, 1),
-                    cast(Any, both), _ints(op, "dilation", dilation, count, 1))
+    both = tuple(per_axis(op, "padding", p, 2, 0) for p in pairs)
+    return Geometry(per_axis(op, "the size of a window", tuple(size), count, 1), per_axis(op, "stride", stride, count, 1),
+                    cast(Any, both), per_axis(op, "dilation", dilation, count, 1))
 
 
 def padded(x: np.ndarray, padding: Sequence[tuple[int, int]], value: Any) -> np.ndarray:
@@ -188,16 +192,38 @@ def windows(x: Node, size: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0
 # ---- pooling ---------------------------------------------------------------------------------------------------------
 
 
-def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padding: Padding, dilation: PerAxis) -> dict[str, Any]:
-    """Return the attributes of a pooling over the last `axes` axes. Raises AttributeValueError, ShapeError."""
+def _pooled(op: str, x: Node, size: Any, axes: int, stride: PerAxis | None, padding: Padding, dilation: PerAxis,
+            ceil_mode: bool = False) -> Geometry:
+    """Return the geometry of a pooling over the last `axes` axes. Raises AttributeValueError, ShapeError."""
     if x.rank < axes:
         raise ShapeError(f"{op} of {show(x)}: {axes} axes are pooled", fix=f"x[…, {', '.join('hwd'[:axes])}]")
-    sizes = _ints(op, "the size of a window", size, axes, 1)
+    sizes = per_axis(op, "the size of a window", size, axes, 1)
     how = geometry(op, sizes, sizes if stride is None else stride, padding, dilation).check(op, x)
     if any(max(pair) >= step * (k - 1) + 1 for pair, k, step in zip(how.padding, how.size, how.dilation, strict=True)):
         raise AttributeValueError(f"{op}: padding {how.padding} with windows of {how.size}: some would see nothing but padding",
                                   fix="less padding than a window covers")
-    return how.attributes
+    return _rounded_up(op, x, how) if ceil_mode else how
+
+
+def _rounded_up(op: str, x: Node, how: Geometry) -> Geometry:
+    """Return the geometry with more padding behind, so that a last window which reaches beyond the axis counts too.
+
+    As in torch, no window starts behind the last element of x. Raises ShapeError where that depends on a dim.
+    """
+    pairs = []
+    for axis, (k, by, (low, high), step) in enumerate(zip(*how, strict=True), x.rank - len(how.size)):
+        size, covers = x.shape[axis], step * (k - 1) + 1
+        if isinstance(size, int):
+            places = -(-(size + low + high - covers) // by) + 1
+            places -= (places - 1) * by >= size + low
+            pairs.append((low, max(high, (places - 1) * by + covers - size - low)))
+        elif by + high <= covers:                                   # then the last window always starts early enough
+            pairs.append((low, high + by - 1))
+        else:
+            raise ShapeError(f"{op} of {show(x)}: with ceil_mode, the places of windows of {k} by steps of {by} along axis {axis} "
+                             f"depend on its size {format_dim(size)}",
+                             fix="an axis of fixed size, or a stride that is no longer than a window")
+    return how._replace(padding=tuple(pairs))
 
 
 def lowest(dtype: Any) -> int | float:
@@ -258,57 +284,116 @@ def _each(size: PerAxis) -> int:
     return len(size) if isinstance(size, (tuple, list)) else 1
 
 
-def max_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1) -> Node:
+def max_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1,
+             ceil_mode: bool = False) -> Node:
     """The largest element of each window over the last len(size) axes; NaN wins; what is padded never does.
 
     stride (by default the size), padding, dilation: an int, or one for each axis; for padding also pairs (before, behind).
+    ceil_mode: also a last window that reaches beyond the padding, if it starts before the end of x (as in torch).
     x of floats or integers -> its dtype. Raises AttributeValueError, ShapeError, DTypeError.
     """
-    return cast(Node, _max_pool(x, **_pooled("max_pool", x, size, _each(size), stride, padding, dilation)))
+    return _largest("max_pool", x, size, _each(size), stride, padding, dilation, ceil_mode)
 
 
-def max_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1) -> Node:
+def _largest(op: str, x: Node, size: PerAxis, axes: int, stride: PerAxis | None, padding: Padding, dilation: PerAxis,
+             ceil_mode: bool) -> Node:
+    return cast(Node, _max_pool(x, **_pooled(op, x, size, axes, stride, padding, dilation, ceil_mode).attributes))
+
+
+def max_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1,
+               ceil_mode: bool = False) -> Node:
     """x[…, w] -> […, w′]: `max_pool` over one axis.
 
     x of floats or integers. Raises AttributeValueError, ShapeError, DTypeError.
     """
-    return cast(Node, _max_pool(x, **_pooled("max_pool1d", x, size, 1, stride, padding, dilation)))
+    return _largest("max_pool1d", x, size, 1, stride, padding, dilation, ceil_mode)
 
 
-def max_pool2d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1) -> Node:
+def max_pool2d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1,
+               ceil_mode: bool = False) -> Node:
     """x[…, h, w] -> […, h′, w′]: `max_pool` over two axes; an int counts for both.
 
     x of floats or integers. Raises AttributeValueError, ShapeError, DTypeError.
     """
-    return cast(Node, _max_pool(x, **_pooled("max_pool2d", x, size, 2, stride, padding, dilation)))
+    return _largest("max_pool2d", x, size, 2, stride, padding, dilation, ceil_mode)
 
 
-def _averaged(op: str, x: Node, size: PerAxis, axes: int, stride: PerAxis | None, padding: Padding, count_padding: bool) -> Node:
-    how = _pooled(op, x, size, axes, stride, padding, 1)
-    return cast(Node, _avg_pool(x, **{k: v for k, v in how.items() if k != "dilation"}, count_padding=count_padding))
+def max_pool_indices(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1,
+                     ceil_mode: bool = False) -> Node:
+    """The index (i32) of the element that `max_pool` takes from each window, counted over the last len(size) axes of x together.
+
+    The first of equal ones, in the order of x (NaN equals NaN). x of floats or integers. Raises AttributeValueError, ShapeError,
+    DTypeError.
+    """
+    axes = _each(size)
+    how = _pooled("max_pool_indices", x, size, axes, stride, padding, dilation, ceil_mode).attributes
+    largest = _max_pool(x, **how)
+    lead = x.rank - axes
+    inner, over = x.shape[lead:], tuple(range(axes))
+    seen = _windows(x, **how, value=0)
+    places = atomic.reshape(atomic.iota((product(inner),), 0, i32), inner)
+    places = _windows(places, **how, value=-1)                      # −1: a place in the padding
+    best = broadcast_to(atomic.reshape(largest, (*x.shape[:lead], *(1,) * axes, *largest.shape[lead:])), seen.shape)
+    taken = arithmetic.equals(seen, best)
+    if x.dtype.is_float:
+        taken = atomic.bit_or(taken, atomic.bit_and(arithmetic.is_nan(seen), arithmetic.is_nan(best)))
+    places = broadcast_to(places, seen.shape)
+    taken = atomic.bit_and(taken, atomic.less(fill(-1, seen.shape, i32), places))
+    most = fill(int(np.iinfo(np.int32).max), seen.shape, i32)
+    return arithmetic.reduce_min(atomic.where(taken, places, most), tuple(lead + i for i in over))
 
 
-def avg_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True) -> Node:
+def _averaged(op: str, x: Node, size: PerAxis, axes: int, stride: PerAxis | None, padding: Padding, count_padding: bool,
+              ceil_mode: bool, dilation: PerAxis = 1) -> Node:
+    plain = _pooled(op, x, size, axes, stride, padding, dilation)
+    how = _rounded_up(op, x, plain) if ceil_mode else plain
+    lead: list[tuple[Dim, Dim]] = [(0, 0)] * (x.rank - axes)
+    if any(step != 1 for step in how.dilation):                     # of every other element, …: windows are laid out first
+        need(op, x, "float")
+        over = tuple(range(x.rank - axes, x.rank))
+        total = atomic.sum(_windows(wide(x), **how.attributes), over)
+        ones = fill(1, x.shape[x.rank - axes:], total.dtype)
+        if count_padding:
+            ones, how = atomic.pad(ones, plain.padding, 1), _less_padding(how, plain)
+        inside = atomic.sum(_windows(ones, **how.attributes), tuple(range(axes)))
+        return atomic.cast(arithmetic.div(total, inside), x.dtype)
+    if count_padding and how.padding != plain.padding:              # its zeros count, and what rounding up adds does not
+        x = atomic.pad(x, [*lead, *plain.padding], 0)
+        how, count_padding = _less_padding(how, plain), False
+    return cast(Node, _avg_pool(x, **{k: v for k, v in how.attributes.items() if k != "dilation"}, count_padding=count_padding))
+
+
+def _less_padding(how: Geometry, less: Geometry) -> Geometry:
+    """Return the geometry without the padding that another one has."""
+    pairs = zip(how.padding, less.padding, strict=True)
+    return how._replace(padding=tuple((low - by_low, high - by_high) for (low, high), (by_low, by_high) in pairs))
+
+
+def avg_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True,
+             ceil_mode: bool = False, dilation: PerAxis = 1) -> Node:
     """The mean of each window over the last len(size) axes, zeros where it is padded.
 
-    count_padding=False: the mean of the elements that are no padding. stride (by default the size), padding: an int, or one for
-    each axis; for padding also pairs (before, behind). x of a float dtype -> its dtype, summed in f32 at least. Raises
-    AttributeValueError, ShapeError, DTypeError.
+    count_padding=False: the mean of the elements that are no padding. stride (by default the size), padding, dilation: an int, or
+    one for each axis; for padding also pairs (before, behind). ceil_mode: also a last window that reaches beyond the padding, if it
+    starts before the end of x; what lies beyond does not count (as in torch). x of a float dtype -> its dtype, summed in f32 at
+    least. Raises AttributeValueError, ShapeError, DTypeError.
     """
-    return _averaged("avg_pool", x, size, _each(size), stride, padding, count_padding)
+    return _averaged("avg_pool", x, size, _each(size), stride, padding, count_padding, ceil_mode, dilation)
 
 
-def avg_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True) -> Node:
+def avg_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True,
+               ceil_mode: bool = False) -> Node:
     """x[…, w] -> […, w′]: `avg_pool` over one axis.
 
     x of floats. Raises AttributeValueError, ShapeError, DTypeError.
     """
-    return _averaged("avg_pool1d", x, size, 1, stride, padding, count_padding)
+    return _averaged("avg_pool1d", x, size, 1, stride, padding, count_padding, ceil_mode)
 
 
-def avg_pool2d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True) -> Node:
+def avg_pool2d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, count_padding: bool = True,
+               ceil_mode: bool = False) -> Node:
     """x[…, h, w] -> […, h′, w′]: `avg_pool` over two axes; an int counts for both.
 
     x of floats. Raises AttributeValueError, ShapeError, DTypeError.
     """
-    return _averaged("avg_pool2d", x, size, 2, stride, padding, count_padding)
+    return _averaged("avg_pool2d", x, size, 2, stride, padding, count_padding, ceil_mode)

@@ -360,6 +360,16 @@ def upsample(draw: CaseDraw) -> Node:
     return compose("upsample", draw.tensor((draw.size(), draw.size(), 3)), scale=draw.pick((2, 2), (3, 1), (2,)), mode=mode)
 
 
+def resize(draw: CaseDraw) -> Node:
+    size, scale = draw.pick(((8, 2), ()), ((3, 3), ()), ((4, 7), (0.8, 2.5)), ((5,), ()))
+    mode, coordinates, rounding = draw.pick(
+        ("linear", "half_pixel", "floor"), ("cubic", "align_corners", "floor"), ("nearest", "half_pixel", "round_prefer_ceil"),
+        ("cubic", "half_pixel", "floor")) if draw.dtype.kind == "float" else ("nearest", "asymmetric", "floor")
+    smooth = mode != "nearest" and draw.pick(False, True)
+    return compose("resize", draw.tensor((draw.size(), 5, 3)), size=size, scale=scale, mode=mode, coordinates=coordinates,
+                   rounding=rounding, antialias=smooth, cubic=-0.75, exclude_outside=smooth)
+
+
 def write_rows(draw: CaseDraw) -> Node:
     shape = draw.shape(1, 3)
     axis = draw.pick(0, 0, len(shape) - 1, len(shape) // 2)
@@ -418,7 +428,8 @@ CASES: dict[str, Case] = {
     "permute": lambda draw: apply_atomic("permute", [draw.tensor((2, draw.size(), 3))],
                                          axes=draw.pick((1, 2, 0), (2, 1, 0), (0, 2, 1), (1, 0, 2))),
     "expand": lambda draw: apply_atomic("expand", [draw.tensor((1, 3, 1))], shape=(draw.size(), 3, 4)),
-    **{name: alike(op_named(name), positive=True) for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow")},
+    **{name: alike(op_named(name), positive=True)
+       for name in ("reciprocal", "sqrt", "log2", "log", "div", "rsqrt", "pow", "acosh")},
     **{name: reduction(op_named(name)) for name in ("sum", "reduce_max", "reduce_min", "any", "all")},
     "integer_power": lambda draw: compose("integer_power", draw.tensor(draw.shape()), exponent=draw.pick(3, 2, 0, 1)),
     "gelu": lambda draw: compose("gelu", draw.tensor(draw.shape()), approximate=draw.pick("tanh", "none")),
@@ -434,6 +445,7 @@ CASES: dict[str, Case] = {
     "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1),
     "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
     **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
+    "resize": resize,
     "group_norm": group_norm, "batch_norm": batch_norm,
     "prod": lambda draw: compose("prod", draw.tensor(shape := draw.shape(1, 2)),
                                  axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape))))),
