@@ -21,12 +21,15 @@ from tensor_graphs.choice.stored_results import stored
 from tensor_graphs.choice.storing import package_digest
 from tensor_graphs.costs.form_front import FormCost, WordCost, front, within
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.registry import all_kernels
+from tensor_graphs.kernels.registry import all_kernels, device_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.composites.products import linear, scaled_linear
+from tensor_graphs.language.composites.rounded import SIGNIFICANDS
+from tensor_graphs.language.dtypes import f8e4m3
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply
+from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
 from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, Form
@@ -242,7 +245,7 @@ class MixedForms:
         if word not in words_of(site) or {word, site.dtype.name} == {"bf16", "f16"}:
             return False
         if word in FORMATS:
-            return word in self.formats and site.nodes[0].op in ROUNDED_PRODUCTS
+            return site.nodes[0].op in self.formats.get(word, ())
         return not self.narrows or not is_narrower(site.dtype, WORDS[word])
 
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
@@ -296,10 +299,15 @@ class MixedForms:
                 yield self._choice(f"{item} {name}", {site.key: form.get(site.kind, WRITTEN) for site in group}, seconds * share)
 
 
-def formats_here(backends: Sequence[str]) -> tuple[str, ...]:
-    """Return the words for products that round their operands to a format, if kernels of these backends compute such products."""
-    computed = {kernel.op for kernel in all_kernels(backends)}
-    return FORMATS if any(op.name in computed for op in ROUNDED_PRODUCTS.values()) else ()
+def formats_here(backends: Sequence[str]) -> dict[str, list[Op]]:
+    """Return, for the words of formats, the products that kernels of these backends compute so (of 8 bits: not on the host, which
+    widens them)."""
+    kernels = list(all_kernels(backends))
+    by_kernels = {kernel.op for kernel in kernels}
+    on_devices = {kernel.op for kernel in kernels if not device_of(kernel.backend).is_host}
+    formats = {word: [op for op, rounded in ROUNDED_PRODUCTS.items() if rounded.name in by_kernels] for word in SIGNIFICANDS}
+    formats[f8e4m3.name] = [linear] if scaled_linear.name in on_devices else []
+    return {word: ops for word, ops in formats.items() if ops}
 
 
 def _beyond(allowed: Allowed) -> float:

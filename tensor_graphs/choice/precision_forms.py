@@ -105,7 +105,7 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
     mixed = MixedForms(graph, measured_accuracy(request), seconds_of)
     words_of = {True: list[Form](), False: list[Form]()}
     narrowed = NARROWED if mixed.errors is None else () if mixed.is_large else NARROWED[:1]         # mixed forms include the others
-    formats = mixed.formats if mixed.errors is None else ()
+    formats = list(mixed.formats) if mixed.errors is None else []
     for words, changed in _candidates(graph, request, narrowed, formats):
         words_of[mixed.promises(words, changed)].append(words)
     enough = any(loses_nothing(words, graph) and not _is_widest(words) for words in words_of[True])

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.errors import listed
 from tensor_graphs.language.composites.rounded import SIGNIFICANDS
-from tensor_graphs.language.dtypes import DType, bf16, f16, f32, f64
+from tensor_graphs.language.dtypes import DType, bf16, f8e4m3, f16, f32, f64
 
 SiteKind = Literal["between", "product", "weight", "state"]
 KINDS: tuple[SiteKind, ...] = get_args(SiteKind)
@@ -24,8 +24,9 @@ WRITTEN = "written"
 WORDS = {dtype.name: dtype for dtype in (f64, f32, f16, bf16)}
 """word -> its dtype, the widest first"""
 
-FORMATS = tuple(SIGNIFICANDS)
-"""words of a product alone, formats to which it rounds operands of f32 (language/composites/rounded.py), the coarsest first"""
+FORMATS = {f8e4m3.name: f8e4m3.epsilon / 2, **{name: 2.0 ** -bits for name, bits in SIGNIFICANDS.items()}}
+"""words of a product alone, formats to which it rounds its operands -> largest relative change: f8e4m3, scaled row by row, of any
+operand of a linear; those of language/composites/rounded.py of f32"""
 
 Form = Mapping[str, str]
 """site, pattern or kind -> word"""
@@ -59,9 +60,9 @@ def parse_form(value: str | Form | None) -> dict[str, str]:
 
 def unit_of_word(word: str) -> float:
     """Return the largest relative change of a number that is rounded to a word's dtype or format."""
-    return 2.0 ** -SIGNIFICANDS[word] if word in SIGNIFICANDS else WORDS[word].epsilon / 2
+    return FORMATS[word] if word in FORMATS else WORDS[word].epsilon / 2
 
 
 def loses(word: str, dtype: DType) -> bool:
     """Return whether a word has fewer bits than the dtype that is written."""
-    return 2.0 ** -SIGNIFICANDS[word] > dtype.epsilon / 2 if word in SIGNIFICANDS else WORDS[word].itemsize < dtype.itemsize
+    return FORMATS[word] > dtype.epsilon / 2 if word in FORMATS else WORDS[word].itemsize < dtype.itemsize

@@ -26,7 +26,7 @@ from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import vjp
 from tensor_graphs.language.composites.products import linear
-from tensor_graphs.language.composites.rounded import rounded
+from tensor_graphs.language.composites.rounded import SIGNIFICANDS, rounded
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
@@ -79,7 +79,7 @@ def words_of(site: PrecisionSite) -> list[str]:
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype))]
     if site.kind == "product":
         widest = f32 if is_narrower(site.dtype, f32) else site.dtype
-        formats = FORMATS if site.dtype is f32 else ()
+        formats = [word for word in FORMATS if site.dtype is f32 or (word not in SIGNIFICANDS and loses(word, site.dtype))]
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, widest)), *formats]
     return [WRITTEN, *(name for name, dtype in WORDS.items() if dtype != site.dtype)]
 
@@ -146,7 +146,7 @@ def _rounded_product(node: Node, word: str) -> Iterator[_SquaredChange]:
 def _rounded(x: Node, word: str) -> Node:
     if word in WORDS:
         return cast_through(x, WORDS[word])
-    return rounded(x, to=word) if x.dtype is f32 else x
+    return rounded(x, to=word) if x.dtype is f32 and word in SIGNIFICANDS else x
 
 
 def _of_squares(node: Node) -> Node:

@@ -7,7 +7,8 @@ A *site* is a place of the graph where a dtype can be chosen; its *word* names t
 
     between  all values between the ops of a region. A layer is a region; nodes that depend on no parameter are the region "graph"
     product  the operands of one matrix product, named after its weight, or after its region and op. Its word may also be a format
-             to which operands of f32 are rounded, "tf32" or "bf16x2" (language/composites/rounded.py)
+             to which it rounds its operands: of f32 "tf32" or "bf16x2" (language/composites/rounded.py), of a linear "f8e4m3",
+             scaled row by row
     weight   a parameter matrix, as one op (a product, a gather) reads it
     state    a state
 
@@ -34,9 +35,10 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.anonymous_composite import PartOp, over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
-from tensor_graphs.language.composites.products import dot, linear
+from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.products import dot, linear, scaled_linear
 from tensor_graphs.language.composites.rounded import rounded, rounded_dot, rounded_linear
-from tensor_graphs.language.dtypes import DType, f32
+from tensor_graphs.language.dtypes import DType, f8e4m3, f32
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
@@ -89,7 +91,7 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
     region with a word, casts between floats disappear, whatever they would have rounded. Values that depend on integers alone
     (positions, say) are never narrowed. Constants keep the value that is written. If a product's word is narrower than its
     operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it. With the word of a format
-    the product is computed in f32, from operands rounded to it; one of operands narrower than f32 stays as it is.
+    the product is computed in f32, from operands rounded to it; one that has no more bits, or cannot round so, stays as it is.
 
     Ops whose result depends on their dtype are computed as written: `bitcast`, `uniform` and opaque ops outside of the library take
     and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
@@ -404,11 +406,19 @@ class _Application:
 
     def rounded_product(self, node: Node, inputs: Sequence[Node], to: str, word: DType | None) -> tuple[Node, ...]:
         """Return the outputs of a product in f32 whose operands are rounded to a format."""
+        dtype = self.stored(node, node.dtype, word)
+        if to == f8e4m3.name:
+            if node.op is not linear:
+                return self.computed(node, inputs, word)
+            (x, x_scale), (weight, weight_scale) = map(scaled_by_rows, inputs[:2])
+            product = scaled_linear(x, weight, x_scale, atomic.reshape(weight_scale, weight.shape[:1]), *inputs[2:],
+                                    dtype=f32 if is_narrower(f32, dtype) else dtype)
+            return (_to(product, dtype),)
         if node.op not in ROUNDED_PRODUCTS:
             matrices = [rounded(_to(x, f32), to=to) if x.rank > 1 and loses(to, x.dtype) else x for x in inputs]
             return self.computed(node, [_to(x, i.dtype) for x, i in zip(matrices, node.inputs, strict=True)], word)
         operands = [_to(x, f32) if i < 2 else x for i, x in enumerate(inputs)]
-        return (_to(ROUNDED_PRODUCTS[node.op](*operands, to=to), self.stored(node, node.dtype, word)),)
+        return (_to(ROUNDED_PRODUCTS[node.op](*operands, to=to), dtype),)
 
     def applied(self, node: Node, inputs: Sequence[Node], attrs: Mapping[str, Any], word: DType | None) -> tuple[Node, ...] | None:
         """Return the outputs of the op on these operands; None if it does not take them or does not return the chosen dtypes."""
@@ -427,6 +437,15 @@ class _Application:
 def cast_through(x: Node, dtype: DType) -> Node:
     """Return a value rounded to a narrower dtype and cast back to its own; the value itself if `dtype` is not narrower."""
     return atomic.cast(atomic.cast(x, dtype), x.dtype) if is_narrower(dtype, x.dtype) else x
+
+
+def scaled_by_rows(x: Node) -> tuple[Node, Node]:
+    """Return x in f8e4m3, with each row divided so that its largest magnitude becomes the dtype's largest number, and the divisors
+    as f32 […, 1]. A row of zeros is divided by a positive number."""
+    wide = _to(x, f32)
+    largest = arithmetic.reduce_max(arithmetic.abs(wide), -1, keepdims=True)
+    scale = arithmetic.where(largest > 0.0, largest, 1.0) / float(f8e4m3.max)
+    return atomic.cast(wide / scale, f8e4m3), scale
 
 
 def viewed(view: Node, parameter: Node) -> Node:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import tensor_graphs as tg
 from tensor_graphs.costs.predicted_error import predicted_error
 from tensor_graphs.language.composite import LIBRARY
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import item
@@ -165,3 +166,31 @@ def test_a_loop_carries_wider_values() -> None:
     written = tg.interpret(tg.graph({"last": last, "rows": rows}), values).outputs
     for name, y in tg.interpret(wide, values).outputs.items():
         np.testing.assert_array_equal(y, written[name])
+
+
+@pytest.mark.parametrize("dtype", [tg.f32, tg.bf16])
+@pytest.mark.parametrize(("word", "least", "most"), [("tf32", 1e-4, 2e-3), ("bf16x2", 1e-6, 4e-5), ("f8e4m3", 5e-3, 6e-2)])
+def test_a_product_rounds_its_operands_to_a_format(word: str, least: float, most: float, dtype: DType) -> None:
+    x, w, b = tg.input("x", (5, 96), dtype), tg.parameter("w", (33, 96), dtype), tg.parameter("b", (33,), dtype)
+    g = tg.graph(tg.linear(x, w, b))
+    formed = apply_form(g, {"product": word}).graph
+    if dtype is tg.bf16 and word != "f8e4m3":
+        assert formed == g                                          # bf16 has fewer bits than that
+        return
+    assert formed != g and formed.outputs["out"].type == g.outputs["out"].type
+    rng = np.random.default_rng(0)
+    arrays = {n: (rng.standard_normal(shape) * np.exp(rng.standard_normal((shape[0], *[1] * (len(shape) - 1))))).astype(dtype.numpy)
+              for n, shape in (("x", (5, 96)), ("w", (33, 96)), ("b", (33,)))}
+    arrays["x"][2] = 0
+    given = {"x": arrays["x"]}, {"w": arrays["w"], "b": arrays["b"]}
+    exact = interpret(g, *given).outputs["out"]
+    np.testing.assert_allclose(interpret(formed, *given).outputs["out"], exact, rtol=1e-9, atol=1e-9)
+    rounded = interpret(formed, *given, mode="as_written").outputs["out"].astype(np.float64)
+    assert least < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < most
+
+
+def test_a_product_of_another_op_stays_as_it_is_for_eight_bits_and_gets_rounded_operands_for_tf32() -> None:
+    q, k, v = (tg.input(name, (16, 2, 64)) for name in "qkv")
+    g = tg.graph(tg.attention(q, k, v, scale=0.125))
+    assert apply_form(g, {"product": "f8e4m3"}).graph == g
+    assert [n.op.name for n in apply_form(g, {"product": "tf32"}).graph.nodes].count("rounded") == 3
