@@ -263,8 +263,8 @@ class Errors:
                 toward = at([*values[:i], np.minimum(x.value + ROUNDINGS * x.error, 0.0), *values[i + 1:]]) - value
                 error = _both(error, np.fmax(np.fmax(*changes), _toward_zero(x, toward)))
         if op.facts.licence:
-            size = np.maximum(np.abs(value), _smallest(n.dtype))
-            return Known(value, _both(error, unit_of(n.attrs) * np.where(value == 0, 0.0, size)))
+            own = np.maximum(unit_of(n.attrs) * np.abs(value), _smallest(n.dtype))          # parts below that are 0
+            return Known(value, _both(error, np.where(value == 0, 0.0, own)))
         return self.done(n, value, error)
 
     # ---- two and three operands --------------------------------------------------------------------------------------

@@ -55,7 +55,8 @@ def _check(op: str, to: str, *operands: Node) -> None:
 def rounded(x: Node, *, to: str) -> Node:
     """x, f32, rounded to the nearest number with the significant bits of a format: "tf32" (11) or "bf16x2" (17).
 
-    Ties go to the even number; infinities and NaN stay. In real mode it is x itself. Raises AttributeValueError, DTypeError.
+    Ties go to the even number; infinities and NaN stay. In real mode it is x itself. A kernel may be off by the smallest normal
+    number more, as parts of a number that are below that become 0. Raises AttributeValueError, DTypeError.
     """
     _check("rounded", to, x)
     step = 1 << 24 - SIGNIFICANDS[to]
