@@ -1,14 +1,17 @@
 """measured_front: measures forms of a graph, and lists those that no other one beats in time and error (`tg pareto`).
 
-The forms that are tried come from predictions (mixed_forms.py). Each is compiled without a tolerance. Its error is measured on
-draws of the entire path, which are rows of the database and used again; the times of all forms are measured interleaved.
+The forms that are tried are some of the predicted front (mixed_forms.py), forms with one dtype per kind of sites, and forms between
+neighbours of those that were measured. Each is compiled without a tolerance. Its error is measured on draws of the entire path,
+which are rows of the database and used again; the times of all forms are measured interleaved.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 from typing import Any
@@ -22,20 +25,30 @@ from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy, measured_accuracy
 from tensor_graphs.choice.mixed_forms import METRICS, MixedForms, joined
 from tensor_graphs.choice.plan_times import interleaved
-from tensor_graphs.choice.precision_forms import NARROW, WIDE, WIDER, estimate
+from tensor_graphs.choice.precision_forms import NARROWED, candidates, estimate
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
-from tensor_graphs.costs.form_front import thinned
+from tensor_graphs.costs.form_front import spaced, within
 from tensor_graphs.errors import listed
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.meaning.precision import Form
+from tensor_graphs.meaning.precision import WRITTEN, Form, parse_form
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
+from tensor_graphs.rewrites.passes.apply_precision import resolved
 from tensor_graphs.runtime.compiled_graph import bind
 
-SAME_TIME = 0.99
-"""two plans count as equally fast if the ratio of their times is at least this, and at most 1"""
+SAME_TIME, SAME_ERROR = 0.99, 0.95
+"""two plans count as equally fast, or accurate, if the ratio is between this and 1; equally fast also within half of a spread"""
+
+QUICK = 4.0
+"""seconds of timing by which the forms between measured ones are chosen"""
+
+BEHIND = 1.5
+"""ratio of times from which on a form, compared with a more accurate one, is not timed again"""
+
+GAP = 1.02, 2.0
+"""least ratios of times and of errors of two measured forms between which others are tried"""
 
 MEASURED = tuple(statistic for statistic in METRICS if statistic != "as_written")
 """statistics for which forms can be listed"""
@@ -89,40 +102,91 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
                       inputs=inputs)
     accuracy = measured_accuracy(request)
     say("predicting errors of words")
-    candidates = list(_candidates(graph, request, accuracy, points))
-    plans: list[tuple[Form, float | None, Plan]] = []
-    for number, (words, predicted) in enumerate(candidates):
-        say(f"compiling form {number + 1} of {len(candidates)}: {words_text(words)}")
-        plan = _compiled(graph, request, words)
-        if plan is not None and all(plan.graph != other.graph for *_, other in plans):
-            plans.append((words, predicted, plan))
-    if not plans:
-        raise NoPathError("no form of the graph has a path\n  fix: tg explain says why the written one has none")
-    models = [bind(plan, accuracy.draws.weights) for *_, plan in plans]
-    times = interleaved(models, graph, accuracy.sizes, say=say)
-    measured = []
-    for number, ((words, predicted, plan), samples) in enumerate(zip(plans, times, strict=True)):
-        say(f"measuring the error of form {number + 1} of {len(plans)}: {words_text(words)}")
-        measured.append(_point(words, predicted, plan, samples, accuracy, draws))
-    return _not_dominated(measured)
-
-
-def _candidates(graph: Graph, request: Request, accuracy: MeasuredAccuracy, points: int) -> Iterator[tuple[Form, float | None]]:
-    """Yield the words of forms to try, and their predicted errors: some of the predicted front, then forms with one dtype per kind
-    of site."""
     prepared = prepare(graph, request.simplify, recipes=request.store, backends=request.here).graph
     mixed = MixedForms(prepared, accuracy, estimate(prepared, request))
-    front = thinned(mixed.front, max(2, points - 2)) if mixed.front else []
-    uniform: list[Form] = [{}, WIDE] if front else [{}, *NARROW, *WIDER]
-    for words in [*map(joined, front), *uniform][:points + 2]:
-        yield words, mixed.linear(mixed.error(words))
+    forms = _Forms(request, accuracy, mixed, draws, say)
+    forms.add(_spread(prepared, request, mixed, points), points - points // 4)
+    if not forms.plans:
+        raise NoPathError("no form of the graph has a path\n  fix: tg explain says why the written one has none")
+    quick = forms.points(QUICK)
+    forms.plans = [(point.words, point.plan) for point in quick if not _is_far_behind(point, quick)]
+    forms.add(_between(_not_dominated(quick), mixed, points // 4), len(forms.plans) + points // 4)
+    return _not_dominated(forms.points())
 
 
-def _compiled(graph: Graph, request: Request, words: Form) -> Plan | None:
-    try:
-        return answer(replace(request, tolerance=None, precision=words))
-    except NoPathError:
-        return None
+class _Forms:
+    """The forms that are measured, with their plans."""
+
+    def __init__(self, request: Request, accuracy: MeasuredAccuracy, mixed: MixedForms, draws: int,
+                 say: Callable[[str], None]) -> None:
+        self.request, self.accuracy, self.mixed, self.draws, self.say = request, accuracy, mixed, draws, say
+        self.plans: list[tuple[Form, Plan]] = []
+
+    def add(self, forms: Iterable[Form], most: int) -> None:
+        """Compile forms until there are `most` with different graphs."""
+        for words in forms:
+            if len(self.plans) >= most:
+                return
+            self.say(f"compiling form {len(self.plans) + 1}: {words_text(words)}")
+            try:
+                plan = answer(replace(self.request, tolerance=None, precision=words))
+            except NoPathError:
+                continue
+            if all(plan.graph != other.graph for _, other in self.plans):
+                self.plans.append((words, plan))
+
+    def points(self, seconds: float = math.inf) -> list[FrontPoint]:
+        """Return all forms with their errors, which are stored, and their times, measured now. seconds: for timing."""
+        models, measured = [bind(plan, self.accuracy.draws.weights) for _, plan in self.plans], list[FrontPoint]()
+        times = interleaved(models, self.request.graph, self.accuracy.sizes, seconds, self.say)
+        for number, ((words, plan), samples) in enumerate(zip(self.plans, times, strict=True)):
+            self.say(f"measuring the error of form {number + 1} of {len(self.plans)}: {words_text(words)}")
+            predicted = self.mixed.linear(self.mixed.error(words))
+            measured.append(_point(words, predicted, plan, samples, self.accuracy, self.draws))
+        return measured
+
+
+def _spread(prepared: Graph, request: Request, mixed: MixedForms, points: int) -> Iterator[Form]:
+    """Yield the words of forms to try first: as written, forms with one dtype per kind of sites, and some of the predicted front,
+    at equal ratios of their errors. Forms of the front that are more accurate than all in f32 differ in their f64 sites alone, and
+    are left out."""
+    uniform = [words for words, _ in candidates(prepared, request, NARROWED if mixed.errors is None else NARROWED[:2])]
+    mixed.narrows = mixed.errors is not None and (mixed.error({}) or 0.0) <= 2 * _useful(mixed)    # written in f32, or f64
+    front = [form for form in mixed.front if form.error >= _useful(mixed)]
+    yield {}
+    pairs = itertools.zip_longest(uniform, map(joined, spaced(front, max(2, points // 2))) if front else ())
+    yield from (words for pair in pairs for words in pair if words)
+
+
+def _useful(mixed: MixedForms) -> float:
+    """Return the predicted error of the graph as written or all in f32, whichever is less."""
+    return min(mixed.error(words) or 0.0 for words in ({}, parse_form("f32")))
+
+
+def _between(points: Sequence[FrontPoint], mixed: MixedForms, count: int) -> Iterator[Form]:
+    """Yield the words of up to `count` forms between neighbours of a measured front, where these are far apart: of the predicted
+    front, or the faster neighbour with the words of the other one at one class of sites (the same one of all layers)."""
+    gaps = [(a, b) for a, b in itertools.pairwise(points) if b.seconds >= GAP[0] * a.seconds and a.error >= GAP[1] * b.error]
+    size = {i: math.log(b.seconds / a.seconds) * math.log(a.error / max(b.error, 1e-16)) for i, (a, b) in enumerate(gaps)}
+    within_gap: dict[int, int] = dict.fromkeys(size, 0)
+    for _ in range(count if size else 0):                           # the largest gap, in as many parts as it has already
+        largest = max(size, key=lambda i: size[i] / (1 + within_gap[i]))
+        within_gap[largest] += 1
+    for i, parts in within_gap.items():
+        ends = [resolved(point.words, mixed.graph) for point in gaps[i]]
+        errors = [mixed.error(words) for words in ends]
+        if not all(errors) or (errors[0] or 0.0) <= 2 * _useful(mixed):
+            continue
+        by_class: dict[str, list[str]] = {}
+        for key in ends[0]:
+            by_class.setdefault(re.sub(r"\d+", "*", key), []).append(key)
+        swaps = [{**ends[0], **{key: ends[1][key] for key in keys}} for keys in by_class.values()]
+        for part in range(parts):
+            target = math.exp(np.interp((part + 1) / (parts + 1), (0, 1), np.log(np.array(errors, float))))
+            on_front = within(mixed.front, target)
+            tried = [{key: word for key, word in words.items() if word != WRITTEN}
+                     for words in (*swaps, *([] if on_front is None else [joined(on_front)])) if words not in ends]
+            yield min(tried, key=lambda words: abs(math.log((mixed.error(words) or 1e-300) / target)), default={})
 
 
 def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[float], accuracy: MeasuredAccuracy,
@@ -133,21 +197,25 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
     errors = [1.0 - v if term.statistic == "cosine" else v for v in values]
     error = float(np.exp(np.mean(np.log(np.maximum(errors, 1e-300))))) if all(map(math.isfinite, errors)) else math.inf
     bound = accuracy.accuracy.allows(list(of_draws.values()), [], accuracy.spread).bound
-    quartiles = statistics.quantiles(samples, n=4)
+    quartiles = statistics.quantiles([*samples, *samples], n=4)      # two at least
     seconds = statistics.median(samples)
     return FrontPoint(dict(words), plan, seconds, (quartiles[2] - quartiles[0]) / 2 / seconds, error,
                       1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws))
 
 
+def _is_far_behind(point: FrontPoint, points: Sequence[FrontPoint]) -> bool:
+    return any(other.error <= point.error and BEHIND * other.seconds < point.seconds for other in points)
+
+
 def _not_dominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
-    """Return the points that no other one beats in both time and error, the fastest first. Of points that are equally fast
-    (SAME_TIME), only the most accurate one stays."""
+    """Return the points that no other one beats in both time and error, the fastest first. Of points that are equally fast or
+    accurate (SAME_TIME, SAME_ERROR), only the best one stays."""
     order = sorted(points, key=lambda point: (point.seconds, point.error))
     front: list[FrontPoint] = []
     for point in order:
-        if front and point.error >= front[-1].error:
+        if front and point.error >= SAME_ERROR * front[-1].error:
             continue
-        if front and front[-1].seconds >= SAME_TIME * point.seconds:
+        if front and front[-1].seconds >= min(SAME_TIME, 1.0 - max(point.spread, front[-1].spread) / 2) * point.seconds:
             front.pop()
         front.append(point)
     return front

@@ -106,7 +106,7 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
     words_of = {True: list[Form](), False: list[Form]()}
     narrowed = NARROWED if mixed.errors is None else () if mixed.is_large else NARROWED[:1]         # mixed forms include the others
     formats = list(mixed.formats) if mixed.errors is None else []
-    for words, changed in _candidates(graph, request, narrowed, formats):
+    for words, changed in candidates(graph, request, narrowed, formats):
         words_of[mixed.promises(words, changed)].append(words)
     enough = any(loses_nothing(words, graph) and not _is_widest(words) for words in words_of[True])
     tried = [words for words in words_of[True] if not (enough and _is_widest(words))]
@@ -153,8 +153,8 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
     return seconds
 
 
-def _candidates(graph: Graph, request: Request, narrowed: Sequence[Sequence[str]] = NARROWED,
-                formats: Sequence[str] = ()) -> Iterator[tuple[Form, Graph]]:
+def candidates(graph: Graph, request: Request, narrowed: Sequence[Sequence[str]] = NARROWED,
+               formats: Sequence[str] = ()) -> Iterator[tuple[Form, Graph]]:
     """Yield the words of different forms of a graph, each with the words of the request, and the graph in them, without new parts.
     narrowed: the kinds of sites that forms with fewer bits have in one dtype. formats: to which products may round operands."""
     asked, pieces = request.words, own_pieces(graph, request.here)

@@ -17,13 +17,17 @@ STEP = {"n": 1, "m": 1, "p": 256}
 
 def graph_of(source: str, dtypes: option_groups.Dtypes, max_positions: int | None, greedy: bool = True) -> Graph:
     """Return the graph of a .tg file, a model folder or a built-in shape. greedy: for a decoder, the graph of the likeliest tokens,
-    which `tg run` uses by default; else the graph with all logits."""
+    which `tg run` uses by default; else the graph with all logits. Raises UsageError for dtypes of a .tg file."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import BUILTIN, model_graph
 
     if Path(source).is_dir() or source in BUILTIN:
         return model_graph(source, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
                            greedy=greedy)
+    for option, dtype in (("--dtype", dtypes.dtype), ("--activations", dtypes.activations)):
+        if dtype is not None:
+            raise options.UsageError(f"{option} {dtype} is for a model, and {source} is a graph, which has its dtypes\n"
+                                     "  fix: leave it out")
     near = close_to(source, BUILTIN)
     if near and not Path(source).exists():
         raise options.NotPossible(f"there is no file, folder or built-in shape {source!r}\n  fix: did you mean {near[0]}?")

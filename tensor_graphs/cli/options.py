@@ -45,18 +45,27 @@ class NotPossible(TensorGraphsError):
     """A valid command line with a file, a model or a database that the verb cannot use: exit code 1."""
 
 
-def tolerance_of(value: float | None) -> float | None:
-    """Return the value of --tolerance. Raises UsageError."""
-    if value is not None and not 0 <= value < math.inf:
-        raise UsageError(f"--tolerance {value:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
-    return value
+def tolerance_of(value: float | str | None) -> float | None:
+    """Return the value of --tolerance as a number. Raises UsageError."""
+    if value is None:
+        return None
+    try:
+        error = float(value)
+    except ValueError:
+        raise UsageError(f"--tolerance {value}: rows of kernels are ranked by their largest relative error, a number\n"
+                         "  fix: --tolerance 1e-3; for norm, kl and cosine of whole plans: tg pareto") from None
+    if not 0 <= error < math.inf:
+        raise UsageError(f"--tolerance {error:g}: a relative error is a number ≥ 0\n  fix: --tolerance 1e-3")
+    return error
 
 
 Tolerance = Annotated[
     float,
-    typer.Option(callback=tolerance_of,
+    typer.Option(parser=tolerance_of, metavar="FLOAT",
                  help="Largest relative error against float64: of any kernel (measured), of the graph (predicted)."),
 ]
+
+
 def accuracy_of(value: str | None) -> str | None:
     """Return the value of --tolerance of a graph. Raises UsageError."""
     if value is None:

@@ -177,16 +177,17 @@ def _falls(values: Floats, margin: Floats | float = 0.0) -> NDArray[np.bool_]:
     return falls
 
 
-def thinned(forms: Sequence[FormCost], most: int) -> list[FormCost]:
-    """Return at most `most` (2 or more) forms of a front, in its order: the first, the last, and between them the cheapest form
-    within each of several limits of the error, spaced at equal ratios. If the last form has error 0, the limits end at the error
-    before it."""
+def spaced(forms: Sequence[FormCost], most: int) -> list[FormCost]:
+    """Return at most `most` (2 or more) forms of a front, in its order: the first, the last, and forms at about equal distances
+    between them. A distance is the difference of seconds plus that of ln(error), each relative to its range; error 0 counts as the
+    least positive one."""
     if len(forms) <= whole("most", most, 2):
         return list(forms)
-    errors = np.array([form.error for form in forms])
-    positive = errors[errors > 0]
-    limits = np.geomspace(positive[0], positive[-1], most - (len(errors) - len(positive)))
-    return [forms[i] for i in sorted({0, len(forms) - 1, *np.searchsorted(-errors, -limits).tolist()})]
+    seconds, errors = np.array([form.seconds for form in forms]), np.array([form.error for form in forms])
+    logs = np.log(np.maximum(errors, errors[errors > 0].min(initial=math.inf)))
+    places = sum((x - x[0]) / max(abs(x[-1] - x[0]), 1e-300) for x in (seconds, -logs))
+    nearest = [int(np.abs(places - place).argmin()) for place in np.linspace(places[0], places[-1], most)]
+    return [forms[i] for i in sorted({0, len(forms) - 1, *nearest})]
 
 
 def within(forms: Sequence[FormCost], limit: float) -> FormCost | None:

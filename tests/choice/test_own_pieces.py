@@ -14,7 +14,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.graph_forms import GraphForm
 from tensor_graphs.choice.path_listing import list_paths, signatures_of
-from tensor_graphs.choice.precision_forms import FOR_ACCURACY, _candidates, formed, own_pieces
+from tensor_graphs.choice.precision_forms import FOR_ACCURACY, candidates, formed, own_pieces
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.kernels.kernel import Kernel, KernelError
@@ -106,7 +106,7 @@ def test_amid_a_graph_it_has_its_place_as_written_and_in_one_of_two_wider_forms(
     prepared = prepare(AMID, backends=BACKENDS).graph
     assert of(prepared, NORMED)
     tried = [(words.get("between", WRITTEN), of(formed(prepared, words, FOR_ACCURACY, BACKENDS).graph, NORMED))
-             for words, _ in _candidates(prepared, Request(AMID, 1e-6, BACKENDS, database))]
+             for words, _ in candidates(prepared, Request(AMID, 1e-6, BACKENDS, database))]
     assert {(WRITTEN, True), *((word, own) for word in ("f32", "f64") for own in (True, False))} <= set(tried)
     named = {**parse_form("f32"), f"between:{NORMED.op}": WRITTEN}
     assert NORMED.name in {i.kernel for v in tg.compile(AMID, precision=named, backends=BACKENDS, database=database).variants

@@ -52,6 +52,15 @@ def run(folder: Path, *more: object) -> object:
     return tg("run", folder, "--ids", "2,9,10", "--tokens", 2, *more)
 
 
+def test_dtypes_of_a_model_are_refused_for_a_graph(softmax: Path) -> None:
+    for option in ("--dtype", "--activations"):
+        assert_complains(tg("explain", softmax, option, "bfloat16"), f"{option} bfloat16 is for a model", "leave it out", code=2)
+
+
+def test_kernels_are_ranked_by_a_number(tmp_path: Path) -> None:
+    assert_complains(tg("db", "best", "--tolerance", "norm:1e-3"), "--tolerance norm:1e-3: rows", "fix: --tolerance 1e-3", code=2)
+
+
 # ---- model folders ----
 
 

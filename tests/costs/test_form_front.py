@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.costs import form_front
-from tensor_graphs.costs.form_front import FormCost, WordCost, front, thinned, undominated, within
+from tensor_graphs.costs.form_front import FormCost, WordCost, front, spaced, undominated, within
 
 Pair = tuple[float, float]
 """cost and error"""
@@ -148,7 +148,7 @@ def test_one_large_item_is_not_taken_first_nor_left_out_for_its_slope() -> None:
 def test_the_sums_of_a_form_are_those_of_its_words() -> None:
     choices = [WordCost(c.site, c.word, c.seconds, c.error, nbytes=100 * c.seconds) for c in many(40)]
     table = {(c.site, c.word): c for c in choices}
-    for form in thinned(front(choices, fixed_error=1e-9), 20):
+    for form in spaced(front(choices, fixed_error=1e-9), 20):
         chosen = [table[item] for item in form.words.items()]
         assert [*form.words] == [*by_site(choices)]
         assert form.seconds == pytest.approx(sum(c.seconds for c in chosen), rel=1e-12)
@@ -200,21 +200,23 @@ def test_sums_that_differ_by_rounding_only_are_one_form() -> None:
 
 @pytest.mark.parametrize("least", [0.0, 1e-14])
 @pytest.mark.parametrize("most", [2, 3, 12])
-def test_a_thinned_front_has_both_ends_and_the_cheapest_form_of_each_limit(most: int, least: float) -> None:
+def test_spaced_forms_are_both_ends_and_some_at_equal_distances(most: int, least: float) -> None:
     forms = front([WordCost(c.site, c.word, c.seconds, c.error) for c in many(60)], fixed_error=least)
-    few = thinned(forms, most)
+    few = spaced(forms, most)
     assert most // 2 < len(few) <= most and few[0] is forms[0] and few[-1] is forms[-1]
     assert pairs_of(few) == best(pairs_of(few))
-    positive = [form.error for form in forms if form.error > 0]
-    limits = np.geomspace(positive[0], positive[-1], most - (least == 0))
-    assert all(within(few, limit) is within(forms, limit) for limit in limits)
+    floor = min(form.error for form in forms if form.error > 0)
+    ranges = forms[-1].seconds - forms[0].seconds, math.log(forms[0].error / floor)
+    steps = [(b.seconds - a.seconds) / ranges[0] + math.log(a.error / max(b.error, floor)) / ranges[1]
+             for a, b in itertools.pairwise(few)]
+    assert sum(steps) == pytest.approx(2.0) and max(steps) < 2 * 2.0 / (most - 1)
 
 
-def test_a_front_of_few_forms_is_not_thinned() -> None:
+def test_a_front_of_few_forms_is_not_spaced() -> None:
     forms = front(words(a=[(5, 0), (2, 1)], b=[(5, 0), (1, 3)]))
-    assert len(forms) == 4 and thinned(forms, 4) == forms and len(thinned(forms, 3)) == 3
+    assert len(forms) == 4 and spaced(forms, 4) == forms and len(spaced(forms, 3)) == 3
     with pytest.raises(ArgumentError, match="most is 1"):
-        thinned(forms, 1)
+        spaced(forms, 1)
 
 
 def test_within_a_limit_is_the_fastest_form_or_none() -> None:

@@ -16,6 +16,7 @@ from tensor_graphs.choice.measured_accuracy import measured_accuracy
 from tensor_graphs.choice.request import Request
 from tensor_graphs.frontends.huggingface.folder import FULL, SLIDING, Gemma3TextConfig, write_gemma3_folder
 from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
+from tensor_graphs.frontends.huggingface.own_text import SampledText
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.measure.error_draws import ROWS, STEPS
 from tensor_graphs.records.database import Database
@@ -89,6 +90,16 @@ def test_a_short_cache_makes_a_short_text_and_no_begin_token_a_random_one(folder
     (tmp_path / "config.json").write_text(json.dumps({k: v for k, v in config.items() if k != "bos_token_id"}))
     (tmp_path / "generation_config.json").write_text("{}")
     assert len({int(ids[0]) for ids in texts(read(tmp_path, max_positions=20), 4)}) > 1
+
+
+def test_a_text_is_written_once(folder: Path, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TENSOR_GRAPHS_PLANS", "on")
+    first = texts(read(folder, max_positions=16), 2)
+    monkeypatch.setattr(SampledText, "_text", None)
+    assert np.array_equal(first, texts(read(folder, max_positions=16), 2))
+    with pytest.raises(TypeError):
+        texts(read(folder, max_positions=17), 1)
 
 
 def test_an_encoder_writes_none() -> None:
