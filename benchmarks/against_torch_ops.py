@@ -438,7 +438,8 @@ def from_poles(f: Callable[..., torch.Tensor]) -> Callable[[np.ndarray], np.ndar
 
 def atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
     """Uncertain where the sign of a zero counts, and where a quotient's divisor has no reciprocal."""
-    return np.where(np.minimum(np.abs(x), np.abs(y)) < 1e-37, next(UNCERTAIN), np.arctan2(y, x))
+    uncertain = ((y == 0) & ~(x > 0)) | ((x != 0) & (np.abs(x) < 1e-37))
+    return np.where(uncertain, next(UNCERTAIN), np.arctan2(y, x))
 
 
 def scan_recurrence(decay: float, xs: Any, h: Any) -> tg.Node:
@@ -779,7 +780,7 @@ for _name in ("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
     op(_name, unary(*FLOATS), by_torch(getattr(torch, _name)))
 for _name in ("lgamma", "digamma"):
     op(_name, unary(*FLOATS), from_poles(getattr(torch, _name)))
-op("atan2", lambda d: ((y := d.value(FLOATS), d.like(y)), {}), atan2)
+op("atan2", lambda d: ((y := d.value(FLOATS), d.like(y, style=d.one(["normal", "wide", "large mean"]))), {}), atan2)
 op("sigmoid", unary(*FLOATS), sigmoid)
 op("silu", unary(*(t for t in FLOATS if t.bits < 64)), lambda x: np.where(x < -87, next(UNCERTAIN), x * sigmoid(x)))   # e^-x: ∞
 for _name, _g in {"reciprocal": lambda x: 1 / x, "floor": np.floor, "ceil": np.ceil, "round": np.round, "trunc": np.trunc,
