@@ -422,6 +422,26 @@ def upsample(x: np.ndarray, scale: tuple[int, ...], mode: str) -> np.ndarray:
     return x
 
 
+def resize(x: np.ndarray, size: tuple[int, ...], mode: str) -> np.ndarray:
+    """Uncertain where an infinite element has a weight of 0, or of a rounding."""
+    name = {"nearest": "nearest", "linear": ("linear", "bilinear")[len(size) - 1], "cubic": "bicubic"}[mode]
+    rows = t(x).reshape(1, -1, *x.shape[x.ndim - len(size):])
+    out = F.interpolate(rows, size, mode=name).numpy().reshape(*x.shape[:x.ndim - len(size)], *size)
+    return out if mode == "nearest" else np.where(np.isfinite(out), out, next(UNCERTAIN))
+
+
+def from_poles(f: Callable[..., torch.Tensor]) -> Callable[[np.ndarray], np.ndarray]:
+    """Uncertain where some roundings of f32 in x lead across a pole at a negative whole number or much nearer to it."""
+    return lambda x: np.where((x < 0) & (np.abs(x) * 2.0**-18 >= np.abs(np.sin(np.pi * (x - np.round(x))))), next(UNCERTAIN),
+                              by_torch(f)(x))
+
+
+def atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Uncertain where the sign of a zero counts, and where a quotient's divisor has no reciprocal."""
+    uncertain = ((y == 0) & ~(x > 0)) | ((x != 0) & (np.abs(x) < 1e-37))
+    return np.where(uncertain, next(UNCERTAIN), np.arctan2(y, x))
+
+
 def scan_recurrence(decay: float, xs: Any, h: Any) -> tg.Node:
     last, ys = tg.scan(lambda c, x: ((c * decay + x), c * decay - x), h, xs)
     return tg.concat(ys, tg.reshape(last, (1, *last.shape)), axis=0)
@@ -756,6 +776,11 @@ def tan(x: np.ndarray) -> np.ndarray:
 op("tan", unary(*FLOATS), tan)
 for _name in ("sqrt", "exp2", "log2", "sin", "cos", "exp", "expm1", "log", "log1p", "erf", "erfc", "tanh", "rsqrt"):
     op(_name, unary(*FLOATS), by_torch(getattr(torch, _name)))
+for _name in ("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "erfinv"):
+    op(_name, unary(*FLOATS), by_torch(getattr(torch, _name)))
+for _name in ("lgamma", "digamma"):
+    op(_name, unary(*FLOATS), from_poles(getattr(torch, _name)))
+op("atan2", lambda d: ((y := d.value(FLOATS), d.like(y, style=d.one(["normal", "wide", "large mean"]))), {}), atan2)
 op("sigmoid", unary(*FLOATS), sigmoid)
 op("silu", unary(*(t for t in FLOATS if t.bits < 64)), lambda x: np.where(x < -87, next(UNCERTAIN), x * sigmoid(x)))   # e^-x: ∞
 for _name, _g in {"reciprocal": lambda x: 1 / x, "floor": np.floor, "ceil": np.ceil, "round": np.round, "trunc": np.trunc,
@@ -855,6 +880,8 @@ op("avg_pool", pools(lambda d: {"padding": d.one([0, 1]), "count_padding": d.cha
 op("upsample", lambda d: ((d.value(FLOATS, low=2, zero=False),), {"scale": d.one([(2,), (3,), (2, 3)]),
                                                                   "mode": d.one(["nearest", "linear"])}),
    upsample)
+op("resize", lambda d: ((d.value(FLOATS, low=2, zero=False),), {
+    "size": (size := d.one([(3,), (7,), (2, 5)])), "mode": d.one(["nearest", "linear", "cubic"][:len(size) + 1])}), resize, mixes=1)
 op("rope", ropes, rope, mixes=1,
    on_the_way=lambda x, c, s: tuple(rope(np.abs(x), np.abs(c), sign * np.abs(s)) for sign in (1, -1)))
 op("rope_table", lambda d: ((d.leaf((d.size(),), d.one([tg.i32, tg.f32]), "whole"),),

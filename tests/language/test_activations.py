@@ -111,8 +111,7 @@ def test_narrow_floats_are_computed_wide_and_rounded_once(build: Callable[[Any],
 
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (8, 16))
-    graph = tg.graph({"glu": tg.glu(tg.mish(x)), "hypot": tg.hypot(tg.selu(x), tg.hardswish(x)), "fmod": tg.fmod(x, 0.7),
-                      "sum": tg.logaddexp(tg.celu(x), tg.log_sigmoid(x))})
+    graph = tg.graph({"glu": tg.glu(tg.mish(x)), "sum": tg.logaddexp(tg.hypot(tg.selu(x), tg.hardswish(x)), tg.fmod(x, 0.7))})
     values = {"x": RNG.normal(size=(8, 16)).astype(np.float32)}
     found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
     for name, exact in tg.interpret(graph, values).outputs.items():

@@ -105,8 +105,7 @@ def test_searchsorted_is_that_of_numpy_and_with_rows_that_of_torch(right: bool) 
 
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (3, 9))
-    graph = tg.graph({"sorted": tg.sort(x, descending=True)[0], "least": tg.topk(x, k=2, largest=False)[1],
-                      "product": tg.cumprod(x), "lowest": tg.cummin(x)[1]})
+    graph = tg.graph({"least": tg.topk(x, k=2, largest=False)[1], "lowest": tg.cummin(x)[1]})
     values = {"x": RNG.normal(size=(3, 9)).astype(np.float32)}
     found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
     for name, exact in tg.interpret(graph, values).outputs.items():

@@ -49,6 +49,23 @@ def test_tile_and_repeat_sum_their_gradients():
         check_gradients(node, expected, {"x": t}, x=A)
 
 
+@pytest.mark.parametrize("mode", ["edge", "wrap", "reflect", "symmetric"])
+@pytest.mark.parametrize("padding", [((1, 2), (0, 3)), ((9, 0), (2, 11))], ids=str)
+def test_padding_with_own_elements_is_that_of_numpy_also_beyond_the_axis(mode, padding):
+    check(tg.pad_edges(X, padding, mode=mode), np.pad(A, ((0, 0), *padding), mode), x=A)
+    single = A[:, :1, :1]
+    check(tg.pad_edges(tg.input("x", single.shape, tg.f64), padding, mode=mode), np.pad(single, ((0, 0), *padding), mode), x=single)
+
+
+@pytest.mark.parametrize("mode, theirs", [("edge", "replicate"), ("wrap", "circular"), ("reflect", "reflect")])
+def test_the_gradient_of_padding_with_own_elements_is_torchs_and_sizes_may_be_dims(mode, theirs):
+    n = tg.dim("n", 2, 9)
+    t = torch.tensor(A, requires_grad=True)
+    expected = torch.nn.functional.pad(t, (2, 1), mode=theirs)
+    check_gradients(tg.pad_edges(X, [(2, 1)], mode=mode), expected, {"x": t}, x=A)
+    check(tg.pad_edges(tg.input("x", (3, 4, n), tg.f64), [(2, 1)], mode=mode), expected.detach().numpy(), {"n": 5}, x=A)
+
+
 @pytest.mark.parametrize("offset, axes", [(0, (0, 1)), (1, (0, 2)), (-2, (1, 0)), (3, (-2, -1)), (4, (0, 1))], ids=str)
 def test_a_diagonal_and_its_sum_are_those_of_numpy_and_so_is_the_gradient(offset, axes):
     t = torch.tensor(A, requires_grad=True)
@@ -68,9 +85,13 @@ def test_eye_is_that_of_numpy_and_a_diagonal_may_be_of_dims():
 
 def test_what_makes_no_sense_is_refused():
     for call, text in ((lambda: tg.roll(X, (1, 2), 0), "shift is"), (lambda: tg.roll(X, 1.5, 0), "shift is 1.5"),
-                       (lambda: tg.tile(X, (2, -1)), "repeats is"), (lambda: tg.repeat_interleave(X, 1.5, 0), "repeats is"),
+                       (lambda: tg.tile(X, (2, -1)), "repeats is"), (lambda: tg.pad_edges(X, [(1, -1)]), "padding is"),
+                       (lambda: tg.pad_edges(X, [(1, 1)], mode="mirror"), "mode is 'mirror'"),
+                       (lambda: tg.repeat_interleave(X, 1.5, 0), "repeats is"),
                        (lambda: tg.diagonal(X, 0, 1, 1), "two axes"), (lambda: tg.diagonal(X, 0, 0, 3), "axis2 3 of a tensor")):
         with pytest.raises(AttributeValueError, match=text):
             call()
+    with pytest.raises(ShapeError, match="axis 1 has 0 elements"):
+        tg.pad_edges(tg.input("x", (2, 0)), [(1, 1)])
     with pytest.raises(ShapeError, match="there is none at the offset 5"):
         tg.diagonal(X, 5)

@@ -1,24 +1,25 @@
-"""rearranging: rolled, tiled and repeated axes, diagonals. Each is a few views and at most one gather."""
+"""rearranging: rolled, tiled and repeated axes, axes padded with their own elements, diagonals. Each is views and few gathers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.atomic import dim_fill, show
+from tensor_graphs.language.atomic import dim_fill, same_dim, show
 from tensor_graphs.language.axis import one_axis, several_axes
+from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.dim_proofs import dim_ge
-from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import i32
 from tensor_graphs.language.errors import AttributeValueError, ShapeError
 from tensor_graphs.language.node import Node
 
-__all__ = ["diagonal", "repeat_interleave", "roll", "tile", "trace"]
+__all__ = ["diagonal", "pad_edges", "repeat_interleave", "roll", "tile", "trace"]
 
 
 def roll(x: Node, shift: Dim | Sequence[Dim], axis: int | Sequence[int] | None = None) -> Node:
@@ -88,6 +89,52 @@ def repeat_interleave(x: Node, repeats: int, axis: int) -> Node:
     before, behind = x.shape[:axis + 1], x.shape[axis + 1:]
     apart = atomic.expand(atomic.reshape(x, (*before, 1, *behind)), (*before, repeats, *behind))
     return atomic.reshape(apart, (*before[:-1], before[-1] * repeats, *behind))
+
+
+def _there_and_back(place: Node, length: Dim, twice: int) -> Node:
+    """Return places that go up to `length` and back to 0; twice: 1 if both ends count twice, so that they go up to length − 1."""
+    period = dim_fill(d.dim_max(2 * length, 1), place.shape)
+    at = place % period
+    return arithmetic.minimum(at, period - at - twice)
+
+
+EDGES: dict[str, Callable[[Node, Dim], Node]] = {
+    "edge": lambda place, size: arithmetic.minimum(arithmetic.maximum(place, 0), dim_fill(size - 1, place.shape)),
+    "wrap": lambda place, size: place % dim_fill(size, place.shape),
+    "reflect": lambda place, size: _there_and_back(place, size - 1, 0),
+    "symmetric": lambda place, size: _there_and_back(place, size, 1),
+}
+"""mode -> the element of an axis of this size that stands at a place, which may be beyond it"""
+
+
+def pad_edges(x: Node, padding: Sequence[tuple[Dim, Dim]], *, mode: str = "edge") -> Node:
+    """x with (before, behind) more of its own elements along each of its last axes: numpy.pad with this mode.
+
+    "edge": the element at the end again (torch's replicate); "wrap": those of the other end (circular); "reflect": mirrored at the
+    element of the end; "symmetric": mirrored behind it. Any amount ≥ 0, of a dim too. Any dtype. Raises AttributeValueError (mode,
+    padding), ShapeError (an axis of no elements).
+    """
+    if mode not in EDGES:
+        raise AttributeValueError(f"pad_edges: mode is {mode!r}", fix=" or ".join(map(repr, EDGES)))
+    pairs = [tuple(pair) if isinstance(pair, (tuple, list)) else () for pair in padding]
+    if len(pairs) > x.rank or not all(len(pair) == 2 and all(_an_amount(n) for n in pair) for pair in pairs):
+        raise AttributeValueError(f"pad_edges of {show(x)}: padding is {padding!r}",
+                                  fix=f"a pair (before, behind) of ints ≥ 0 for each of up to {x.rank} last axes")
+    for axis, (before, behind) in enumerate(pairs, x.rank - len(pairs)):
+        size = x.shape[axis]
+        if same_dim(before, 0) and same_dim(behind, 0):
+            continue
+        if dim_ge(size, 1) is not True:
+            raise ShapeError(f"pad_edges of {show(x)}: axis {axis} has {format_dim(size)} elements",
+                             fix="at least one, at every size in the range of a dim")
+        count = before + size + behind
+        place = atomic.iota((count,), 0, i32) - dim_fill(before, (count,))
+        x = atomic.gather(x, EDGES[mode](place, size), axis)
+    return x
+
+
+def _an_amount(value: object) -> bool:
+    return _a_count(value) or (isinstance(value, d.Expr) and dim_ge(value, 0) is True)
 
 
 def diagonal(x: Node, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Node:
