@@ -1,0 +1,153 @@
+"""call: one ONNX node whose operands are tensors here, as a row of the table receives it; and the table itself, ROWS.
+
+A row reads its attributes and operands through the Call, which notes them: an attribute or an operand that no row read is refused
+by name, so that nothing that a file says is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from tensor_graphs.frontends.onnx.errors import NotSupported
+from tensor_graphs.frontends.onnx.values import Value, known_array
+from tensor_graphs.language.axis import one_axis
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.node import Node
+
+Built = Node | Value | np.ndarray | Sequence[Node | Value | np.ndarray | None]
+
+
+class Importer(Protocol):
+    """The part of importer.py's class that rows use."""
+
+    weights: Mapping[str, np.ndarray]
+
+    def subgraph(self, graph: Any, call: Call, inputs: Sequence[Value]) -> list[Value]:
+        """Return the outputs of a body (GraphProto) on these inputs; it reads tensors of the graphs around it by name."""
+        ...
+
+    def array(self, tensor: Any) -> np.ndarray:
+        """Return the values of a TensorProto."""
+        ...
+
+
+class Call:
+    """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute."""
+
+    def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+                 importer: Importer, scope: Any) -> None:
+        self.op, self.domain, self.opset, self.proto = proto.op_type, domain, opset, proto
+        self.inputs, self.attributes, self.importer, self.scope = inputs, attributes, importer, scope
+        self.read: set[str | int] = set()
+
+    def refuse(self, reason: str, fix: str | None = None) -> NoReturn:
+        raise NotSupported(reason, fix=fix)
+
+    def has(self, index: int) -> bool:
+        self.read.add(index)
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Value:
+        if not self.has(index):
+            self.refuse(f"operand {index} is missing")
+        value = self.inputs[index]
+        assert value is not None
+        return value
+
+    def x(self, index: int = 0) -> Node:
+        return self.value(index).node()
+
+    def optional(self, index: int) -> Node | None:
+        return self.x(index) if self.has(index) else None
+
+    def all(self) -> list[Node]:
+        return [self.x(i) for i in range(len(self.inputs))]
+
+    def known(self, index: int) -> np.ndarray:
+        """Return the value of an operand. Raises ValueNeeded if it depends on inputs."""
+        return known_array(self.value(index), self.importer.weights, f"operand {index} of {self.op}")
+
+    def dims(self, index: int) -> list[Dim]:
+        """Return a known operand of integers or dims as a list."""
+        return [int(v) if isinstance(v, (int, np.integer, np.bool_)) else v for v in self.known(index).ravel()]
+
+    def ints(self, index: int) -> list[int]:
+        values = self.dims(index)
+        if not all(isinstance(v, int) for v in values):
+            self.refuse(f"operand {index} of {self.op} depends on a dim", "fix the size: tg.from_onnx(file, dims={name: size})")
+        return [v for v in values if isinstance(v, int)]
+
+    def scalar(self, index: int, default: Any = None) -> Any:
+        """Return a known operand of one element as a number, or the default where it is absent."""
+        if not self.has(index):
+            return default
+        array = self.known(index)
+        if array.size != 1:
+            self.refuse(f"operand {index} of {self.op} has {array.size} elements, and one is needed")
+        return array.ravel()[0] if array.dtype == object else array.ravel()[0].item()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return self.attributes.get(name, default)
+
+    def only(self, name: str, *allowed: Any) -> None:
+        """Refuse an attribute with a value other than these, the first of which is its default."""
+        value = self.get(name, allowed[0])
+        if value not in allowed:
+            self.refuse(f"{name}={value!r} of {self.op} has no counterpart here")
+
+    def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
+        return one_axis(self.op, self.get(name, default), self.x().rank if rank is None else rank)
+
+    @property
+    def wanted(self) -> int:
+        """The number of outputs that the file names."""
+        return len(self.proto.output)
+
+    def wants(self, index: int) -> bool:
+        return index < self.wanted and bool(self.proto.output[index])
+
+    def unread(self) -> str | None:
+        """Return what the row did not read: an operand, or an attribute."""
+        for index, value in enumerate(self.inputs):
+            if value is not None and index not in self.read:
+                return f"operand {index}"
+        return next((f"the attribute {name}={self.attributes[name]!r:.60}" for name in self.attributes if name not in self.read), None)
+
+
+Row = Callable[[Call], Built]
+
+ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
+"""(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""
+
+ML, PREVIEW = "ai.onnx.ml", "ai.onnx.preview"
+
+
+def row(*ops: str, since: int = 1, domain: str = "") -> Callable[[Row], Row]:
+    """Return a decorator that puts a builder into ROWS for these ops."""
+    def add(build: Row) -> Row:
+        for op in ops:
+            ROWS.setdefault((domain, op), []).append((since, build))
+            ROWS[domain, op].sort(key=lambda r: r[0])
+        return build
+    return add
+
+
+def row_of(domain: str, op: str, opset: int) -> Row | None:
+    """Return the builder of an op in a model of this opset; None without one."""
+    return next((build for since, build in reversed(ROWS.get((domain, op), ())) if since <= opset), None)
+
+
+def floats(call: Call, x: Node) -> Node:
+    """Return x, which must be floating. Raises NotSupported."""
+    if not x.dtype.is_float:
+        call.refuse(f"{call.op} of {x.dtype}")
+    return x
+
+
+def same(x: Node, dtype: DType) -> Node:
+    return x.cast(dtype)

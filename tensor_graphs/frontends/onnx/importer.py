@@ -1,0 +1,407 @@
+"""importer: reads an ONNX file and builds its graph node by node. `from_onnx` is `tg.from_onnx`.
+
+Dims that the file names (dim_params) become `tg.dim`s; initialisers become parameters, read where they are looked up, and small
+ones constants. A node is built by the newest row that its opset allows; without a row by the function of the model, or the one
+that the op's schema defines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops
+from tensor_graphs.frontends.onnx.call import Built, Call, row_of
+from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
+from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
+from tensor_graphs.frontends.onnx.values import Value
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.node import Node
+
+TABLES = (ops, moves, neural, control_flow)
+"""the modules whose rows are in the table"""
+
+MOST_DIM = 4096
+"""upper bound of a dim to which `dims` gives none"""
+
+MOST_NESTED = 32
+"""depth to which functions and bodies may be nested"""
+
+SMALL = 16
+"""number of elements up to which an initialiser of integers is a constant; of floats, one element"""
+
+Scope = ChainMap[str, Value]
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """An imported model. `tg.bind(tg.compile(model.graph), model.weights)` runs it.
+
+    inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. nodes: number of the file's
+    nodes that were computed "native" (by a row of the table) and by "function"; opsets: version by domain.
+    """
+
+    name: str
+    graph: Graph
+    weights: Mapping[str, np.ndarray]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    opsets: Mapping[str, int]
+    nodes: Mapping[str, int]
+
+
+class Initialisers(Mapping[str, np.ndarray]):
+    """Stored tensors by their parameter's name, each read (external ones: mapped) at its look-up."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self.tensors = folder, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return read_tensor(self.tensors[name], self.folder)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def onnx_package() -> ModuleType:
+    """Return the package `onnx`. Raises OnnxError where it is not installed."""
+    try:
+        import onnx
+        import onnx.helper
+    except ImportError as e:
+        raise OnnxError(f"an ONNX file is read with the package onnx, which cannot be imported: {e}",
+                        fix="pip install 'tensor_graphs[onnx]'") from None
+    return onnx
+
+
+def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | tuple[int, int]] | None = None,
+              values: Mapping[str, Any] | None = None) -> OnnxModel:
+    """Return an ONNX model as a graph with its weights.
+
+    source: a path, or an onnx.ModelProto. dims: for a symbolic size of the file, an int that fixes it or its range (lo, hi); by
+    default it ranges from 1 to 4096. A size without a name is named after its input and axis: x_0. values: inputs that are fixed
+    to these arrays, for inputs on which shapes depend; the graph has no such inputs. Raises OnnxError for a malformed file or
+    missing external data; NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op,
+    domain and opset; ValueNeeded where a shape depends on the values of an input.
+    """
+    onnx = onnx_package()
+    if isinstance(source, onnx.ModelProto):
+        return _Importer(source, None, dims or {}, values or {}, onnx).model(source.graph.name or "model")
+    path = Path(os.fspath(source))
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise OnnxError(f"it cannot be read: {e.strerror}", file=path, fix="the path of an ONNX file") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception:  # noqa: BLE001 - the error's class depends on the implementation of protobuf
+        raise OnnxError("it is not an ONNX file, or it is cut off", file=path, fix="export it again") from None
+    try:
+        return _Importer(proto, path.parent, dims or {}, values or {}, onnx).model(path.stem)
+    except OnnxError as e:
+        if e.file is None:
+            e.file = path
+        raise
+
+
+class _Importer:
+    """The walk over one model."""
+
+    def __init__(self, proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any) -> None:
+        self.proto, self.onnx, self.dims, self.values = proto, onnx, dims, values
+        self.weights = Initialisers(folder)
+        self.folder = folder
+        self.symbols: dict[str, Dim] = {}
+        self.counts: Counter[str] = Counter()
+        self.depth = 0
+        self.opsets = _opsets(proto.opset_import)
+        self.functions = {(f.domain, f.name): f for f in proto.functions}
+        self.names: dict[str, str] = {}
+
+    def model(self, name: str) -> OnnxModel:
+        if not self.opsets or not self.proto.HasField("graph"):
+            raise OnnxError("it has no graph or names no opset", fix="export it again")
+        newest = self.onnx.defs.onnx_opset_version()
+        if self.opsets.get("", 1) > newest:
+            raise NotSupported(f"it uses opset {self.opsets['']}, and the installed onnx package knows up to {newest}",
+                               fix="a newer onnx package")
+        main = self.proto.graph
+        scope: Scope = ChainMap({})
+        self._initialisers(main, scope)
+        inputs = {}
+        for item in main.input:
+            if item.name not in scope:
+                inputs[item.name] = self._named(item.name)
+                scope[item.name] = self._input(item)
+        self._nodes(main.node, scope, self.opsets)
+        outputs = {}
+        for item in main.output:
+            if item.name not in scope:
+                raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
+            outputs[item.name] = scope[item.name].node()
+        names = {item: self._named(item) for item in outputs}
+        if not outputs:
+            raise OnnxError("its graph has no outputs", fix="export it again")
+        built = graph({names[item]: node for item, node in outputs.items()})
+        read = {n: self.weights.tensors[n] for n in built.parameters}
+        self.weights.tensors = read
+        return OnnxModel(name, built, self.weights, {k: v for k, v in inputs.items() if v in built.inputs}, names,
+                         self.opsets, dict(self.counts))
+
+    # ---- leaves ----
+
+    def _named(self, name: str) -> str:
+        """Return a name that the language allows, the same one at each call."""
+        if name not in self.names:
+            clean = re.sub(r"[\s\"\\]", "_", name) or "_"
+            while clean in self.names.values():
+                clean += "_"
+            self.names[name] = clean
+        return self.names[name]
+
+    def array(self, tensor: Any) -> np.ndarray:
+        return read_tensor(tensor, self.folder)
+
+    def _initialisers(self, graph: Any, scope: Scope) -> None:
+        if graph.sparse_initializer:
+            raise NotSupported("it has sparse initialisers", fix="dense ones")
+        for tensor in graph.initializer:
+            what = f"the initialiser {tensor.name!r}"
+            dtype, shape = dtype_of(tensor.data_type, what), shape_of(tensor)
+            count = int(np.prod(shape, dtype=object))
+            if count <= (1 if dtype.is_float else SMALL):
+                scope[tensor.name] = Value.of(self.array(tensor))
+                continue
+            name = self._named(tensor.name)
+            while name in self.weights.tensors:              # of another body, in which the name means another tensor
+                name += "_"
+            self.weights.tensors[name] = tensor
+            if tensor.data_location != 1:
+                self.array(tensor)                           # faults are found now; the array is a view
+            else:
+                _ = self.weights[name].size
+            scope[tensor.name] = Value(dtype, leaves.parameter(name, shape, dtype))
+
+    def _input(self, item: Any) -> Value:
+        what = f"the input {item.name!r}"
+        kind = item.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise NotSupported(f"{what} is no tensor ({(kind or 'without a type').replace('_type', '')})",
+                               fix="a model whose inputs are tensors")
+        tensor = item.type.tensor_type
+        dtype = dtype_of(tensor.elem_type, what)
+        if item.name in self.values:
+            return Value.of(np.asarray(self.values[item.name]).astype(dtype.numpy, copy=False))
+        if not tensor.HasField("shape"):
+            raise NotSupported(f"{what} has no rank", fix="declare its shape, or fix its value: tg.from_onnx(file, values={…})")
+        shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
+        return Value.of(leaves.input(self._named(item.name), shape, dtype))
+
+    def _size(self, size: Any, without_name: str) -> Dim:
+        if size.HasField("dim_value"):
+            return int(size.dim_value)
+        name = re.sub(r"\W", "_", size.dim_param or without_name)
+        name = name if name.isidentifier() and name not in ("min", "max") else f"dim_{name}"
+        if name not in self.symbols:
+            chosen = self.dims.get(size.dim_param or without_name, self.dims.get(name, (1, MOST_DIM)))
+            self.symbols[name] = int(chosen) if not isinstance(chosen, (tuple, list)) else d.dim(name, *chosen)
+        return self.symbols[name]
+
+    # ---- nodes ----
+
+    def _nodes(self, nodes: Sequence[Any], scope: Scope, opsets: Mapping[str, int]) -> None:
+        for number, proto in enumerate(nodes):
+            for name in proto.input:
+                if name and name not in scope:
+                    later = any(name in other.output for other in nodes[number:])
+                    raise OnnxError(f"the node {_shown(proto)} reads {name!r}, which " + (
+                        "is computed after it: a cycle, or nodes out of order" if later else "nothing computes"),
+                        fix="nodes in the order in which they are computed")
+            results = self._node(proto, [scope[name] if name else None for name in proto.input], scope, opsets)
+            for name, result in zip(proto.output, results, strict=False):
+                if name and result is None:
+                    raise NotSupported(f"the output {name!r} of {_shown(proto)} has no counterpart here")
+                if name and result is not None:
+                    scope[name] = result
+            missing = [name for name in proto.output[len(results):] if name]
+            if missing:
+                raise NotSupported(f"the output {missing[0]!r} of {_shown(proto)} has no counterpart here")
+
+    def _node(self, proto: Any, inputs: Sequence[Value | None], scope: Scope, opsets: Mapping[str, int]) -> list[Value | None]:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        opset = opsets.get(domain, 0)
+        where = f"in the node {_shown(proto)} (op {proto.op_type}, domain {domain or 'ai.onnx'}, opset {opset})"
+        try:
+            function = self.functions.get((proto.domain, proto.op_type))
+            if function is None and not opset:
+                raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
+            attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
+            call = Call(proto, domain, opset, inputs, attributes, self, scope)
+            if function is None and (folded := ops.fold(call)) is not None:
+                self.counts["native"] += self.depth == 0
+                return [folded]
+            build = None if function is not None else row_of(domain, proto.op_type, opset)
+            if build is not None:
+                built = _listed(build(call))
+                if (unread := call.unread()) is not None:
+                    raise NotSupported(f"{unread} of {proto.op_type} has no counterpart here")
+                self.counts["native"] += self.depth == 0
+                return built
+            results = self._by_function(call, function)
+            self.counts["function"] += self.depth == 0
+            return results
+        except ValueNeeded as e:
+            raise e if " in the node " in str(e) else ValueNeeded(f"{_first(e)} {where}", e.inputs) from None
+        except (TensorGraphsError, ValueError, TypeError, KeyError, IndexError, AttributeError) as e:
+            if isinstance(e, OnnxError) and " in the node " in str(e):
+                raise
+            kind = NotSupported if isinstance(e, NotSupported) else OnnxError
+            text = _first(e) if isinstance(e, TensorGraphsError) else f"operands or attributes do not fit ({type(e).__name__}: {e})"
+            raise kind(f"{text} {where}", fix=getattr(e, "fix", None)) from (None if isinstance(e, TensorGraphsError) else e)
+
+    def subgraph(self, graph: Any, call: Call, inputs: Sequence[Value]) -> list[Value]:
+        """Return the outputs of a body on these inputs. Its names are its own; those around it are read."""
+        scope: Scope = call.scope.new_child({})
+        self._deeper()
+        self._initialisers(graph, scope)
+        if len(graph.input) != len(inputs):
+            raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
+        scope.maps[0].update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
+        self._nodes(graph.node, scope, self.opsets if not hasattr(call, "opsets") else call.opsets)
+        self.depth -= 1
+        missing = [item.name for item in graph.output if item.name not in scope]
+        if missing:
+            raise OnnxError(f"the output {missing[0]!r} of the body {graph.name!r} is computed by no node")
+        return [scope[item.name] for item in graph.output]
+
+    def _deeper(self) -> None:
+        self.depth += 1
+        if self.depth > MOST_NESTED:
+            raise OnnxError(f"functions and bodies are nested more than {MOST_NESTED} deep, or without end",
+                            fix="functions that do not call themselves")
+
+    def _by_function(self, call: Call, function: Any) -> list[Value | None]:
+        """Return the outputs of a node, computed by the nodes of a function: the model's, or that of the op's schema."""
+        attributes = {a.name: a for a in call.proto.attribute}
+        if function is None:
+            schema = _schema(self.onnx, call)
+            function = None if schema is None else self._defined(schema, call)
+            if function is None:
+                raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} is not known here",
+                                   fix="export the model without it")
+            for name, attribute in schema.attributes.items():
+                if name not in attributes and attribute.default_value.name:
+                    attributes[name] = attribute.default_value
+        for a in function.attribute_proto:
+            attributes.setdefault(a.name, a)
+        self._deeper()
+        scope: Scope = ChainMap({})
+        for index, name in enumerate(function.input):
+            if index < len(call.inputs) and (value := call.inputs[index]) is not None:
+                scope[name] = value
+        nodes = [_bound(node, attributes) for node in function.node]
+        for node in nodes:                                   # an absent optional operand is passed on as an absent one
+            for i, name in enumerate(node.input):
+                if name in function.input and name not in scope:
+                    node.input[i] = ""
+        self._nodes(nodes, scope, {**self.opsets, **_opsets(function.opset_import)})
+        self.depth -= 1
+        return [scope.get(name) for name in function.output]
+
+    def _defined(self, schema: Any, call: Call) -> Any:
+        """Return the function that a schema defines for this call, as a FunctionProto; None without one."""
+        function = self.onnx.FunctionProto()
+        if schema.has_function:
+            versions = [v for v in schema.function_opset_versions if v <= call.opset] or schema.function_opset_versions[:1]
+            function.ParseFromString(_bytes(schema.get_function_with_opset_version(versions[-1])))
+        elif schema.has_context_dependent_function:
+            types = [self._type(v) for v in call.inputs]
+            versions = [v for v in schema.context_dependent_function_opset_versions if v <= call.opset]
+            if not versions:
+                return None
+            body = schema.get_context_dependent_function_with_opset_version(versions[-1], call.proto.SerializeToString(), types)
+            if not body:
+                return None
+            function.ParseFromString(_bytes(body))
+            for name, formal in zip(function.input, schema.inputs, strict=False):
+                assert name == formal.name or True
+        else:
+            return None
+        return function
+
+    def _type(self, value: Value | None) -> bytes:
+        if value is None:
+            return bytes(self.onnx.TypeProto().SerializeToString())
+        shape = [size if isinstance(size, int) else str(size) for size in value.shape]
+        return bytes(self.onnx.helper.make_tensor_type_proto(number_of(value.dtype), shape).SerializeToString())
+
+
+def _bytes(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else body.SerializeToString()
+
+
+def _opsets(imports: Sequence[Any]) -> dict[str, int]:
+    return {"" if item.domain == "ai.onnx" else item.domain: int(item.version) for item in imports}
+
+
+def _shown(proto: Any) -> str:
+    return repr(proto.name or f"{proto.op_type} → {', '.join(proto.output)}")
+
+
+def _first(error: Exception) -> str:
+    return str(error).partition("\n  fix:")[0]
+
+
+def _listed(built: Built) -> list[Value | None]:
+    if isinstance(built, (Node, Value, np.ndarray)):
+        return [Value.of(built)]
+    return [None if x is None else Value.of(x) for x in built]
+
+
+def _schema(onnx: Any, call: Call) -> Any:
+    try:
+        return onnx.defs.get_schema(call.op, call.opset, call.domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _attribute(onnx: Any, a: Any) -> Any:
+    value = onnx.helper.get_attribute_value(a)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value] if a.type in (6, 7, 8) else value
+
+
+def _bound(node: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return a node of a function with the attributes that refer to the function's own ones replaced, in bodies too."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    for a in list(copy.attribute):
+        if a.ref_attr_name:
+            name = a.name
+            copy.attribute.remove(a)
+            if a.ref_attr_name in attributes:
+                own = copy.attribute.add()
+                own.CopyFrom(attributes[a.ref_attr_name])
+                own.name = name
+        elif a.HasField("g"):
+            inner = [_bound(n, attributes) for n in a.g.node]
+            del a.g.node[:]
+            a.g.node.extend(inner)
+    return copy
