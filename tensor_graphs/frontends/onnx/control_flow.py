@@ -29,6 +29,14 @@ def _known(n: Call, index: int) -> object | None:
         return None
 
 
+def _count(n: Call) -> int:
+    """Return the number of iterations of a Loop, which must be known."""
+    if not n.has(0):
+        return MOST_UNROLLED + 1
+    count = n.scalar(0)
+    return count if isinstance(count, int) else n.refuse("a Loop along a dim", "a Scan, which may go along a dim")
+
+
 @row("If")
 def _if(n: Call) -> Built:
     then, otherwise = n.get("then_branch"), n.get("else_branch")
@@ -53,11 +61,9 @@ def _chosen(active: Node, new: Value, old: Value, n: Call) -> Value:
 @row("Loop")
 def _loop(n: Call) -> Built:
     body, carried = n.get("body"), [n.value(i) for i in range(2, len(n.inputs))]
-    count = _known(n, 0) if n.has(0) else MOST_UNROLLED + 1
+    count = _count(n)
     going = _known(n, 1) if n.has(1) else True
     active: Node | None = None if going is not None else n.x(1).reshape(())
-    if not isinstance(count, int):
-        n.refuse("a Loop whose number of iterations is computed at run time", "a constant number of iterations")
     stacks: list[list[Node]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     turn = 0
     while turn < count and going is not False and going != 0:

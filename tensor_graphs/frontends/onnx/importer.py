@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, recurrent, sampling
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, recurrent, sampling, signals
 from tensor_graphs.frontends.onnx.call import Built, Call, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
@@ -30,7 +30,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
 
-TABLES = (ops, moves, neural, recurrent, quantised, sampling, control_flow)
+TABLES = (ops, moves, neural, recurrent, quantised, sampling, signals, control_flow)
 """the modules whose rows are in the table"""
 
 MOST_DIM = 4096

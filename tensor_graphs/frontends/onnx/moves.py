@@ -85,7 +85,8 @@ def _eye(n: Call) -> Node:
 @row("OneHot")
 def _one_hot(n: Call) -> Node:
     index, values = n.x(), n.x(2)
-    depth = n.dims(1)[0]
+    depth = n.known(1).ravel()[0]
+    depth = depth if isinstance(depth, d.Expr) else int(depth)
     axis = n.axis(-1, index.rank + 1)
     index = index if index.dtype.is_integer else index.cast(i64)
     index = c.where(index < 0, index + leaves.constant(depth, index.dtype), index).cast(i64)

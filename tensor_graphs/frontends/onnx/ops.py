@@ -18,6 +18,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i32, i64
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.operands import broadcast_shape, broadcast_to, together
 
 # ---- one operand -----------------------------------------------------------------------------------------------------
 
@@ -199,9 +200,13 @@ def _dropout(n: Call) -> Built:
 
 
 def _broadcast(*xs: Node) -> list[Node]:
-    from tensor_graphs.language.operands import together
-
     return together("broadcast", *xs)
+
+
+def _broadcast_each(*xs: Node) -> list[Node]:
+    """Return tensors of any dtypes in one shape."""
+    shape = broadcast_shape("broadcast", *xs)
+    return [broadcast_to(x, shape) for x in xs]
 
 
 def truncated_div(x: Node, y: Node) -> Node:
@@ -223,8 +228,6 @@ def _div(n: Call) -> Node:
 def _mod(n: Call) -> Node:
     x, y = n.x(), n.x(1)
     if not n.get("fmod", 0):
-        if x.dtype.is_float:
-            n.refuse("Mod of floats without fmod=1 is undefined", "fmod=1")
         return c.mod(x, y)
     if x.dtype.kind == "uint":
         return c.mod(x, y)
@@ -244,9 +247,13 @@ def _pow(n: Call) -> Node:
     if x.dtype.is_float:
         return c.pow(x, y.cast(x.dtype)) if y.dtype.itemsize <= x.dtype.itemsize or y.dtype.kind != "float" else c.pow(
             x.cast(y.dtype), y).cast(x.dtype)
-    if y.dtype.is_float:
-        return c.pow(x.cast(f64), y.cast(f64)).cast(x.dtype)
-    x, y = _broadcast(x, y.cast(x.dtype))
+    if y.dtype.is_float:                                 # whole exponents are exact, as for integers
+        x, y = _broadcast_each(x, y)
+        return c.where(c.equals(atomic.floor(y), y), _whole_power(x, y.cast(x.dtype)), c.pow(x.cast(f64), y.cast(f64)).cast(x.dtype))
+    return _whole_power(*_broadcast(x, y.cast(x.dtype)))
+
+
+def _whole_power(x: Node, y: Node) -> Node:
     power, out, rest = x, c.full(x.shape, 1, x.dtype), c.maximum(y, 0)
     for bit in range(x.dtype.bits):                      # by squaring; a negative power is 1/x rounded to 0, unless |x| is 1
         out = c.where(c.equals(rest & 1, 1), out * power, out)
@@ -293,7 +300,11 @@ def _where(n: Call) -> Node:
 
 @row("BitShift")
 def _shift(n: Call) -> Node:
-    return (c.left_shift if n.get("direction") == "LEFT" else c.right_shift)(n.x(), n.x(1))
+    if n.get("direction") == "LEFT":
+        return c.left_shift(n.x(), n.x(1))
+    x, by = _broadcast(n.x(), n.x(1))
+    last = x.dtype.bits - 1                              # a count out of range moves all bits out: copies of the sign are left
+    return c.right_shift(x, by) if x.dtype.kind == "uint" else c.right_shift(x, c.where((by < 0) | (by > last), last, by))
 
 
 def fold(call: Call) -> Value | None:
@@ -485,7 +496,27 @@ def _gemm(n: Call) -> Node:
 
 @row("Einsum")
 def _einsum(n: Call) -> Node:
-    return c.einsum(n.get("equation"), *n.all())
+    left, arrow, right = n.get("equation").replace(" ", "").partition("->")
+    terms, xs = left.split(","), n.all()
+    for number, term in enumerate(terms):
+        for letter in sorted({e for e in term if e.isalpha() and term.count(e) > 1}):
+            while terms[number].count(letter) > 1:       # a diagonal: the sum over one of two axes, zero off it
+                term, x = terms[number], xs[number]
+                first, second = (a - len(term) if "..." in term[:a] else a for a in (term.index(letter), term.rindex(letter)))
+                on = c.equals(atomic.iota(x.shape, first % x.rank, i64), atomic.iota(x.shape, second % x.rank, i64))
+                xs[number] = c.where(on, x, 0).sum(second % x.rank)
+                terms[number] = term[:term.rindex(letter)] + term[term.rindex(letter) + 1:]
+    return c.einsum(",".join(terms) + arrow + right, *xs)
+
+
+@row("OptionalHasElement")
+def _has_element(n: Call) -> Node:
+    if n.has(0):
+        n.x()
+    return leaves.constant(n.has(0))
+
+
+row("OptionalGetElement")(lambda n: n.value(0))
 
 
 def less_zero(n: Call, index: int, zero: int, axis: int | None = None) -> Node:

@@ -28,7 +28,7 @@ def _spread(n: Call, x: Node, scale: Node, axis: int, block: int) -> Node:
 
 def quantise(n: Call, x: Node, scale: Node, zero: Node | None, dtype: DType, saturate: bool = True) -> Node:
     """Return saturate(round(x / scale) + zero) in `dtype`; operands broadcast, and x is divided in the scale's dtype."""
-    y = x.cast(scale.dtype) / scale
+    y = (x.cast(scale.dtype).cast(f64) / scale.cast(f64)).cast(scale.dtype)   # halves are rounded to even: no error next to them
     if dtype.is_float:
         return cast_to(n, y if zero is None else y + zero.cast(y.dtype), dtype, saturate)
     wide = c.round(y).cast(f64)                          # exact for all integers of 32 bits

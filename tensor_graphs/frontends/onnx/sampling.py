@@ -33,7 +33,8 @@ def _places(mode: str, size: int, out: int, scale: float, roi: tuple[float, floa
     if mode == "asymmetric":
         return j / scale
     if mode == "align_corners":
-        return j * (size - 1) / (out - 1) if out > 1 else np.zeros(out)
+        last = scale * size - 1                          # of a fractional number of elements, before it is rounded down
+        return j * (size - 1) / last if last > 0 else np.zeros(out)
     if mode == "tf_crop_and_resize":
         low, high = roi
         return low * (size - 1) + j * (high - low) * (size - 1) / (out - 1) if out > 1 else 0.5 * (low + high) * (size - 1) + 0 * j
