@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tensor_graphs.frontends.errors import FrontendError
 
 
 class OnnxError(FrontendError):
     """An ONNX file that is malformed: truncated, with a missing tensor, a cycle, or types that do not fit."""
+
+    def __init__(self, message: str, *, file: str | Path | None = None, fix: str | None = None, located: bool = False) -> None:
+        super().__init__(message, file=file, fix=fix)
+        self.message, self.fix, self.located = message, fix, located      # located: the message names a node
+
+    def at(self, node: str) -> OnnxError:
+        """Return the error with the node's name, unless it has one."""
+        return self if self.located else type(self)(f"{self.message} {node}", fix=self.fix, located=True)
+
+    def within(self, file: Path) -> OnnxError:
+        """Return the error with the file's name."""
+        return type(self)(self.message, file=file, fix=self.fix, located=self.located)
 
 
 class NotSupported(OnnxError):
@@ -16,6 +30,14 @@ class NotSupported(OnnxError):
 class ValueNeeded(NotSupported):
     """A value that must be known when the graph is built (a shape, an axis), and depends on inputs. inputs: their names."""
 
-    def __init__(self, message: str, inputs: tuple[str, ...]) -> None:
-        super().__init__(message, fix=f"give it: tg.from_onnx(file, values={{{inputs[0]!r}: array}})" if inputs else None)
+    def __init__(self, message: str, *, file: str | Path | None = None, fix: str | None = None, located: bool = False,
+                 inputs: tuple[str, ...] = ()) -> None:
+        super().__init__(message, file=file, located=located,
+                         fix=fix or f"give it: tg.from_onnx(file, values={{{inputs[0]!r}: array}})" if inputs else fix)
         self.inputs = inputs
+
+    def at(self, node: str) -> OnnxError:
+        return self if self.located else ValueNeeded(f"{self.message} {node}", fix=self.fix, located=True, inputs=self.inputs)
+
+    def within(self, file: Path) -> OnnxError:
+        return ValueNeeded(self.message, file=file, fix=self.fix, located=self.located, inputs=self.inputs)

@@ -27,14 +27,15 @@ from tensor_graphs.frontends.onnx.values import Value
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
 
 TABLES = (ops, moves, neural, recurrent, quantised, sampling, signals, control_flow)
 """the modules whose rows are in the table"""
 
-MOST_DIM = 4096
-"""upper bound of a dim to which `dims` gives none"""
+MOST_DIM, LEAST_MOST_DIM = 4096, 16
+"""upper bound of dims to which `dims` gives no range; it is halved, down to the second number, until the shapes fit"""
 
 MOST_NESTED = 32
 """depth to which functions and bodies may be nested"""
@@ -94,14 +95,15 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
     """Return an ONNX model as a graph with its weights.
 
     source: a path, or an onnx.ModelProto. dims: for a symbolic size of the file, an int that fixes it or its range (lo, hi); by
-    default it ranges from 1 to 4096. A size without a name is named after its input and axis: x_0. values: inputs that are fixed
+    default it ranges from 1 to 4096, or to the largest power of two at which the shapes fit (a table of 64 positions allows 64). A
+    size without a name is named after its input and axis: x_0. values: inputs that are fixed
     to these arrays, for inputs on which shapes depend; the graph has no such inputs. Raises OnnxError for a malformed file or
     missing external data; NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op,
     domain and opset; ValueNeeded where a shape depends on the values of an input.
     """
     onnx = onnx_package()
     if isinstance(source, onnx.ModelProto):
-        return _Importer(source, None, dims or {}, values or {}, onnx).model(source.graph.name or "model")
+        return _narrowed(source, None, dims or {}, values or {}, onnx, source.graph.name or "model")
     path = Path(os.fspath(source))
     try:
         data = path.read_bytes()
@@ -113,18 +115,45 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
     except Exception:  # noqa: BLE001 - the error's class depends on the implementation of protobuf
         raise OnnxError("it is not an ONNX file, or it is cut off", file=path, fix="export it again") from None
     try:
-        return _Importer(proto, path.parent, dims or {}, values or {}, onnx).model(path.stem)
+        return _narrowed(proto, path.parent, dims or {}, values or {}, onnx, path.stem)
     except OnnxError as e:
-        if e.file is None:
-            e.file = path
-        raise
+        raise e.within(path) from None
+
+
+def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any, name: str) -> OnnxModel:
+    """Return the model with the largest bounds of its dims at which it can be built. Raises the error of the first ones."""
+    def build(most: Mapping[str, int]) -> tuple[OnnxModel | OnnxError, _Importer]:
+        importer = _Importer(proto, folder, dims, values, onnx, most)
+        try:
+            with written_at(NOWHERE):
+                return importer.model(name), importer
+        except OnnxError as e:
+            return e, importer
+
+    model, importer = build({})
+    if isinstance(model, ValueNeeded) or (isinstance(model, OnnxError) and not importer.free):
+        raise model from None
+    first, free, most = model, sorted(importer.free), MOST_DIM
+    while isinstance(model, OnnxError):
+        most //= 2
+        if most < LEAST_MOST_DIM or isinstance(first, OnnxModel):
+            raise model if isinstance(first, OnnxModel) else first from None
+        model, _ = build(dict.fromkeys(free, most))
+    narrow = dict.fromkeys(free, most)
+    for wide in free if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
+        wider, _ = build({**narrow, wide: MOST_DIM})
+        if isinstance(wider, OnnxModel):
+            model, narrow = wider, {**narrow, wide: MOST_DIM}
+    return model
 
 
 class _Importer:
     """The walk over one model."""
 
-    def __init__(self, proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any) -> None:
-        self.proto, self.onnx, self.dims, self.values = proto, onnx, dims, values
+    def __init__(self, proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
+                 most: Mapping[str, int]) -> None:
+        self.proto, self.onnx, self.dims, self.values, self.most = proto, onnx, dims, values, most
+        self.free: set[str] = set()                          # dims without a range of the caller's
         self.weights = Initialisers(folder)
         self.folder = folder
         self.symbols: dict[str, Dim] = {}
@@ -155,6 +184,7 @@ class _Importer:
             if item.name not in scope:
                 raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
             outputs[item.name] = scope[item.name].node()
+            self._check_output(item, outputs[item.name])
         names = {item: self._named(item) for item in outputs}
         if not outputs:
             raise OnnxError("its graph has no outputs", fix="export it again")
@@ -213,13 +243,24 @@ class _Importer:
         shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
         return Value.of(leaves.input(self._named(item.name), shape, dtype))
 
+    def _check_output(self, item: Any, node: Node) -> None:
+        """Raise OnnxError where an output has another dtype or rank than the file declares."""
+        tensor = item.type.tensor_type
+        declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
+        if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
+            raise OnnxError(f"the output {item.name!r} is declared as {declared} of rank {len(tensor.shape.dim)}, and is {node.type}",
+                            fix="the types that its nodes compute")
+
     def _size(self, size: Any, without_name: str) -> Dim:
         if size.HasField("dim_value"):
             return int(size.dim_value)
         name = re.sub(r"\W", "_", size.dim_param or without_name)
         name = name if name.isidentifier() and name not in ("min", "max") else f"dim_{name}"
         if name not in self.symbols:
-            chosen = self.dims.get(size.dim_param or without_name, self.dims.get(name, (1, MOST_DIM)))
+            chosen = self.dims.get(size.dim_param or without_name, self.dims.get(name))
+            if chosen is None:
+                self.free.add(name)
+                chosen = (1, self.most.get(name, MOST_DIM))
             self.symbols[name] = int(chosen) if not isinstance(chosen, (tuple, list)) else d.dim(name, *chosen)
         return self.symbols[name]
 
@@ -266,14 +307,18 @@ class _Importer:
             results = self._by_function(call, function)
             self.counts["function"] += self.depth == 0
             return results
-        except ValueNeeded as e:
-            raise e if " in the node " in str(e) else ValueNeeded(f"{_first(e)} {where}", e.inputs) from None
-        except (TensorGraphsError, ValueError, TypeError, KeyError, IndexError, AttributeError) as e:
-            if isinstance(e, OnnxError) and " in the node " in str(e):
-                raise
-            kind = NotSupported if isinstance(e, NotSupported) else OnnxError
-            text = _first(e) if isinstance(e, TensorGraphsError) else f"operands or attributes do not fit ({type(e).__name__}: {e})"
-            raise kind(f"{text} {where}", fix=getattr(e, "fix", None)) from (None if isinstance(e, TensorGraphsError) else e)
+        except OnnxError as e:
+            raise e.at(where) from None
+        except TensorGraphsError as e:
+            raise OnnxError(getattr(e, "message", str(e)), fix=self._fix()).at(where) from None
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ZeroDivisionError) as e:
+            raise OnnxError(f"its operands or attributes do not fit ({type(e).__name__}: {e})", fix=self._fix()).at(where) from e
+
+    def _fix(self) -> str:
+        """Return the fix for operands that do not fit."""
+        ranges = [f"{name!r}: (1, 64)" for name in sorted(self.free)]
+        return "operands that the op takes" + (
+            f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
 
     def subgraph(self, graph: Any, call: Call, inputs: Sequence[Value]) -> list[Value]:
         """Return the outputs of a body on these inputs. Its names are its own; those around it are read."""
@@ -362,10 +407,6 @@ def _opsets(imports: Sequence[Any]) -> dict[str, int]:
 
 def _shown(proto: Any) -> str:
     return repr(proto.name or f"{proto.op_type} → {', '.join(proto.output)}")
-
-
-def _first(error: Exception) -> str:
-    return str(error).partition("\n  fix:")[0]
 
 
 def _listed(built: Built) -> list[Value | None]:

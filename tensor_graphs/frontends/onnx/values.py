@@ -80,7 +80,8 @@ def known_array(value: Value, weights: Mapping[str, np.ndarray], what: str) -> n
         nodes = walk([value.node()])
         inputs = tuple(sorted(n.attrs["name"] for n in nodes if n.op is leaves.INPUT))
         if inputs:
-            raise ValueNeeded(f"{what} must be known when the graph is built, and depends on the input {', '.join(inputs)}", inputs)
+            raise ValueNeeded(f"{what} must be known when the graph is built, and depends on the input {', '.join(inputs)}",
+                              inputs=inputs)
         graph = Graph({"out": value.node()}, {})
         if graph.dims:
             raise NotSupported(f"{what} must be known when the graph is built, and depends on the dim {', '.join(graph.dims)}",
