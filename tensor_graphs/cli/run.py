@@ -1,15 +1,16 @@
-"""run: generates text (or token ids) with a decoder."""
+"""run: generates text (or token ids) with a decoder; runs an ONNX file once."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import option_groups, options
+from tensor_graphs.cli import option_groups, options, run_graph
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.errors import counted
@@ -25,7 +26,7 @@ FEW = 256
 def run(
     *,
     model: Annotated[
-        str, typer.Argument(help="A model folder (config.json, *.safetensors), or a built-in shape: gemma-3-270m.")
+        str, typer.Argument(help="A model folder (config.json, *.safetensors), a built-in shape: gemma-3-270m, or an .onnx file.")
     ],
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to go on from; several times for several, each answered on its own.")
@@ -35,6 +36,12 @@ def run(
     ] = None,
     system: options.System = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
+    inputs: Annotated[
+        Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Of an .onnx file: its inputs by name (default: random ones).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE.npz", help="Of an .onnx file: write its outputs there instead of printing them.")
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
     drawing: option_groups.SamplingOptions,
     dtypes: option_groups.Dtypes,
@@ -44,8 +51,14 @@ def run(
     choice: option_groups.ModelOptions,
     decoder: option_groups.DecoderOptions,
 ) -> None:
-    """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
+    """Generate tokens with a decoder model, or run an ONNX file once, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
+    if options.is_onnx(model):
+        if prompt or prompts or ids is not None:
+            raise options.UsageError(f"{model} is a graph, and prompts are for decoders\n  fix: --inputs FILE.npz")
+        return run_graph.run_file(model, inputs, out, choice, decoder)
+    if inputs is not None or out is not None:
+        raise options.UsageError("--inputs and --out are for .onnx files\n  fix: --prompt TEXT or --ids 2,9259,…")
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room
 
