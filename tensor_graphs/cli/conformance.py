@@ -21,7 +21,7 @@ def conformance(
     ops: Annotated[str | None, typer.Option(help="Comma-separated ops (default: all).")] = None,
     out: Annotated[Path | None, typer.Option(help="Write BACKEND.md and BACKEND.json into this folder.")] = None,
     onnx: Annotated[
-        bool, typer.Option("--onnx", help="The node tests of the installed onnx package instead of a backend; --out writes onnx.md.")
+        bool, typer.Option("--onnx", help="Instead of a backend, the node tests of the onnx package; --out writes onnx.md.")
     ] = False,
     time: Annotated[
         bool, typer.Option("--time", help="Also the median time of one instance per cell, at a stated size.")
@@ -39,8 +39,9 @@ def conformance(
 
     if onnx:
         if backend is not None or module is not None or time:
-            raise options.UsageError("--onnx judges what ONNX files compute, no backend\n  fix: --onnx with --ops, --out or --json alone")
-        return onnx_conformance.conformance(ops, out, json)
+            raise options.UsageError("--onnx judges ONNX files, no backend\n  fix: --onnx with --ops, --out or --json alone")
+        onnx_conformance.conformance(ops, out, json)
+        return
     name = _backend(backend, module)
     chosen = [n.strip() for n in ops.split(",") if n.strip()] if ops is not None else None
     if chosen is not None and out is not None:

@@ -26,7 +26,7 @@ def conformance(ops: str | None, out: Path | None, json: bool) -> None:
     from tensor_graphs.frontends.onnx.conformance import document, judge, markdown, node_tests
 
     if ops is not None and out is not None:
-        raise options.UsageError("--out writes the whole table\n  fix: leave --ops out, or print: tg conformance --onnx --ops … > FILE")
+        raise options.UsageError("--out writes the whole table\n  fix: leave --ops out, or print it: --onnx --ops … > FILE")
     tests = node_tests()
     if ops is not None:
         wanted = {name.strip() for name in ops.split(",")}

@@ -192,6 +192,12 @@ RandomWeights = Annotated[
     int | None,
     typer.Option("--random-weights", min=0, help="Draw the weights from this seed instead of reading them (docs/cli.md says how)."),
 ]
+InputsFile = Annotated[
+    Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Of an .onnx file: its inputs by name (default: random ones)."),
+]
+OutputsFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.npz", help="Of an .onnx file: write its outputs there."),
+]
 MOST_ROWS = 1_000_000
 """limit on the rows of a listing: larger ones are for SQL, or a typing error"""
 

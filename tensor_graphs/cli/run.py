@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,12 +35,7 @@ def run(
     ] = None,
     system: options.System = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
-    inputs: Annotated[
-        Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Of an .onnx file: its inputs by name (default: random ones).")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.npz", help="Of an .onnx file: write its outputs there instead of printing them.")
-    ] = None,
+    files: option_groups.GraphFiles,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
     drawing: option_groups.SamplingOptions,
     dtypes: option_groups.Dtypes,
@@ -53,12 +47,8 @@ def run(
 ) -> None:
     """Generate tokens with a decoder model, or run an ONNX file once, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
-    if options.is_onnx(model):
-        if prompt or prompts or ids is not None:
-            raise options.UsageError(f"{model} is a graph, and prompts are for decoders\n  fix: --inputs FILE.npz")
-        return run_graph.run_file(model, inputs, out, choice, decoder)
-    if inputs is not None or out is not None:
-        raise options.UsageError("--inputs and --out are for .onnx files\n  fix: --prompt TEXT or --ids 2,9259,…")
+    if run_graph.was_run(model, files, choice, decoder, prompted=bool(prompt or prompts or ids is not None)):
+        return
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room
 

@@ -15,7 +15,6 @@ from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.frontends.onnx.values import Value, known_array
 from tensor_graphs.language.axis import one_axis
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 
 Built = Node | Value | np.ndarray | Sequence[Node | Value | np.ndarray | None]
@@ -24,7 +23,10 @@ Built = Node | Value | np.ndarray | Sequence[Node | Value | np.ndarray | None]
 class Importer(Protocol):
     """The part of importer.py's class that rows use."""
 
-    weights: Mapping[str, np.ndarray]
+    @property
+    def weights(self) -> Mapping[str, np.ndarray]:
+        """The stored tensors by the names of their parameters."""
+        ...
 
     def subgraph(self, graph: Any, call: Call, inputs: Sequence[Value]) -> list[Value]:
         """Return the outputs of a body (GraphProto) on these inputs; it reads tensors of the graphs around it by name."""
@@ -39,9 +41,10 @@ class Call:
     """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute."""
 
     def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
-                 importer: Importer, scope: Any) -> None:
+                 importer: Importer, scope: Any, opsets: Mapping[str, int]) -> None:
         self.op, self.domain, self.opset, self.proto = proto.op_type, domain, opset, proto
         self.inputs, self.attributes, self.importer, self.scope = inputs, attributes, importer, scope
+        self.opsets = opsets
         self.read: set[str | int] = set()
 
     def refuse(self, reason: str, fix: str | None = None) -> NoReturn:
@@ -76,10 +79,12 @@ class Call:
         return [int(v) if isinstance(v, (int, np.integer, np.bool_)) else v for v in self.known(index).ravel()]
 
     def ints(self, index: int) -> list[int]:
-        values = self.dims(index)
-        if not all(isinstance(v, int) for v in values):
-            self.refuse(f"operand {index} of {self.op} depends on a dim", "fix the size: tg.from_onnx(file, dims={name: size})")
-        return [v for v in values if isinstance(v, int)]
+        return [self.whole(size) for size in self.dims(index)]
+
+    def whole(self, size: Dim) -> int:
+        """Return a size that must be an int. Raises NotSupported for a dim."""
+        return size if isinstance(size, int) else self.refuse(f"{self.op} along the dim {size}",
+                                                              "fix the size: tg.from_onnx(file, dims={name: size})")
 
     def scalar(self, index: int, default: Any = None) -> Any:
         """Return a known operand of one element as a number, or the default where it is absent."""
@@ -89,6 +94,10 @@ class Call:
         if array.size != 1:
             self.refuse(f"operand {index} of {self.op} has {array.size} elements, and one is needed")
         return array.ravel()[0] if array.dtype == object else array.ravel()[0].item()
+
+    def ignore(self, *names: str | int) -> None:
+        """Note attributes and operands as read that do not change the result."""
+        self.read.update(names)
 
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
@@ -116,7 +125,8 @@ class Call:
         for index, value in enumerate(self.inputs):
             if value is not None and index not in self.read:
                 return f"operand {index}"
-        return next((f"the attribute {name}={self.attributes[name]!r:.60}" for name in self.attributes if name not in self.read), None)
+        unread = [name for name in self.attributes if name not in self.read]
+        return f"the attribute {unread[0]}={self.attributes[unread[0]]!r:.60}" if unread else None
 
 
 Row = Callable[[Call], Built]
@@ -147,7 +157,3 @@ def floats(call: Call, x: Node) -> Node:
     if not x.dtype.is_float:
         call.refuse(f"{call.op} of {x.dtype}")
     return x
-
-
-def same(x: Node, dtype: DType) -> Node:
-    return x.cast(dtype)

@@ -86,7 +86,7 @@ def judge(test: Any, run: Run = by_interpreter) -> Judged:
                 rounded = rounded or why == "rounded"
     except NotSupported as e:
         return Judged(test.name, op, plain, "refused", e.message)
-    except Exception as e:  # noqa: BLE001 - each is a fault of ours, and the table lists it
+    except Exception as e:
         return Judged(test.name, op, plain, "wrong", f"{type(e).__name__}: {e}")
     return Judged(test.name, op, plain, "function" if functions else "native", "", tuple(values), rounded)
 
@@ -124,8 +124,8 @@ def _difference(actual: np.ndarray, expected: np.ndarray, rtol: float, atol: flo
 
 def document(rows: Sequence[Judged]) -> dict[str, Any]:
     """Return the results as {"onnx", "plain": counts, "other": counts, "tests": {name: …}}."""
-    counts = {kind: dict(Counter(r.status for r in rows if r.plain == plain)) for kind, plain in (("plain", True), ("other", False))}
-    return {"onnx": onnx_package().__version__, **counts,
+    plain, other = (dict(Counter(r.status for r in rows if r.plain == plain)) for plain in (True, False))
+    return {"onnx": onnx_package().__version__, "plain": plain, "other": other,
             "tests": {r.name: {"op": r.op, "status": r.status, "reason": r.reason, "values": list(r.values), "rounded": r.rounded}
                       for r in rows}}
 
@@ -134,17 +134,17 @@ def markdown(rows: Sequence[Judged]) -> str:
     """Return the page: counts, then a line for each op with tests, then what is refused and why."""
     plain, other = [r for r in rows if r.plain], [r for r in rows if not r.plain]
     lines = ["# ONNX node tests", "",
-             f"Written by `tg conformance --onnx`; do not edit. The node tests of onnx {onnx_package().__version__}, each imported by "
-             "`tg.from_onnx`, run by the interpreter as written, and compared with the values and tolerances of the test.", "",
+             (f"Written by `tg conformance --onnx`; do not edit. Node tests of onnx {onnx_package().__version__}, each imported "
+              "by `tg.from_onnx`, run by the interpreter as written, compared with the test's values and tolerances."), "",
              "| tests | in all | native | by function | refused | wrong |", "|---|--:|--:|--:|--:|--:|"]
     for title, part in (("plain numeric dtypes", plain), ("strings, sequences, optionals, dtypes of 4 bits and others", other)):
         count = Counter(r.status for r in part)
         lines.append(f"| {title} | {len(part)} | " + " | ".join(str(count[s]) for s in STATUSES) + " |")
     passed = [r for r in plain if r.status in ("native", "function")]
-    lines += ["", f"{len(passed)} of {len(plain)} with plain dtypes pass ({len(passed) / max(len(plain), 1):.1%}). In "
-              f"{sum(bool(r.values) for r in passed)} of them inputs on which shapes depend were given at import (`values`); in "
-              f"{sum(r.rounded for r in passed)} an output differs by its dtype's rounding ({ROUNDED} units of the largest element at "
-              "most). \"By function\": by the body that the op's schema defines, in part at least.", "",
+    lines += ["", (f"{len(passed)} of {len(plain)} with plain dtypes pass ({len(passed) / max(len(plain), 1):.1%}). In "
+                   f"{sum(bool(r.values) for r in passed)} of them inputs on which shapes depend were given (`values`); in "
+                   f"{sum(r.rounded for r in passed)} an output differs by its dtype's rounding ({ROUNDED} units of the largest "
+                   "element at most). \"By function\": by the body that the op's schema defines, in part at least."), "",
               "| op | native | by function | refused | wrong |", "|---|--:|--:|--:|--:|"]
     for op in sorted({_subject(r) for r in plain}, key=str.lower):
         count = Counter(r.status for r in plain if _subject(r) == op)

@@ -1,4 +1,4 @@
-"""control_flow: rows of If, Loop and Scan, whose bodies are graphs: conditions and counts that are known are followed, others are not.
+"""control_flow: rows of If, Loop and Scan, whose bodies are graphs: known conditions and counts are followed.
 
 An If whose condition is computed at run time computes both branches and chooses element by element, where they have one shape. A
 Loop of a known count is written out; one that stops at a computed condition goes on to its count and keeps the values from where it

@@ -40,6 +40,9 @@ MOST_DIM, LEAST_MOST_DIM = 4096, 16
 MOST_NESTED = 32
 """depth to which functions and bodies may be nested"""
 
+MOST_NODES = 200_000
+"""nodes of the file with its functions and bodies written out"""
+
 SMALL = 16
 """number of elements up to which an initialiser of integers is a constant; of floats, one element"""
 
@@ -112,7 +115,7 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except Exception:  # noqa: BLE001 - the error's class depends on the implementation of protobuf
+    except Exception:
         raise OnnxError("it is not an ONNX file, or it is cut off", file=path, fix="export it again") from None
     try:
         return _narrowed(proto, path.parent, dims or {}, values or {}, onnx, path.stem)
@@ -120,7 +123,8 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
         raise e.within(path) from None
 
 
-def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any, name: str) -> OnnxModel:
+def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
+              name: str) -> OnnxModel:
     """Return the model with the largest bounds of its dims at which it can be built. Raises the error of the first ones."""
     def build(most: Mapping[str, int]) -> tuple[OnnxModel | OnnxError, _Importer]:
         importer = _Importer(proto, folder, dims, values, onnx, most)
@@ -158,7 +162,8 @@ class _Importer:
         self.folder = folder
         self.symbols: dict[str, Dim] = {}
         self.counts: Counter[str] = Counter()
-        self.depth = 0
+        self.depth, self.built = 0, 0
+        self.stored: dict[int, Value] = {}
         self.opsets = _opsets(proto.opset_import)
         self.functions = {(f.domain, f.name): f for f in proto.functions}
         self.names: dict[str, str] = {}
@@ -218,6 +223,9 @@ class _Importer:
             if count <= (1 if dtype.is_float else SMALL):
                 scope[tensor.name] = Value.of(self.array(tensor))
                 continue
+            if id(tensor) in self.stored:                    # of a body that is written out several times
+                scope[tensor.name] = self.stored[id(tensor)]
+                continue
             name = self._named(tensor.name)
             while name in self.weights.tensors:              # of another body, in which the name means another tensor
                 name += "_"
@@ -226,7 +234,7 @@ class _Importer:
                 self.array(tensor)                           # faults are found now; the array is a view
             else:
                 _ = self.weights[name].size
-            scope[tensor.name] = Value(dtype, leaves.parameter(name, shape, dtype))
+            scope[tensor.name] = self.stored[id(tensor)] = Value(dtype, leaves.parameter(name, shape, dtype))
 
     def _input(self, item: Any) -> Value:
         what = f"the input {item.name!r}"
@@ -248,7 +256,8 @@ class _Importer:
         tensor = item.type.tensor_type
         declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
         if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
-            raise OnnxError(f"the output {item.name!r} is declared as {declared} of rank {len(tensor.shape.dim)}, and is {node.type}",
+            rank = len(tensor.shape.dim)
+            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank {rank}",
                             fix="the types that its nodes compute")
 
     def _size(self, size: Any, without_name: str) -> Dim:
@@ -274,6 +283,9 @@ class _Importer:
                     raise OnnxError(f"the node {_shown(proto)} reads {name!r}, which " + (
                         "is computed after it: a cycle, or nodes out of order" if later else "nothing computes"),
                         fix="nodes in the order in which they are computed")
+            self.built += 1
+            if self.built > MOST_NODES:
+                raise NotSupported(f"functions and bodies, written out, are more than {MOST_NODES} nodes", fix="fewer iterations")
             results = self._node(proto, [scope[name] if name else None for name in proto.input], scope, opsets)
             for name, result in zip(proto.output, results, strict=False):
                 if name and result is None:
@@ -293,7 +305,7 @@ class _Importer:
             if function is None and not opset:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
-            call = Call(proto, domain, opset, inputs, attributes, self, scope)
+            call = Call(proto, domain, opset, inputs, attributes, self, scope, opsets)
             if function is None and (folded := ops.fold(call)) is not None:
                 self.counts["native"] += self.depth == 0
                 return [folded]
@@ -328,7 +340,7 @@ class _Importer:
         if len(graph.input) != len(inputs):
             raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
         scope.maps[0].update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
-        self._nodes(graph.node, scope, self.opsets if not hasattr(call, "opsets") else call.opsets)
+        self._nodes(graph.node, scope, call.opsets)
         self.depth -= 1
         missing = [item.name for item in graph.output if item.name not in scope]
         if missing:
@@ -384,8 +396,6 @@ class _Importer:
             if not body:
                 return None
             function.ParseFromString(_bytes(body))
-            for name, formal in zip(function.input, schema.inputs, strict=False):
-                assert name == formal.name or True
         else:
             return None
         return function

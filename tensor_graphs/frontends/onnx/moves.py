@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.frontends.onnx.call import Built, Call, row
+from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.frontends.onnx.ops import reversed_order
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
 from tensor_graphs.frontends.onnx.values import MOST_KNOWN, Value, dims_array
@@ -17,7 +18,7 @@ from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge, proved_equal
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bool_, i64
+from tensor_graphs.language.dtypes import bool_, i64, parse_dtype
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_shape, broadcast_to
 
@@ -28,7 +29,8 @@ from tensor_graphs.language.operands import broadcast_shape, broadcast_to
 def _constant(n: Call) -> Built:
     if n.has(0):
         n.refuse("Constant takes no operand")
-    for name, kind in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32), ("value_floats", np.float32)):
+    for name in ("value_int", "value_ints", "value_float", "value_floats"):
+        kind = np.float32 if "float" in name else np.int64
         if (value := n.get(name)) is not None:
             return Value.of(np.array(value, kind))
     if n.get("value") is None:
@@ -43,7 +45,7 @@ def _constant_of_shape(n: Call) -> Built:
     shape = tuple(n.dims(0))
     if all(isinstance(s, int) for s in shape) and math.prod(shape) <= 4096 and value.dtype.kind in "iub":
         return Value.of(np.full(shape, value[0]))
-    return broadcast_to(leaves.constant(value[0].item(), value.dtype), shape)
+    return broadcast_to(leaves.constant(value[0].item(), parse_dtype(value.dtype)), shape)
 
 
 @row("Shape")
@@ -102,7 +104,7 @@ def _one_hot(n: Call) -> Node:
 def reshaped(n: Call, value: Value, shape: Sequence[Dim]) -> Built:
     """Return a value in another shape, known where it was known."""
     if value.known is not None and all(isinstance(s, int) for s in shape):
-        return Value(value.dtype, known=value.known.reshape(tuple(int(str(s)) for s in shape)))
+        return Value(value.dtype, known=value.known.reshape([s for s in shape if isinstance(s, int)]))
     return value.node().reshape(tuple(shape))
 
 
@@ -179,7 +181,7 @@ def _concat(n: Call) -> Built:
     values = [n.value(i) for i in range(len(n.inputs))]
     axis = n.axis(0, len(values[0].shape))
     if all(v.known is not None and v.known.dtype.kind in "iubO" for v in values):
-        return Value(values[0].dtype, known=np.concatenate([v.known for v in values], axis))  # type: ignore[misc]
+        return Value(values[0].dtype, known=np.concatenate([v.known for v in values], axis))
     nodes = [v.node() for v in values]
     return c.concat(*nodes, axis=axis) if len(nodes) > 1 else nodes[0]
 
@@ -190,6 +192,8 @@ def _split(n: Call) -> Built:
     axis = n.axis(0)
     size = x.shape[axis]
     parts: Sequence[Dim] | None = n.dims(1) if n.has(1) else n.get("split")
+    if count != n.wanted:
+        n.refuse(f"Split into {count} parts, of which {n.wanted} are named")
     if parts is None:
         part = (size + count - 1) // count
         parts = [*[part] * (count - 1), size - part * (count - 1)]
@@ -233,7 +237,7 @@ def _bound(value: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
     if most < 0:
         value = size + value
     elif least < 0:
-        raise ValueError("the sign of a slice's bound depends on a dim")
+        raise NotSupported("the sign of a slice's bound depends on a dim")
     value = value if dim_ge(value, low) is True else d.dim_max(value, low)
     return value if dim_ge(high, value) is True else d.dim_min(value, high)
 
@@ -264,9 +268,14 @@ def _sliced(n: Call, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence
             first, last = _bound(start, size, -1, size - 1), _bound(stop, size, -1, size - 1)
             last = last if dim_ge(first, last) is True else d.dim_min(last, first)
         bounds[axis] = (0, 0, 1) if proved_equal(first, last) else (first, last, step)
-    if value.known is not None and all(isinstance(b, int) for bound in bounds for b in bound):
-        return Value(value.dtype, known=value.known[tuple(atomic.python_slice(*b) for b in bounds)])  # type: ignore[arg-type]
+    places = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
+    if value.known is not None and len(places) == len(bounds):
+        return Value(value.dtype, known=value.known[tuple(places)])
     return atomic.slice(value.node(), bounds)
+
+
+def _no_less_than_0(amount: Dim) -> Dim:
+    return max(amount, 0) if isinstance(amount, int) else amount
 
 
 @row("Pad", since=2)
@@ -275,13 +284,14 @@ def _pad(n: Call) -> Node:
     amounts = n.dims(1) if n.has(1) else n.get("pads")
     axes = [a % x.rank for a in n.ints(3)] if n.has(3) else list(range(x.rank))
     value = n.scalar(2, n.get("value", 0))
-    half, padding = len(amounts) // 2, [(0, 0)] * x.rank
+    half = len(amounts) // 2
+    padding: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
     for i, axis in enumerate(axes):
         padding[axis] = (amounts[i], amounts[half + i])
     cut = [(max(-low, 0), s - max(-high, 0), 1) if isinstance(low, int) and isinstance(high, int) else (0, s, 1)
            for s, (low, high) in zip(x.shape, padding, strict=True)]
     x = atomic.slice(x, cut)
-    grown = [tuple(max(p, 0) if isinstance(p, int) else p for p in pair) for pair in padding]
+    grown = [(_no_less_than_0(low), _no_less_than_0(high)) for low, high in padding]
     if mode == "constant":
         return atomic.pad(x, grown, bool(value) if x.dtype is bool_ else value if x.dtype.is_float else int(value))
     for axis, (low, high) in enumerate(grown):

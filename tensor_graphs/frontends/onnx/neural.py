@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-
 from tensor_graphs.frontends.onnx.call import Built, Call, row
 from tensor_graphs.frontends.onnx.ops import less_zero
 from tensor_graphs.language import atomic
@@ -16,6 +15,9 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32, f64, i32, i64
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_to
+
+MOST_SLICES = 256
+"""channels over which LRN sums; a graph grows by each"""
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
 
@@ -42,28 +44,24 @@ def _windows(n: Call, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Windows:
     pads, extra = list(zip(flat[:count], flat[count:], strict=True)), [0] * count
     up = bool(n.get("ceil_mode", 0))
     for i, (size, k, by, step) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
-        if not isinstance(k, int):
-            n.refuse("a kernel of a dim's size")
+        k = n.whole(k)
         covers = (k - 1) * step + 1
         if how.startswith("SAME"):
-            if not isinstance(size, int) and by != 1:
-                n.refuse(f"auto_pad={how} with strides along a dim", "write the pads")
-            total = max((-(-size // by) - 1) * by + covers - size, 0) if isinstance(size, int) else covers - 1
+            total = covers - 1 if by == 1 else max((-(-n.whole(size) // by) - 1) * by + covers - n.whole(size), 0)
             pads[i] = (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
         if up and by > 1:
-            if not isinstance(size, int):
-                n.refuse("ceil_mode with strides along a dim", "fix the size: tg.from_onnx(file, dims={name: size})")
+            size = n.whole(size)
             room = size + sum(pads[i]) - covers
             places = -(-room // by) + 1
             places -= (places - 1) * by >= size + pads[i][0]     # no window starts behind the tensor
             extra[i] = max((places - 1) * by - room, 0)
     if any(p < 0 for pair in pads for p in pair):
         n.refuse("negative pads")
-    return Windows(tuple(int(str(k)) for k in kernel), tuple(strides), tuple(dilations), tuple(pads), tuple(extra))
+    return Windows(tuple(map(n.whole, kernel)), tuple(strides), tuple(dilations), tuple(pads), tuple(extra))
 
 
 def _conv_of(n: Call, x: Node, weight: Node, bias: Node | None) -> Node:
-    n.get("kernel_shape")
+    n.ignore("kernel_shape")
     w = _windows(n, x.shape[2:], weight.shape[2:])
     return c.conv(x, weight, bias, stride=w.strides, padding=w.pads, dilation=w.dilations, groups=n.get("group", 1))
 
@@ -83,33 +81,30 @@ def _conv_integer(n: Call) -> Node:
 def _conv_transpose(n: Call) -> Node:
     x, weight, bias = n.x(), n.x(1), n.optional(2)
     count, groups = x.rank - 2, n.get("group", 1)
-    n.get("kernel_shape")
+    n.ignore("kernel_shape")
     more, wanted, how = n.get("output_padding") or [0] * count, n.get("output_shape"), n.get("auto_pad", "NOTSET")
     strides, dilations = n.get("strides") or [1] * count, n.get("dilations") or [1] * count
     flat = n.get("pads") or [0] * (2 * count)
     ch, per, kernel = weight.shape[0], weight.shape[1], weight.shape[2:]
     apart = weight.reshape(groups, d.product([ch]) // groups, per, *kernel)
     turned = apart.permute(0, 2, 1, *range(3, 3 + count)).reshape(groups * per, d.product([ch]) // groups, *kernel)
-    cuts: list[tuple[Dim, Dim]] = []
+    cuts: list[tuple[int, int]] = []
     for i, (size, k, by, step) in enumerate(zip(x.shape[2:], kernel, strides, dilations, strict=True)):
         low, high, covers = flat[i], flat[count + i], (k - 1) * step + 1
         if wanted is not None or how.startswith("SAME"):
             total = by * (size - 1) + more[i] + covers - (wanted[i] if wanted is not None else size * by)
             low, high = (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
-        cuts.append((covers - 1 - low, covers - 1 - high + more[i]))
+        cuts.append((n.whole(covers - 1 - low), n.whole(covers - 1 - high + more[i])))
     for i, by in enumerate(strides, 2):                  # zeros between the elements
         if by > 1:
             grown = atomic.pad(x.reshape(*x.shape[:i + 1], 1, *x.shape[i + 1:]),
                                [(0, by - 1 if axis == i + 1 else 0) for axis in range(x.rank + 1)])
             x = grown.reshape(*x.shape[:i], x.shape[i] * by, *x.shape[i + 1:])
             x = atomic.slice(x, [(0, s - (by - 1) if axis == i else s, 1) for axis, s in enumerate(x.shape)])
-    if not all(isinstance(p, int) for pair in cuts for p in pair):
-        n.refuse("an output_shape next to a dim")
-    lows = [(0, 0), (0, 0), *((max(int(str(a)), 0), max(int(str(b)), 0)) for a, b in cuts)]
-    x = atomic.slice(x, [(0, s, 1) if i < 2 else (max(-int(str(cuts[i - 2][0])), 0), s - max(-int(str(cuts[i - 2][1])), 0), 1)
-                         for i, s in enumerate(x.shape)])
-    return c.conv(x, c.flip(turned, tuple(range(2, 2 + count))), bias, padding=tuple(lows[2:]), dilation=tuple(dilations),
-                  groups=groups)
+    x = atomic.slice(x, [(0, s, 1) for s in x.shape[:2]] + [(max(-low, 0), s - max(-high, 0), 1)
+                                                            for s, (low, high) in zip(x.shape[2:], cuts, strict=True)])
+    padding = tuple((max(low, 0), max(high, 0)) for low, high in cuts)
+    return c.conv(x, c.flip(turned, tuple(range(2, 2 + count))), bias, padding=padding, dilation=tuple(dilations), groups=groups)
 
 
 @row("MaxPool")
@@ -183,7 +178,7 @@ def _max_unpool(n: Call) -> Node:
 # ---- norms -----------------------------------------------------------------------------------------------------------
 
 
-@row("BatchNormalization", since=9)
+@row("BatchNormalization", since=7)
 def _batch_norm(n: Call) -> Built:
     x, weight, bias, mean, var = (n.x(i) for i in range(5))
     eps, momentum, training = n.get("epsilon", 1e-5), n.get("momentum", 0.9), n.get("training_mode", 0)
@@ -198,15 +193,12 @@ def _batch_norm(n: Call) -> Built:
 
 @row("InstanceNormalization", since=6)
 def _instance_norm(n: Call) -> Node:
-    x, channels = n.x(), n.x().shape[1]
-    if not isinstance(channels, int):
-        n.refuse("InstanceNormalization of a dim of channels")
-    return c.group_norm(x, n.x(1), n.x(2), groups=channels, eps=n.get("epsilon", 1e-5))
+    return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.whole(n.x().shape[1]), eps=n.get("epsilon", 1e-5))
 
 
 @row("GroupNormalization", since=21)
 def _group_norm(n: Call) -> Node:
-    n.get("stash_type")
+    n.ignore("stash_type")
     return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5))
 
 
@@ -239,6 +231,8 @@ def _rms_norm(n: Call) -> Node:
 @row("LRN")
 def _lrn(n: Call) -> Node:
     x, size = n.x(), n.get("size")
+    if size > MOST_SLICES:
+        n.refuse(f"LRN over {size} channels")
     before, squares, channels = (size - 1) // 2, n.x() * n.x(), n.x().shape[1]
     grown = atomic.pad(squares, [(before, size - 1 - before) if i == 1 else (0, 0) for i in range(x.rank)])
     total = sum((grown[:, k:k + channels] for k in range(1, size)), grown[:, 0:channels])

@@ -7,15 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tensor_graphs.frontends.onnx.call import Built, Call, floats, row
+from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
 from tensor_graphs.frontends.onnx.values import ELEMENTS, Value, narrowed
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i32, i64
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_shape, broadcast_to, together
@@ -107,7 +105,7 @@ def _leaky(n: Call) -> Node:
     return c.where(n.x() < 0, n.get("alpha", 0.01) * n.x(), n.x())
 
 
-@row("PRelu")
+@row("PRelu", since=7)
 def _prelu(n: Call) -> Node:
     x, slope = _broadcast(n.x(), n.x(1))
     return c.where(x < 0, x * slope, x)
@@ -166,7 +164,7 @@ def _cast(n: Call) -> Built:
 
 @row("CastLike")
 def _cast_like(n: Call) -> Built:
-    n.get("round_mode")
+    n.ignore("round_mode")
     return cast_to(n, n.x(), n.value(1).dtype, bool(n.get("saturate", 1)))
 
 
@@ -188,12 +186,12 @@ def _clip_6(n: Call) -> Node:
     return c.clip(n.x(), n.get("min", -math.inf), n.get("max", math.inf))
 
 
-@row("Dropout")
+@row("Dropout", since=7)
 def _dropout(n: Call) -> Built:
-    n.get("seed"), n.get("ratio"), n.has(1)
+    n.ignore("seed", "ratio", 1)                         # of training
     if n.has(2) and bool(n.scalar(2)) and n.scalar(1, 0.5) != 0:
         n.refuse("Dropout in training mode draws random numbers")
-    return [n.x(), c.full(n.x().shape, True, bool_)]
+    return [n.x(), c.full(n.x().shape, True, bool_)] if n.opset >= 10 else n.x()
 
 
 # ---- several operands ------------------------------------------------------------------------------------------------
@@ -249,13 +247,14 @@ def _pow(n: Call) -> Node:
             x.cast(y.dtype), y).cast(x.dtype)
     if y.dtype.is_float:                                 # whole exponents are exact, as for integers
         x, y = _broadcast_each(x, y)
-        return c.where(c.equals(atomic.floor(y), y), _whole_power(x, y.cast(x.dtype)), c.pow(x.cast(f64), y.cast(f64)).cast(x.dtype))
+        whole, any_power = _whole_power(x, y.cast(x.dtype)), c.pow(x.cast(f64), y.cast(f64)).cast(x.dtype)
+        return c.where(c.equals(atomic.floor(y), y), whole, any_power)
     return _whole_power(*_broadcast(x, y.cast(x.dtype)))
 
 
 def _whole_power(x: Node, y: Node) -> Node:
     power, out, rest = x, c.full(x.shape, 1, x.dtype), c.maximum(y, 0)
-    for bit in range(x.dtype.bits):                      # by squaring; a negative power is 1/x rounded to 0, unless |x| is 1
+    for _ in range(x.dtype.bits):                        # by squaring; a negative power is 1/x rounded to 0, unless |x| is 1
         out = c.where(c.equals(rest & 1, 1), out * power, out)
         power, rest = power * power, c.floor_div(rest, 2)
     if x.dtype.kind == "uint":
@@ -272,20 +271,19 @@ def _equal(x: Node, y: Node) -> Node:
     return ~c.bit_xor(x, y) if x.dtype is bool_ else c.equals(x, y)
 
 
-def _less_equal(x: Node, y: Node) -> Node:
-    return c.less_equal(x, y)
-
-
 BINARY: dict[str, Callable[[Node, Node], Node]] = {
     "Add": c.add, "Sub": c.sub, "Mul": c.mul, "Equal": _equal, "Less": c.less, "Greater": c.greater,
-    "LessOrEqual": _less_equal, "GreaterOrEqual": c.greater_equal, "And": c.bit_and, "Or": c.bit_or, "Xor": c.bit_xor,
+    "LessOrEqual": c.less_equal, "GreaterOrEqual": c.greater_equal, "And": c.bit_and, "Or": c.bit_or, "Xor": c.bit_xor,
     "BitwiseAnd": c.bit_and, "BitwiseOr": c.bit_or, "BitwiseXor": c.bit_xor,
 }
 """op -> function of two tensors, which broadcast"""
 
+def _two(build: Callable[[Node, Node], Node]) -> Callable[[Call], Node]:
+    return lambda n: build(n.x(), n.x(1))
+
+
 for _op, _binary in BINARY.items():
-    row(_op, since=7 if _op in ("Add", "Sub", "Mul", "Equal", "Less", "Greater", "And", "Or", "Xor") else 1)(
-        lambda n, _binary=_binary: _binary(n.x(), n.x(1)))
+    row(_op, since=7)(_two(_binary))                     # before opset 7 shapes broadcast by attributes
 
 row("Max", since=6)(_chain(c.maximum))
 row("Min", since=6)(_chain(c.minimum))
@@ -376,7 +374,7 @@ def _reduction(op: str) -> Callable[[Call], Node]:
         axes, x = _axes(n), n.x()
         if op == "ReduceMean" and not x.dtype.is_float:
             kind = x.dtype
-            total = x.sum(*([axes[0]] if axes else [()]), keepdims=axes[1] if axes else True)
+            total = x if axes is None else x.sum(axes[0], keepdims=axes[1])
             count = 1 if axes is None else d.product([x.shape[a] for a in axes[0]])
             return truncated_div(total, leaves.constant(count, kind)) if count != 1 else total
         if op == "ReduceLogSumExp" and axes is None:
@@ -411,7 +409,7 @@ row("ArgMin")(lambda n: _arg(n, reversed_order(n.x())))
 @row("TopK", since=10)
 def _topk(n: Call) -> Built:
     x, axis, k = n.x(), n.axis(-1), int(n.scalar(1))
-    n.get("sorted")
+    n.ignore("sorted")
     turned = x if n.get("largest", 1) else reversed_order(x)
     values, indices = c.topk(turned.transpose(axis, -1), k=k)
     values = values if n.get("largest", 1) else reversed_order(values)
@@ -442,16 +440,10 @@ row("Hardmax", since=13)(lambda n: _hardmax(n.x(), n.axis(-1)))
 row("Hardmax")(lambda n: flattened(n, _hardmax))
 
 
-def shifted(x: Node, axis: int, by: int, value: Any) -> Node:
+def shifted(x: Node, axis: int, by: int, value: int) -> Node:
     """Return x moved up by `by` places along an axis, `value` in front."""
     bounds = [(0, s - by if i == axis else s, 1) for i, s in enumerate(x.shape)]
-    return c_pad(atomic.slice(x, bounds), [(by if i == axis else 0, 0) for i in range(x.rank)], value)
-
-
-def c_pad(x: Node, padding: Any, value: Any) -> Node:
-    from tensor_graphs.language.atomic import pad
-
-    return pad(x, padding, value)
+    return atomic.pad(atomic.slice(x, bounds), [(by if i == axis else 0, 0) for i in range(x.rank)], value)
 
 
 def _cumulative(n: Call, build: Callable[[Node, int], Node], empty: int) -> Node:
@@ -466,7 +458,7 @@ def _cumulative(n: Call, build: Callable[[Node, int], Node], empty: int) -> Node
 def _cumprod(x: Node, axis: int) -> Node:
     size, by = x.shape[axis], 1
     if not isinstance(size, int):
-        raise ValueError("a cumulative product along a dim")
+        raise NotSupported("a cumulative product along a dim")
     while by < size:
         x, by = x * shifted(x, axis, by, 1), by * 2
     return x
@@ -485,8 +477,8 @@ def _gemm(n: Call) -> Node:
     a, b = n.x(), n.x(1)
     a = a.transpose() if n.get("transA", 0) else a
     alpha, beta, bias = n.get("alpha", 1.0), n.get("beta", 1.0), n.optional(2)
-    if n.get("transB", 0) and alpha == 1 and beta == 1 and a.dtype.is_float and (bias is None or bias.rank == 1 and (
-            bias.shape[0] == b.shape[0])):
+    if n.get("transB", 0) and alpha == 1 and beta == 1 and a.dtype.is_float and (bias is None or (bias.rank == 1 and (
+            bias.shape[0] == b.shape[0]))):
         return c.linear(a, b, bias)
     out = c.dot(a, b.transpose() if n.get("transB", 0) else b)
     number: Callable[[float], Any] = float if a.dtype.is_float else int

@@ -13,7 +13,7 @@ from tensor_graphs.language.node import Node
 
 
 def _spread(n: Call, x: Node, scale: Node, axis: int, block: int) -> Node:
-    """Return a scale or a zero point in a shape that broadcasts to x: of the whole, of each slice of an axis, or of blocks of it."""
+    """Return a scale or a zero point (of the whole, of slices of an axis, or of blocks of it) in a shape that broadcasts to x."""
     if scale.rank == 0 or (scale.rank == 1 and scale.shape[0] == 1 and not block):
         return scale.reshape(())
     if not block:

@@ -33,14 +33,19 @@ GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 def _activations(n: Call, directions: int) -> list[list[Activation]]:
     names = n.get("activations") or list(DEFAULTS[n.op]) * directions
     per, alphas, betas = len(DEFAULTS[n.op]), list(n.get("activation_alpha") or ()), list(n.get("activation_beta") or ())
-    limit, out = n.get("clip"), []
+    limit = n.get("clip")
+
+    def built(build: Callable[..., Node], alpha: float, beta: float) -> Activation:
+        return lambda x: build(c.clip(x, -limit, limit) if limit else x, alpha, beta)
+
+    out: list[Activation] = []
     for name in names:
         if name.lower() not in ACTIVATIONS:
             n.refuse(f"the activation {name} of {n.op}")
         (alpha, beta), build = ACTIVATIONS[name.lower()]
         alpha = alphas.pop(0) if alphas and alpha else alpha
         beta = betas.pop(0) if betas and beta else beta
-        out.append(lambda x, build=build, alpha=alpha, beta=beta: build(c.clip(x, -limit, limit) if limit else x, alpha, beta))
+        out.append(built(build, alpha, beta))
     return [out[i * per:(i + 1) * per] for i in range(directions)]
 
 
@@ -126,7 +131,7 @@ def _recurrent(n: Call) -> Built:
     x, lengths = n.x(), n.optional(4)
     if batch_first and (n.has(5) or n.has(6)):
         n.refuse("initial states with layout=1", "layout=0")
-    n.get("linear_before_reset"), n.get("input_forget")
+    n.ignore("linear_before_reset", "input_forget")
     x = x.permute(1, 0, 2) if batch_first else x
     backs = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[which]
     runs = [_direction(n, x, k, f, lengths, back)

@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.frontends.onnx.call import Call, row
+from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language.dtypes import f32, i64
 from tensor_graphs.language.node import Node
 
-NEAREST = {"round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-           "floor": np.floor, "ceil": np.ceil}
+MOST_SIZE, MOST_TAPS = 1 << 20, 256
+"""elements of an axis after Resize; elements of which each is a sum"""
+
+NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5), "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor, "ceil": np.ceil}
+"""nearest_mode -> coordinates rounded to whole ones"""
 
 
 def _places(mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
@@ -38,7 +45,7 @@ def _places(mode: str, size: int, out: int, scale: float, roi: tuple[float, floa
     if mode == "tf_crop_and_resize":
         low, high = roi
         return low * (size - 1) + j * (high - low) * (size - 1) / (out - 1) if out > 1 else 0.5 * (low + high) * (size - 1) + 0 * j
-    raise ValueError(f"the coordinate_transformation_mode {mode}")
+    raise NotSupported(f"the coordinate_transformation_mode {mode} of Resize")
 
 
 def _cubic(x: Any, a: float) -> Any:
@@ -56,6 +63,8 @@ def _taps(mode: str, places: np.ndarray, size: int, scale: float, a: float, anti
         return np.clip(index, 0, size - 1).astype(np.int64), np.ones_like(index)
     squeeze = min(scale, 1.0) if antialias else 1.0
     reach = math.ceil((2 if mode == "cubic" else 1) / squeeze)
+    if 2 * reach > MOST_TAPS:
+        raise NotSupported(f"Resize from {2 * reach} elements for each new one")
     index = np.floor(places) + np.arange(1 - reach, reach + 1)[:, None]
     away = np.abs(index - places) * squeeze
     if mode == "cubic":
@@ -83,25 +92,25 @@ def _resize(n: Call, x: Node, axes: list[int], scales: list[float] | None, sizes
         by = dict(zip(axes, scales or (), strict=True))
         first = min((axis for axis, s in by.items() if s != 1), default=None)
         return x if first is None else c.upsample(x, tuple(int(by.get(i, 1)) for i in range(first, x.rank)))
-    if not all(isinstance(x.shape[axis], int) for axis in axes):
-        n.refuse("Resize along a dim", "fix the size: tg.from_onnx(file, dims={name: size})")
     if sizes is not None:
-        factors = [out / int(str(x.shape[axis])) for out, axis in zip(sizes, axes, strict=True)]
+        factors = [out / n.whole(x.shape[axis]) for out, axis in zip(sizes, axes, strict=True)]
         if policy != "stretch":
             one = (min if policy == "not_larger" else max)(factors)
             factors = [one] * len(axes)
-            sizes = [math.floor(one * int(str(x.shape[axis])) + 0.5) for axis in axes]
+            sizes = [math.floor(one * n.whole(x.shape[axis]) + 0.5) for axis in axes]
         scales = factors
     assert scales is not None
     wide = x if mode == "nearest" else x.cast(f32) if x.dtype.itemsize < 4 or not x.dtype.is_float else x
     outside: Any = None
     for k, axis in enumerate(axes):
-        size = int(str(x.shape[axis]))
+        size = n.whole(x.shape[axis])
         out = math.floor(size * scales[k] * (roi[len(axes) + k] - roi[k] if where == "tf_crop_and_resize" else 1)) if (
             sizes is None) else sizes[k]
         if out == size and scales[k] == 1 and where != "tf_crop_and_resize":
             continue
         ends = (roi[k], roi[len(axes) + k]) if roi else (0.0, 1.0)
+        if not 0 < out <= MOST_SIZE:
+            n.refuse(f"Resize of an axis from {size} to {out} elements")
         places = _places(where, size, out, scales[k], ends)
         index, weight = _taps(mode, places, size, scales[k], a, antialias, exclude, rounding)
         total: Any = None
@@ -170,7 +179,7 @@ def _grid_sample(n: Call) -> Node:
     x, grid = n.x(), n.x(1)
     mode, outside, corners = n.get("mode", "linear"), n.get("padding_mode", "zeros"), n.get("align_corners", 0)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    rank, batch, sizes = x.rank - 2, x.shape[0], [int(str(s)) for s in x.shape[2:]]
+    rank, batch, sizes = x.rank - 2, x.shape[0], [n.whole(s) for s in x.shape[2:]]
     spots = grid.shape[:-1]
     per_axis = []
     for axis, size in enumerate(sizes):

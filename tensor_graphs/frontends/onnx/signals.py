@@ -14,6 +14,9 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import i64
 from tensor_graphs.language.node import Node
 
+MOST_WEIGHTS = 1 << 22
+"""elements of a constant that is computed for one node"""
+
 
 def _spectrum(n: Call, x: Node, length: int | None, inverse: bool, onesided: bool) -> Node:
     """Return the transform of x[…, n, 1 or 2] along the axis before the last, by a product with the matrix of cosines and sines."""
@@ -22,11 +25,13 @@ def _spectrum(n: Call, x: Node, length: int | None, inverse: bool, onesided: boo
         n.refuse(f"{n.op} along a dim, or of {x.type}, whose last axis is neither 1 nor 2 long")
     count = length or (2 * (size - 1) if inverse and onesided else size)
     used = min(size, count // 2 + 1 if inverse and onesided else count)
+    if used * count > MOST_WEIGHTS:
+        n.refuse(f"{n.op} of length {count}, which takes a matrix of {used} by {count}")
     bins = count // 2 + 1 if onesided and not inverse else count
     turns = np.outer(np.arange(used), np.arange(bins)) % count * (2 * math.pi / count)
     scale = 1 / count if inverse else 1.0
     weight = np.full((used, 1), scale)
-    if inverse and onesided:                             # each bin stands for its conjugate too, but for the first and the middle one
+    if inverse and onesided:                             # each bin stands for its conjugate too, but the first and the middle one
         weight[1:(count + 1) // 2] *= 2
     cos, sin = (leaves.constant(np.asarray(v * weight, np.float64), x.dtype) for v in (np.cos(turns), np.sin(turns)))
     x = atomic.slice(x, [(0, used if i == x.rank - 2 else s, 1) for i, s in enumerate(x.shape)])
@@ -51,7 +56,7 @@ def _dft(n: Call) -> Node:
 def _stft(n: Call) -> Node:
     x, step, window = n.x(), int(n.scalar(1)), n.optional(2)
     size = int(n.scalar(3)) if n.has(3) else window.shape[0] if window is not None else n.refuse("STFT without a frame length")
-    channels = [c.windows(x[..., k], int(str(size)), stride=step).transpose() for k in range(int(str(x.shape[-1])))]
+    channels = [c.windows(x[..., k], n.whole(size), stride=step).transpose() for k in range(n.whole(x.shape[-1]))]
     frames = c.stack(*channels, axis=-1)
     frames = frames if window is None else frames * window.reshape(-1, 1)
     return _spectrum(n, frames, None, False, bool(n.get("onesided", 1)))
@@ -62,6 +67,8 @@ def _col2im(n: Call) -> Node:
     x, image, block = n.x(), n.ints(1), n.ints(2)
     count = len(image)
     dilations, strides, pads = n.get("dilations") or [1] * count, n.get("strides") or [1] * count, n.get("pads") or [0] * 2 * count
+    if math.prod(image) > MOST_WEIGHTS or math.prod(block) > MOST_WEIGHTS:
+        n.refuse(f"Col2Im of blocks of {block} in {image}")
     grown = [s + pads[i] + pads[count + i] for i, s in enumerate(image)]
     place: Any = np.zeros((1, 1), np.int64)
     for i in range(count):
@@ -72,7 +79,8 @@ def _col2im(n: Call) -> Node:
     flat = x.reshape(x.shape[0], channels, place.size)
     base = c.zeros((x.shape[0], channels, math.prod(grown)), x.dtype)
     out = atomic.scatter(base, leaves.constant(place.ravel(), i64), flat, axis=2, mode="add").reshape(*base.shape[:2], *grown)
-    return atomic.slice(out, [(0, s, 1) if i < 2 else (pads[i - 2], pads[i - 2] + image[i - 2], 1) for i, s in enumerate(out.shape)])
+    inner = [(low, low + s, 1) for low, s in zip(pads, image, strict=False)]
+    return atomic.slice(out, [(0, out.shape[0], 1), (0, out.shape[1], 1), *inner])
 
 
 @row("Det")
@@ -106,15 +114,16 @@ def _roi_align(n: Call) -> Node:
     x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
     height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)
     half, mode = n.get("coordinate_transformation_mode", "half_pixel") == "half_pixel", n.get("mode", "avg")
-    if not ratio:
+    if not 0 < ratio * height * width <= MOST_WEIGHTS:
         n.refuse("RoiAlign with sampling_ratio=0, a grid that depends on the regions", "a fixed sampling_ratio")
     corners = rois * n.get("spatial_scale", 1.0) - (0.5 if half else 0.0)
     sides = []
-    for low, high, count, size in ((corners[:, 1], corners[:, 3], height, x.shape[2]), (corners[:, 0], corners[:, 2], width, x.shape[3])):
+    for axis, count, size in ((1, height, x.shape[2]), (0, width, x.shape[3])):
+        low, high = corners[:, axis], corners[:, axis + 2]
         extent = high - low if half else c.maximum(high - low, 1.0)
         steps = leaves.constant(((np.arange(count * ratio) + 0.5) / (count * ratio)).astype(np.float64), x.dtype)
         place = low.reshape(-1, 1) + extent.reshape(-1, 1) * steps.reshape(1, -1)
-        last = int(str(size)) - 1.0
+        last = n.whole(size) - 1.0
         inside = (place >= -1.0) & (place <= last + 1)
         place = c.clip(place, 0.0, last)
         base = c.minimum(atomic.floor(place), max(last - 1, 0.0))

@@ -18,7 +18,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, i64
+from tensor_graphs.language.dtypes import DType, i64, parse_dtype
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
 from tensor_graphs.meaning.interpreter import interpret
@@ -41,7 +41,7 @@ class Value:
             return x
         if isinstance(x, Node):
             return Value(x.dtype, x)
-        return Value(i64 if x.dtype == object else atomic.parse_dtype(x.dtype), known=x)
+        return Value(i64 if x.dtype == object else parse_dtype(x.dtype), known=x)
 
     def node(self) -> Node:
         if self._node is None:
@@ -87,7 +87,7 @@ def known_array(value: Value, weights: Mapping[str, np.ndarray], what: str) -> n
             raise NotSupported(f"{what} must be known when the graph is built, and depends on the dim {', '.join(graph.dims)}",
                                fix="fix the size: tg.from_onnx(file, dims={" + f"{next(iter(graph.dims))!r}: 1" + "})")
         if any(math.prod(t.shape) > MOST_KNOWN for n in nodes for t in n.types):
-            raise NotSupported(f"{what} must be known when the graph is built, and is computed from more than {MOST_KNOWN} elements",
+            raise NotSupported(f"{what} must be known when the graph is built, and follows from more than {MOST_KNOWN} elements",
                                fix="store it as a constant")
         value.known = interpret(graph, {}, {n: weights[n] for n in graph.parameters}, mode="as_written").outputs["out"]
     return value.known
