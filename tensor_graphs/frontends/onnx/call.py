@@ -1,7 +1,7 @@
 """call: one ONNX node whose operands are tensors here, as a row of the table receives it; and the table itself, ROWS.
 
-A row reads its attributes and operands through the Call, which notes them: an attribute or an operand that no row read is refused
-by name, so that nothing that a file says is passed over in silence.
+A row reads its attributes and operands through the OnnxNode, which notes them: an attribute or an operand that the row did not read
+is refused by name, so that nothing in a file is passed over in silence.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from tensor_graphs.frontends.onnx.errors import NotSupported
-from tensor_graphs.frontends.onnx.values import Value, known_array
+from tensor_graphs.frontends.onnx.values import OnnxValue, known_array
 from tensor_graphs.language.axis import one_axis
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import Node
 
-Built = Node | Value | np.ndarray | Sequence[Node | Value | np.ndarray | None]
+Built = Node | OnnxValue | np.ndarray | Sequence[Node | OnnxValue | np.ndarray | None]
 
 
 class Importer(Protocol):
@@ -28,19 +28,19 @@ class Importer(Protocol):
         """The stored tensors by the names of their parameters."""
         ...
 
-    def subgraph(self, graph: Any, call: Call, inputs: Sequence[Value]) -> list[Value]:
+    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
         """Return the outputs of a body (GraphProto) on these inputs; it reads tensors of the graphs around it by name."""
         ...
 
-    def array(self, tensor: Any) -> np.ndarray:
+    def stored_array(self, tensor: Any) -> np.ndarray:
         """Return the values of a TensorProto."""
         ...
 
 
-class Call:
+class OnnxNode:
     """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute."""
 
-    def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[Value | None], attributes: Mapping[str, Any],
+    def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any],
                  importer: Importer, scope: Any, opsets: Mapping[str, int]) -> None:
         self.op, self.domain, self.opset, self.proto = proto.op_type, domain, opset, proto
         self.inputs, self.attributes, self.importer, self.scope = inputs, attributes, importer, scope
@@ -54,7 +54,7 @@ class Call:
         self.read.add(index)
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def value(self, index: int) -> Value:
+    def value(self, index: int) -> OnnxValue:
         if not self.has(index):
             self.refuse(f"operand {index} is missing")
         value = self.inputs[index]
@@ -129,7 +129,7 @@ class Call:
         return f"the attribute {unread[0]}={self.attributes[unread[0]]!r:.60}" if unread else None
 
 
-Row = Callable[[Call], Built]
+Row = Callable[[OnnxNode], Built]
 
 ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
 """(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""
@@ -152,7 +152,7 @@ def row_of(domain: str, op: str, opset: int) -> Row | None:
     return next((build for since, build in reversed(ROWS.get((domain, op), ())) if since <= opset), None)
 
 
-def floats(call: Call, x: Node) -> Node:
+def floats(call: OnnxNode, x: Node) -> Node:
     """Return x, which must be floating. Raises NotSupported."""
     if not x.dtype.is_float:
         call.refuse(f"{call.op} of {x.dtype}")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.call import Built, Call, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
-from tensor_graphs.frontends.onnx.values import Value
+from tensor_graphs.frontends.onnx.values import OnnxValue
 from tensor_graphs.language import composites as c
 from tensor_graphs.language.node import Node
 
@@ -21,7 +21,7 @@ MOST_UNROLLED = 64
 """largest number of iterations that are written out; a graph grows by each"""
 
 
-def _known(n: Call, index: int) -> object | None:
+def _known(n: OnnxNode, index: int) -> object | None:
     """Return the operand's value if it follows from constants; None where it is computed at run time."""
     try:
         return n.scalar(index)
@@ -29,7 +29,7 @@ def _known(n: Call, index: int) -> object | None:
         return None
 
 
-def _count(n: Call) -> int:
+def _count(n: OnnxNode) -> int:
     """Return the number of iterations of a Loop, which must be known."""
     if not n.has(0):
         return MOST_UNROLLED + 1
@@ -38,7 +38,7 @@ def _count(n: Call) -> int:
 
 
 @row("If")
-def _if(n: Call) -> Built:
+def _if(n: OnnxNode) -> Built:
     then, otherwise = n.get("then_branch"), n.get("else_branch")
     condition = _known(n, 0)
     if condition is not None:
@@ -52,14 +52,14 @@ def _if(n: Call) -> Built:
     return [c.where(condition_node, a.node(), b.node()) for a, b in zip(*results, strict=True)]
 
 
-def _chosen(active: Node, new: Value, old: Value, n: Call) -> Value:
+def _chosen(active: Node, new: OnnxValue, old: OnnxValue, n: OnnxNode) -> OnnxValue:
     if new.node().type != old.node().type:
         n.refuse(f"a value that a Loop carries changes from {old.node().type} to {new.node().type}")
-    return Value.of(c.where(active, new.node(), old.node()))
+    return OnnxValue.of(c.where(active, new.node(), old.node()))
 
 
 @row("Loop")
-def _loop(n: Call) -> Built:
+def _loop(n: OnnxNode) -> Built:
     body, carried = n.get("body"), [n.value(i) for i in range(2, len(n.inputs))]
     count = _count(n)
     going = _known(n, 1) if n.has(1) else True
@@ -71,24 +71,24 @@ def _loop(n: Call) -> Built:
             n.refuse(f"a Loop of more than {MOST_UNROLLED} iterations", "a Scan, which is a loop here too")
         if active is not None and stacks:
             n.refuse("a Loop that stacks values and stops at a condition that is computed at run time", "a constant condition")
-        first = Value.of(np.array(turn, np.int64))
-        results = n.importer.subgraph(body, n, [first, Value.of(np.array(True)), *carried])
+        first = OnnxValue.of(np.array(turn, np.int64))
+        results = n.importer.subgraph(body, n, [first, OnnxValue.of(np.array(True)), *carried])
         stop, new, stacked = results[0], results[1:1 + len(carried)], results[1 + len(carried):]
         carried = [v if active is None else _chosen(active, v, old, n) for v, old in zip(new, carried, strict=True)]
         for stack, value in zip(stacks, stacked, strict=True):
             stack.append(value.node())
-        known = stop.known if stop.known is not None else _folded(n, stop)
-        if known is None:
+        goes_on = stop.array if stop.array is not None else _folded(n, stop)
+        if goes_on is None:
             active = stop.node().reshape(()) if active is None else active & stop.node().reshape(())
         else:
-            going = bool(known)
+            going = bool(goes_on)
         turn += 1
     if not turn and stacks:
         n.refuse("a Loop of no iterations that stacks values")
     return [*carried, *[c.stack(*stack) if len(stack) > 1 else stack[0].reshape((1, *stack[0].shape)) for stack in stacks]]
 
 
-def _folded(n: Call, value: Value) -> np.ndarray | None:
+def _folded(n: OnnxNode, value: OnnxValue) -> np.ndarray | None:
     from tensor_graphs.frontends.onnx.values import known_array
 
     try:
@@ -98,7 +98,7 @@ def _folded(n: Call, value: Value) -> np.ndarray | None:
 
 
 @row("Scan", since=9)
-def _scan(n: Call) -> Built:
+def _scan(n: OnnxNode) -> Built:
     body, slices = n.get("body"), n.get("num_scan_inputs")
     values = [n.x(i) for i in range(len(n.inputs))]
     carries, xs = values[:len(values) - slices], values[len(values) - slices:]
@@ -111,7 +111,7 @@ def _scan(n: Call) -> Built:
     size = xs[0].shape[0]
 
     def step(carry: Sequence[Node], x: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        results = [v.node() for v in n.importer.subgraph(body, n, [Value.of(v) for v in (*carry, *x)])]
+        results = [v.node() for v in n.importer.subgraph(body, n, [OnnxValue.of(v) for v in (*carry, *x)])]
         return tuple(results[:len(carry)]), tuple(results[len(carry):])
 
     if isinstance(size, int) and 0 < size <= MOST_UNROLLED:

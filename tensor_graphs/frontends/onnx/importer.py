@@ -20,10 +20,10 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, recurrent, sampling, signals
-from tensor_graphs.frontends.onnx.call import Built, Call, row_of
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
-from tensor_graphs.frontends.onnx.values import Value
+from tensor_graphs.frontends.onnx.values import OnnxValue
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
@@ -46,7 +46,7 @@ MOST_NODES = 200_000
 SMALL = 16
 """number of elements up to which an initialiser of integers is a constant; of floats, one element"""
 
-Scope = ChainMap[str, Value]
+Scope = ChainMap[str, OnnxValue]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class _Importer:
         self.symbols: dict[str, Dim] = {}
         self.counts: Counter[str] = Counter()
         self.depth, self.built = 0, 0
-        self.stored: dict[int, Value] = {}
+        self.stored: dict[int, OnnxValue] = {}
         self.opsets = _opsets(proto.opset_import)
         self.functions = {(f.domain, f.name): f for f in proto.functions}
         self.names: dict[str, str] = {}
@@ -210,7 +210,7 @@ class _Importer:
             self.names[name] = clean
         return self.names[name]
 
-    def array(self, tensor: Any) -> np.ndarray:
+    def stored_array(self, tensor: Any) -> np.ndarray:
         return read_tensor(tensor, self.folder)
 
     def _initialisers(self, graph: Any, scope: Scope) -> None:
@@ -221,7 +221,7 @@ class _Importer:
             dtype, shape = dtype_of(tensor.data_type, what), shape_of(tensor)
             count = int(np.prod(shape, dtype=object))
             if count <= (1 if dtype.is_float else SMALL):
-                scope[tensor.name] = Value.of(self.array(tensor))
+                scope[tensor.name] = OnnxValue.of(self.stored_array(tensor))
                 continue
             if id(tensor) in self.stored:                    # of a body that is written out several times
                 scope[tensor.name] = self.stored[id(tensor)]
@@ -231,12 +231,12 @@ class _Importer:
                 name += "_"
             self.weights.tensors[name] = tensor
             if tensor.data_location != 1:
-                self.array(tensor)                           # faults are found now; the array is a view
+                self.stored_array(tensor)                           # faults are found now; the array is a view
             else:
                 _ = self.weights[name].size
-            scope[tensor.name] = self.stored[id(tensor)] = Value(dtype, leaves.parameter(name, shape, dtype))
+            scope[tensor.name] = self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
 
-    def _input(self, item: Any) -> Value:
+    def _input(self, item: Any) -> OnnxValue:
         what = f"the input {item.name!r}"
         kind = item.type.WhichOneof("value")
         if kind != "tensor_type":
@@ -245,11 +245,11 @@ class _Importer:
         tensor = item.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if item.name in self.values:
-            return Value.of(np.asarray(self.values[item.name]).astype(dtype.numpy, copy=False))
+            return OnnxValue.of(np.asarray(self.values[item.name]).astype(dtype.numpy, copy=False))
         if not tensor.HasField("shape"):
             raise NotSupported(f"{what} has no rank", fix="declare its shape, or fix its value: tg.from_onnx(file, values={…})")
         shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
-        return Value.of(leaves.input(self._named(item.name), shape, dtype))
+        return OnnxValue.of(leaves.input(self._named(item.name), shape, dtype))
 
     def _check_output(self, item: Any, node: Node) -> None:
         """Raise OnnxError where an output has another dtype or rank than the file declares."""
@@ -296,7 +296,8 @@ class _Importer:
             if missing:
                 raise NotSupported(f"the output {missing[0]!r} of {_shown(proto)} has no counterpart here")
 
-    def _node(self, proto: Any, inputs: Sequence[Value | None], scope: Scope, opsets: Mapping[str, int]) -> list[Value | None]:
+    def _node(self, proto: Any, inputs: Sequence[OnnxValue | None], scope: Scope,
+              opsets: Mapping[str, int]) -> list[OnnxValue | None]:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         opset = opsets.get(domain, 0)
         where = f"in the node {_shown(proto)} (op {proto.op_type}, domain {domain or 'ai.onnx'}, opset {opset})"
@@ -305,7 +306,7 @@ class _Importer:
             if function is None and not opset:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
-            call = Call(proto, domain, opset, inputs, attributes, self, scope, opsets)
+            call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
             if function is None and (folded := ops.fold(call)) is not None:
                 self.counts["native"] += self.depth == 0
                 return [folded]
@@ -332,7 +333,7 @@ class _Importer:
         return "operands that the op takes" + (
             f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
 
-    def subgraph(self, graph: Any, call: Call, inputs: Sequence[Value]) -> list[Value]:
+    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
         """Return the outputs of a body on these inputs. Its names are its own; those around it are read."""
         scope: Scope = call.scope.new_child({})
         self._deeper()
@@ -353,7 +354,7 @@ class _Importer:
             raise OnnxError(f"functions and bodies are nested more than {MOST_NESTED} deep, or without end",
                             fix="functions that do not call themselves")
 
-    def _by_function(self, call: Call, function: Any) -> list[Value | None]:
+    def _by_function(self, call: OnnxNode, function: Any) -> list[OnnxValue | None]:
         """Return the outputs of a node, computed by the nodes of a function: the model's, or that of the op's schema."""
         attributes = {a.name: a for a in call.proto.attribute}
         if function is None:
@@ -381,7 +382,7 @@ class _Importer:
         self.depth -= 1
         return [scope.get(name) for name in function.output]
 
-    def _defined(self, schema: Any, call: Call) -> Any:
+    def _defined(self, schema: Any, call: OnnxNode) -> Any:
         """Return the function that a schema defines for this call, as a FunctionProto; None without one."""
         function = self.onnx.FunctionProto()
         if schema.has_function:
@@ -400,7 +401,7 @@ class _Importer:
             return None
         return function
 
-    def _type(self, value: Value | None) -> bytes:
+    def _type(self, value: OnnxValue | None) -> bytes:
         if value is None:
             return bytes(self.onnx.TypeProto().SerializeToString())
         shape = [size if isinstance(size, int) else str(size) for size in value.shape]
@@ -419,13 +420,13 @@ def _shown(proto: Any) -> str:
     return repr(proto.name or f"{proto.op_type} → {', '.join(proto.output)}")
 
 
-def _listed(built: Built) -> list[Value | None]:
-    if isinstance(built, (Node, Value, np.ndarray)):
-        return [Value.of(built)]
-    return [None if x is None else Value.of(x) for x in built]
+def _listed(built: Built) -> list[OnnxValue | None]:
+    if isinstance(built, (Node, OnnxValue, np.ndarray)):
+        return [OnnxValue.of(built)]
+    return [None if x is None else OnnxValue.of(x) for x in built]
 
 
-def _schema(onnx: Any, call: Call) -> Any:
+def _schema(onnx: Any, call: OnnxNode) -> Any:
     try:
         return onnx.defs.get_schema(call.op, call.opset, call.domain)
     except onnx.defs.SchemaError:

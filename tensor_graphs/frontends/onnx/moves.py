@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.call import Built, Call, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.frontends.onnx.ops import reversed_order
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
-from tensor_graphs.frontends.onnx.values import MOST_KNOWN, Value, dims_array
+from tensor_graphs.frontends.onnx.values import MOST_KNOWN, OnnxValue, dims_array
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -26,46 +26,46 @@ from tensor_graphs.language.operands import broadcast_shape, broadcast_to
 
 
 @row("Constant")
-def _constant(n: Call) -> Built:
+def _constant(n: OnnxNode) -> Built:
     if n.has(0):
         n.refuse("Constant takes no operand")
     for name in ("value_int", "value_ints", "value_float", "value_floats"):
         kind = np.float32 if "float" in name else np.int64
         if (value := n.get(name)) is not None:
-            return Value.of(np.array(value, kind))
+            return OnnxValue.of(np.array(value, kind))
     if n.get("value") is None:
         n.refuse("Constant of strings, or of a sparse tensor")
-    return Value.of(n.importer.array(n.get("value")))
+    return OnnxValue.of(n.importer.stored_array(n.get("value")))
 
 
 @row("ConstantOfShape")
-def _constant_of_shape(n: Call) -> Built:
+def _constant_of_shape(n: OnnxNode) -> Built:
     tensor = n.get("value")
-    value = np.zeros(1, np.float32) if tensor is None else n.importer.array(tensor).ravel()
+    value = np.zeros(1, np.float32) if tensor is None else n.importer.stored_array(tensor).ravel()
     shape = tuple(n.dims(0))
     if all(isinstance(s, int) for s in shape) and math.prod(shape) <= 4096 and value.dtype.kind in "iub":
-        return Value.of(np.full(shape, value[0]))
+        return OnnxValue.of(np.full(shape, value[0]))
     return broadcast_to(leaves.constant(value[0].item(), parse_dtype(value.dtype)), shape)
 
 
 @row("Shape")
-def _shape(n: Call) -> Built:
-    return Value.of(dims_array(n.value(0).shape[slice(n.get("start", 0), n.get("end"))]))
+def _shape(n: OnnxNode) -> Built:
+    return OnnxValue.of(dims_array(n.value(0).shape[slice(n.get("start", 0), n.get("end"))]))
 
 
 @row("Size")
-def _size(n: Call) -> Built:
-    return Value.of(dims_array([d.product(n.value(0).shape)]).reshape(()))
+def _size(n: OnnxNode) -> Built:
+    return OnnxValue.of(dims_array([d.product(n.value(0).shape)]).reshape(()))
 
 
 @row("Range")
-def _range(n: Call) -> Built:
+def _range(n: OnnxNode) -> Built:
     start, stop, step = (n.scalar(i) for i in range(3))
     dtype = n.value(0).dtype
     if all(isinstance(v, int) for v in (start, stop, step)) and step:
         size = len(range(start, stop, step))
         if size <= 4096:
-            return Value.of(np.arange(start, stop, step, dtype=dtype.numpy))
+            return OnnxValue.of(np.arange(start, stop, step, dtype=dtype.numpy))
         return atomic.iota((size,), 0, dtype) * step + start
     if isinstance(step, int) and step > 0:
         count = d.dim_max((stop - start + step - 1) // step, 0)
@@ -77,7 +77,7 @@ def _range(n: Call) -> Built:
 
 
 @row("EyeLike")
-def _eye(n: Call) -> Node:
+def _eye(n: OnnxNode) -> Node:
     shape, to, k = n.value(0).shape, n.get("dtype"), n.get("k", 0)
     dtype = n.value(0).dtype if to is None else dtype_of(to, "the result of EyeLike")
     hit = c.equals(atomic.iota(shape, 1, i64), atomic.iota(shape, 0, i64) + k)
@@ -85,7 +85,7 @@ def _eye(n: Call) -> Node:
 
 
 @row("OneHot")
-def _one_hot(n: Call) -> Node:
+def _one_hot(n: OnnxNode) -> Node:
     index, values = n.x(), n.x(2)
     depth = n.known(1).ravel()[0]
     depth = depth if isinstance(depth, d.Expr) else int(depth)
@@ -101,15 +101,15 @@ def _one_hot(n: Call) -> Node:
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def reshaped(n: Call, value: Value, shape: Sequence[Dim]) -> Built:
+def reshaped(n: OnnxNode, value: OnnxValue, shape: Sequence[Dim]) -> Built:
     """Return a value in another shape, known where it was known."""
-    if value.known is not None and all(isinstance(s, int) for s in shape):
-        return Value(value.dtype, known=value.known.reshape([s for s in shape if isinstance(s, int)]))
+    if value.array is not None and all(isinstance(s, int) for s in shape):
+        return OnnxValue(value.dtype, array=value.array.reshape([s for s in shape if isinstance(s, int)]))
     return value.node().reshape(tuple(shape))
 
 
 @row("Reshape", since=5)
-def _reshape(n: Call) -> Built:
+def _reshape(n: OnnxNode) -> Built:
     x, shape = n.value(0), n.dims(1)
     if not n.get("allowzero", 0):
         shape = [x.shape[i] if isinstance(s, int) and s == 0 else s for i, s in enumerate(shape)]
@@ -122,19 +122,19 @@ def _reshape(n: Call) -> Built:
 
 
 @row("Flatten")
-def _flatten(n: Call) -> Built:
+def _flatten(n: OnnxNode) -> Built:
     x = n.value(0)
     axis = n.axis(1, len(x.shape)) if n.get("axis", 1) != len(x.shape) else len(x.shape)
     return reshaped(n, x, (d.product(x.shape[:axis]), d.product(x.shape[axis:])))
 
 
-def _axes(n: Call, rank: int) -> list[int] | None:
+def _axes(n: OnnxNode, rank: int) -> list[int] | None:
     axes = n.ints(1) if n.has(1) else n.get("axes")
     return None if axes is None else [a % rank if -rank <= a < rank else n.refuse(f"axis {a} of {rank} axes") for a in axes]
 
 
 @row("Squeeze")
-def _squeeze(n: Call) -> Built:
+def _squeeze(n: OnnxNode) -> Built:
     x = n.value(0)
     axes = _axes(n, max(len(x.shape), 1))
     if axes is None:
@@ -143,7 +143,7 @@ def _squeeze(n: Call) -> Built:
 
 
 @row("Unsqueeze")
-def _unsqueeze(n: Call) -> Built:
+def _unsqueeze(n: OnnxNode) -> Built:
     x, count = n.value(0), len(n.ints(1) if n.has(1) else n.get("axes"))
     axes, rest = _axes(n, len(x.shape) + count), list(x.shape)
     for axis in sorted(axes or ()):
@@ -152,24 +152,24 @@ def _unsqueeze(n: Call) -> Built:
 
 
 @row("Transpose")
-def _transpose(n: Call) -> Built:
+def _transpose(n: OnnxNode) -> Built:
     x, perm = n.value(0), n.get("perm")
     order = tuple(reversed(range(len(x.shape)))) if perm is None else tuple(perm)
-    return Value(x.dtype, known=x.known.transpose(order)) if x.known is not None else n.x().permute(order)
+    return OnnxValue(x.dtype, array=x.array.transpose(order)) if x.array is not None else n.x().permute(order)
 
 
 @row("Expand")
-def _expand(n: Call) -> Built:
+def _expand(n: OnnxNode) -> Built:
     x, shape = n.value(0), n.dims(1)
-    if x.known is not None and all(isinstance(s, int) for s in shape) and math.prod(shape) <= 4096:
-        return Value(x.dtype, known=x.known * np.ones(shape, np.int64) if x.known.dtype == object else np.broadcast_to(
-            x.known, np.broadcast_shapes(x.known.shape, shape)))
+    if x.array is not None and all(isinstance(s, int) for s in shape) and math.prod(shape) <= 4096:
+        return OnnxValue(x.dtype, array=x.array * np.ones(shape, np.int64) if x.array.dtype == object else np.broadcast_to(
+            x.array, np.broadcast_shapes(x.array.shape, shape)))
     wanted = atomic.expand(c.zeros((1,) * len(shape), bool_), shape)
     return broadcast_to(n.x(), broadcast_shape("Expand", n.x(), wanted))
 
 
 @row("Tile", since=6)
-def _tile(n: Call) -> Node:
+def _tile(n: OnnxNode) -> Node:
     x, repeats = n.x(), n.dims(1)
     apart = [s for size in x.shape for s in (1, size)]
     full = [s for size, by in zip(x.shape, repeats, strict=True) for s in (by, size)]
@@ -177,17 +177,17 @@ def _tile(n: Call) -> Node:
 
 
 @row("Concat", since=4)
-def _concat(n: Call) -> Built:
+def _concat(n: OnnxNode) -> Built:
     values = [n.value(i) for i in range(len(n.inputs))]
     axis = n.axis(0, len(values[0].shape))
-    if all(v.known is not None and v.known.dtype.kind in "iubO" for v in values):
-        return Value(values[0].dtype, known=np.concatenate([v.known for v in values], axis))
+    if all(v.array is not None and v.array.dtype.kind in "iubO" for v in values):
+        return OnnxValue(values[0].dtype, array=np.concatenate([v.array for v in values], axis))
     nodes = [v.node() for v in values]
     return c.concat(*nodes, axis=axis) if len(nodes) > 1 else nodes[0]
 
 
 @row("Split")
-def _split(n: Call) -> Built:
+def _split(n: OnnxNode) -> Built:
     x, count = n.x(), n.get("num_outputs", n.wanted)
     axis = n.axis(0)
     size = x.shape[axis]
@@ -201,7 +201,7 @@ def _split(n: Call) -> Built:
 
 
 @row("DepthToSpace")
-def _depth_to_space(n: Call) -> Node:
+def _depth_to_space(n: OnnxNode) -> Node:
     x, by = n.x(), n.get("blocksize")
     b, ch, h, w = x.shape
     deep = d.product([ch]) // (by * by)
@@ -213,7 +213,7 @@ def _depth_to_space(n: Call) -> Node:
 
 
 @row("SpaceToDepth")
-def _space_to_depth(n: Call) -> Node:
+def _space_to_depth(n: OnnxNode) -> Node:
     x, by = n.x(), n.get("blocksize")
     b, ch, h, w = x.shape
     if n.get("mode", "DCR") != "DCR":
@@ -222,7 +222,7 @@ def _space_to_depth(n: Call) -> Node:
 
 
 @row("Trilu")
-def _trilu(n: Call) -> Node:
+def _trilu(n: OnnxNode) -> Node:
     x, k, upper = n.x(), int(n.scalar(1, 0)), n.get("upper", 1)
     apart = atomic.iota(x.shape, x.rank - 1, i64) - atomic.iota(x.shape, x.rank - 2, i64)
     return c.where(apart >= k if upper else apart <= k, x, False if x.dtype is bool_ else 0)
@@ -243,7 +243,7 @@ def _bound(value: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
 
 
 @row("Slice", since=10)
-def _slice(n: Call) -> Built:
+def _slice(n: OnnxNode) -> Built:
     starts, stops = n.dims(1), n.dims(2)
     rank = len(n.value(0).shape)
     axes = n.ints(3) if n.has(3) else list(range(len(starts)))
@@ -251,12 +251,12 @@ def _slice(n: Call) -> Built:
 
 
 @row("Slice")
-def _slice_1(n: Call) -> Built:
+def _slice_1(n: OnnxNode) -> Built:
     starts, rank = n.get("starts"), len(n.value(0).shape)
     return _sliced(n, starts, n.get("ends"), [a % rank for a in n.get("axes") or range(len(starts))], [1] * len(starts))
 
 
-def _sliced(n: Call, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence[int], steps: Sequence[int]) -> Built:
+def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence[int], steps: Sequence[int]) -> Built:
     value = n.value(0)
     bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in value.shape]
     for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
@@ -269,8 +269,8 @@ def _sliced(n: Call, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence
             last = last if dim_ge(first, last) is True else d.dim_min(last, first)
         bounds[axis] = (0, 0, 1) if proved_equal(first, last) else (first, last, step)
     places = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
-    if value.known is not None and len(places) == len(bounds):
-        return Value(value.dtype, known=value.known[tuple(places)])
+    if value.array is not None and len(places) == len(bounds):
+        return OnnxValue(value.dtype, array=value.array[tuple(places)])
     return atomic.slice(value.node(), bounds)
 
 
@@ -279,7 +279,7 @@ def _no_less_than_0(amount: Dim) -> Dim:
 
 
 @row("Pad", since=2)
-def _pad(n: Call) -> Node:
+def _pad(n: OnnxNode) -> Node:
     x, mode = n.x(), n.get("mode", "constant")
     amounts = n.dims(1) if n.has(1) else n.get("pads")
     axes = [a % x.rank for a in n.ints(3)] if n.has(3) else list(range(x.rank))
@@ -318,17 +318,17 @@ def positive(index: Node, size: Dim) -> Node:
 
 
 @row("Gather")
-def _gather(n: Call) -> Built:
+def _gather(n: OnnxNode) -> Built:
     x, index = n.value(0), n.value(1)
     axis = n.axis(0, len(x.shape))
-    if x.known is not None and index.known is not None and index.known.dtype != object and x.known.size <= MOST_KNOWN:
-        size = x.known.shape[axis]
-        if index.known.size and not (-size <= index.known.min() and index.known.max() < size):
-            n.refuse(f"Gather of index {index.known.tolist()} from {size} elements")
-        return Value(x.dtype, known=np.asarray(np.take(x.known, index.known.astype(np.int64), axis),
-                                               object if x.known.dtype == object else None))
-    if index.known is not None and index.known.dtype != object and index.known.ndim == 0:
-        return x.node()[(*(slice(None),) * axis, int(index.known))]
+    if x.array is not None and index.array is not None and index.array.dtype != object and x.array.size <= MOST_KNOWN:
+        size = x.array.shape[axis]
+        if index.array.size and not (-size <= index.array.min() and index.array.max() < size):
+            n.refuse(f"Gather of index {index.array.tolist()} from {size} elements")
+        return OnnxValue(x.dtype, array=np.asarray(np.take(x.array, index.array.astype(np.int64), axis),
+                                               object if x.array.dtype == object else None))
+    if index.array is not None and index.array.dtype != object and index.array.ndim == 0:
+        return x.node()[(*(slice(None),) * axis, int(index.array))]
     return atomic.gather(x.node(), positive(index.node(), x.shape[axis]), axis)
 
 
@@ -343,20 +343,20 @@ def _number(shape: Sequence[Dim], index: Node, axis: int, base: Sequence[Dim]) -
 
 
 @row("GatherElements")
-def _gather_elements(n: Call) -> Node:
+def _gather_elements(n: OnnxNode) -> Node:
     x, index, axis = n.x(), n.x(1), n.axis(0)
     return atomic.gather(x.reshape(-1) if x.rank != 1 else x, _number(x.shape, index, axis, x.shape), 0)
 
 
 @row("Scatter", "ScatterElements")
-def _scatter_elements(n: Call) -> Node:
+def _scatter_elements(n: OnnxNode) -> Node:
     x, index, updates, axis = n.x(), n.x(1), n.x(2), n.axis(0)
     place = _number(x.shape, index, axis, x.shape).reshape(d.product(index.shape))
     flat = x.reshape(d.product(x.shape))
     return _scattered(n, flat, place, updates.reshape(d.product(index.shape)), n.get("reduction", "none")).reshape(x.shape)
 
 
-def _scattered(n: Call, base: Node, place: Node, updates: Node, how: str) -> Node:
+def _scattered(n: OnnxNode, base: Node, place: Node, updates: Node, how: str) -> Node:
     """Return base[s, …] with updates[m, …] put at place[m] by ONNX's `reduction`."""
     if how in ("none", "add", "max"):
         return atomic.scatter(base, place, updates, axis=0, mode="set" if how == "none" else how)
@@ -385,7 +385,7 @@ def _slices(index: Node, sizes: Sequence[Dim], batch: Sequence[Dim] = ()) -> Nod
 
 
 @row("GatherND")
-def _gather_nd(n: Call) -> Node:
+def _gather_nd(n: OnnxNode) -> Node:
     x, index, batch = n.x(), n.x(1), n.get("batch_dims", 0)
     k = index.shape[-1]
     if not isinstance(k, int) or k == 0:
@@ -396,7 +396,7 @@ def _gather_nd(n: Call) -> Node:
 
 
 @row("ScatterND")
-def _scatter_nd(n: Call) -> Node:
+def _scatter_nd(n: OnnxNode) -> Node:
     x, index, updates = n.x(), n.x(1), n.x(2)
     k = index.shape[-1]
     if not isinstance(k, int) or k == 0:
@@ -409,7 +409,7 @@ def _scatter_nd(n: Call) -> Node:
 
 
 @row("TensorScatter", since=24)
-def _tensor_scatter(n: Call) -> Node:
+def _tensor_scatter(n: OnnxNode) -> Node:
     past, update, axis, circular = n.x(), n.x(1), n.axis(-2), n.get("mode", "linear") == "circular"
     starts = n.optional(2)
     start: Any = 0 if starts is None else starts.cast(i64).reshape((-1, *(1,) * (past.rank - 1)))
@@ -420,7 +420,7 @@ def _tensor_scatter(n: Call) -> Node:
 
 
 @row("ReverseSequence")
-def _reverse_sequence(n: Call) -> Node:
+def _reverse_sequence(n: OnnxNode) -> Node:
     x, time, batch = n.x(), n.get("time_axis", 0), n.get("batch_axis", 1)
     lengths = n.x(1).cast(i64).reshape(tuple(-1 if i == batch else 1 for i in range(x.rank)))
     step = atomic.iota(x.shape, time, i64)
@@ -432,12 +432,12 @@ def _reverse_sequence(n: Call) -> Node:
 
 
 @row("NonZero")
-def _non_zero(n: Call) -> Built:
-    return Value.of(np.array(np.nonzero(n.known(0)), np.int64))
+def _non_zero(n: OnnxNode) -> Built:
+    return OnnxValue.of(np.array(np.nonzero(n.known(0)), np.int64))
 
 
 @row("Compress")
-def _compress(n: Call) -> Node:
+def _compress(n: OnnxNode) -> Node:
     x, places = n.x(), np.nonzero(n.known(1))[0]
     if n.get("axis") is None:
         return atomic.gather(x.reshape(d.product(x.shape)), leaves.constant(places, i64), 0)
@@ -445,7 +445,7 @@ def _compress(n: Call) -> Node:
 
 
 @row("Unique")
-def _unique(n: Call) -> Built:
+def _unique(n: OnnxNode) -> Built:
     x, axis, ordered = n.known(0), n.get("axis"), n.get("sorted", 1)
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.ravel()
@@ -454,6 +454,6 @@ def _unique(n: Call) -> Built:
         rank = np.argsort(order)
         values, first, counts = np.take(values, order, axis or 0), first[order], counts[order]
         inverse = rank[inverse]
-    return [Value.of(np.asarray(v, x.dtype if i == 0 else np.int64)) for i, v in enumerate((values, first, inverse, counts))]
+    return [OnnxValue.of(np.asarray(v, x.dtype if i == 0 else np.int64)) for i, v in enumerate((values, first, inverse, counts))]
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from tensor_graphs.frontends.onnx.call import Built, Call, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.ops import less_zero
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -36,7 +36,7 @@ class Windows(NamedTuple):
         return tuple((low, high + more) for (low, high), more in zip(self.pads, self.extra, strict=True))
 
 
-def _windows(n: Call, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Windows:
+def _windows(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Windows:
     """Return the geometry that a node's attributes give for axes of these sizes."""
     count, how = len(sizes), n.get("auto_pad", "NOTSET")
     strides, dilations = n.get("strides") or [1] * count, n.get("dilations") or [1] * count
@@ -60,25 +60,25 @@ def _windows(n: Call, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Windows:
     return Windows(tuple(map(n.whole, kernel)), tuple(strides), tuple(dilations), tuple(pads), tuple(extra))
 
 
-def _conv_of(n: Call, x: Node, weight: Node, bias: Node | None) -> Node:
+def _conv_of(n: OnnxNode, x: Node, weight: Node, bias: Node | None) -> Node:
     n.ignore("kernel_shape")
     w = _windows(n, x.shape[2:], weight.shape[2:])
     return c.conv(x, weight, bias, stride=w.strides, padding=w.pads, dilation=w.dilations, groups=n.get("group", 1))
 
 
 @row("Conv")
-def _conv(n: Call) -> Node:
+def _conv(n: OnnxNode) -> Node:
     return _conv_of(n, n.x(), n.x(1), n.optional(2))
 
 
 @row("ConvInteger")
-def _conv_integer(n: Call) -> Node:
+def _conv_integer(n: OnnxNode) -> Node:
     x, weight = less_zero(n, 0, 2), less_zero(n, 1, 3, 0)
     return _conv_of(n, x.cast(f64), weight.cast(f64), None).cast(i32)   # products of bytes: exact in f64
 
 
 @row("ConvTranspose")
-def _conv_transpose(n: Call) -> Node:
+def _conv_transpose(n: OnnxNode) -> Node:
     x, weight, bias = n.x(), n.x(1), n.optional(2)
     count, groups = x.rank - 2, n.get("group", 1)
     n.ignore("kernel_shape")
@@ -108,7 +108,7 @@ def _conv_transpose(n: Call) -> Node:
 
 
 @row("MaxPool")
-def _max_pool(n: Call) -> Built:
+def _max_pool(n: OnnxNode) -> Built:
     x, kernel, order = n.x(), n.get("kernel_shape"), n.get("storage_order", 0)
     w = _windows(n, x.shape[2:], kernel)
     out = c.max_pool(x, kernel, stride=w.strides, padding=w.padding, dilation=w.dilations)
@@ -137,7 +137,7 @@ def _sums(x: Node, w: Windows, padding: Sequence[tuple[int, int]]) -> Node:
 
 
 @row("AveragePool")
-def _average_pool(n: Call) -> Node:
+def _average_pool(n: OnnxNode) -> Node:
     x, kernel, all_count = n.x(), n.get("kernel_shape"), bool(n.get("count_include_pad", 0))
     w = _windows(n, x.shape[2:], kernel)
     if set(w.dilations) == {1} and not any(w.extra):
@@ -149,13 +149,13 @@ def _average_pool(n: Call) -> Node:
 
 
 @row("LpPool")
-def _lp_pool(n: Call) -> Node:
+def _lp_pool(n: OnnxNode) -> Node:
     x, kernel, p = n.x(), n.get("kernel_shape"), n.get("p", 2)
     w = _windows(n, x.shape[2:], kernel)
     return c.pow(_sums(c.pow(c.abs(x), p), w, w.padding), 1 / p)
 
 
-def _all_places(n: Call) -> tuple[int, ...]:
+def _all_places(n: OnnxNode) -> tuple[int, ...]:
     return tuple(range(2, n.x().rank))
 
 
@@ -164,7 +164,7 @@ row("GlobalMaxPool")(lambda n: n.x().max(_all_places(n), keepdims=True))
 
 
 @row("MaxUnpool")
-def _max_unpool(n: Call) -> Node:
+def _max_unpool(n: OnnxNode) -> Node:
     x, index, kernel = n.x(), n.x(1), n.get("kernel_shape")
     count = len(kernel)
     strides, pads = n.get("strides") or [1] * count, n.get("pads") or [0] * (2 * count)
@@ -179,7 +179,7 @@ def _max_unpool(n: Call) -> Node:
 
 
 @row("BatchNormalization", since=7)
-def _batch_norm(n: Call) -> Built:
+def _batch_norm(n: OnnxNode) -> Built:
     x, weight, bias, mean, var = (n.x(i) for i in range(5))
     eps, momentum, training = n.get("epsilon", 1e-5), n.get("momentum", 0.9), n.get("training_mode", 0)
     n.only("spatial", 1)
@@ -192,18 +192,18 @@ def _batch_norm(n: Call) -> Built:
 
 
 @row("InstanceNormalization", since=6)
-def _instance_norm(n: Call) -> Node:
+def _instance_norm(n: OnnxNode) -> Node:
     return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.whole(n.x().shape[1]), eps=n.get("epsilon", 1e-5))
 
 
 @row("GroupNormalization", since=21)
-def _group_norm(n: Call) -> Node:
+def _group_norm(n: OnnxNode) -> Node:
     n.ignore("stash_type")
     return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5))
 
 
 @row("LayerNormalization", since=17)
-def _layer_norm(n: Call) -> Built:
+def _layer_norm(n: OnnxNode) -> Built:
     x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
     n.only("stash_type", 1)
     rest = x.shape[axis:]
@@ -219,7 +219,7 @@ def _layer_norm(n: Call) -> Built:
 
 
 @row("RMSNormalization", since=23)
-def _rms_norm(n: Call) -> Node:
+def _rms_norm(n: OnnxNode) -> Node:
     x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
     n.only("stash_type", 1)
     rest = x.shape[axis:]
@@ -229,7 +229,7 @@ def _rms_norm(n: Call) -> Node:
 
 
 @row("LRN")
-def _lrn(n: Call) -> Node:
+def _lrn(n: OnnxNode) -> Node:
     x, size = n.x(), n.get("size")
     if size > MOST_SLICES:
         n.refuse(f"LRN over {size} channels")
@@ -240,7 +240,7 @@ def _lrn(n: Call) -> Node:
 
 
 @row("LpNormalization")
-def _lp_norm(n: Call) -> Node:
+def _lp_norm(n: OnnxNode) -> Node:
     x, axis, p = n.x(), n.axis(-1), n.get("p", 2)
     size = c.abs(x).sum(axis, keepdims=True) if p == 1 else atomic.sqrt((x * x).sum(axis, keepdims=True))
     return c.where(c.equals(size, 0), 0.0 * x, x / size)

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tensor_graphs.frontends.onnx.call import Built, Call, floats, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, floats, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
-from tensor_graphs.frontends.onnx.values import ELEMENTS, Value, narrowed
+from tensor_graphs.frontends.onnx.values import ELEMENTS, OnnxValue, narrowed
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -74,7 +74,7 @@ NARROW_IN_F32 = ("Atan", "Asin", "Sinh", "Cosh", "Acos", "Asinh", "Acosh", "Atan
 
 
 def _unary(op: str, build: Callable[[Node], Node]) -> None:
-    def built(call: Call) -> Built:
+    def built(call: OnnxNode) -> Built:
         x = floats(call, call.x())
         wide = x.cast(f32) if op in NARROW_IN_F32 and x.dtype.itemsize < 4 else x
         out = build(wide)
@@ -95,40 +95,40 @@ row("Relu")(lambda n: c.maximum(n.x(), 0))
 
 
 @row("Elu")
-def _elu(n: Call) -> Node:
+def _elu(n: OnnxNode) -> Node:
     x, alpha = n.x(), n.get("alpha", 1.0)
     return c.where(x < 0, alpha * c.expm1(c.minimum(x, 0)), x)
 
 
 @row("LeakyRelu")
-def _leaky(n: Call) -> Node:
+def _leaky(n: OnnxNode) -> Node:
     return c.where(n.x() < 0, n.get("alpha", 0.01) * n.x(), n.x())
 
 
 @row("PRelu", since=7)
-def _prelu(n: Call) -> Node:
+def _prelu(n: OnnxNode) -> Node:
     x, slope = _broadcast(n.x(), n.x(1))
     return c.where(x < 0, x * slope, x)
 
 
 @row("HardSigmoid")
-def _hard_sigmoid(n: Call) -> Node:
+def _hard_sigmoid(n: OnnxNode) -> Node:
     return c.clip(n.x() * n.get("alpha", 0.2) + n.get("beta", 0.5), 0.0, 1.0)
 
 
 @row("Gelu", since=20)
-def _gelu(n: Call) -> Node:
+def _gelu(n: OnnxNode) -> Node:
     return c.gelu(n.x(), approximate=n.get("approximate", "none"))
 
 
 @row("Swish", since=24)
-def _swish(n: Call) -> Node:
+def _swish(n: OnnxNode) -> Node:
     alpha = n.get("alpha", 1.0)
     return c.silu(n.x()) if alpha == 1 else n.x() * c.sigmoid(alpha * n.x())
 
 
 @row("IsInf")
-def _is_inf(n: Call) -> Node:
+def _is_inf(n: OnnxNode) -> Node:
     x = n.x()
     high, low = ((x >= math.inf) if x.dtype.has_infinity else c.full(x.shape, False, bool_),
                  (x <= -math.inf) if x.dtype.has_infinity else c.full(x.shape, False, bool_))
@@ -136,7 +136,7 @@ def _is_inf(n: Call) -> Node:
     return functools.reduce(c.bit_or, wanted) if wanted else c.full(x.shape, False, bool_)
 
 
-def cast_to(n: Call, x: Node, dtype: DType, saturate: bool) -> Node:
+def cast_to(n: OnnxNode, x: Node, dtype: DType, saturate: bool) -> Node:
     """Return x in another dtype; to eight bits, a float out of range becomes the largest number if `saturate`."""
     if dtype is bool_ and x.dtype is not bool_:
         return c.not_equal(x, 0)
@@ -146,7 +146,7 @@ def cast_to(n: Call, x: Node, dtype: DType, saturate: bool) -> Node:
 
 
 @row("Cast")
-def _cast(n: Call) -> Built:
+def _cast(n: OnnxNode) -> Built:
     to, value = n.get("to"), n.value(0)
     n.only("round_mode", "up", "nearest", "down")
     saturate = bool(n.get("saturate", 1))
@@ -155,26 +155,26 @@ def _cast(n: Call) -> Built:
 
         to = onnx.TensorProto.DataType.Value(to)
     dtype = dtype_of(to, "the result of Cast")
-    if value.known is not None and value.known.dtype == object and dtype.is_integer:
-        return Value(dtype, known=value.known)
-    if value.known is not None and value.known.dtype.kind in "iub" and dtype.is_integer:
-        return Value(dtype, known=narrowed(value.known.astype(object), dtype))
+    if value.array is not None and value.array.dtype == object and dtype.is_integer:
+        return OnnxValue(dtype, array=value.array)
+    if value.array is not None and value.array.dtype.kind in "iub" and dtype.is_integer:
+        return OnnxValue(dtype, array=narrowed(value.array.astype(object), dtype))
     return cast_to(n, n.x(), dtype, saturate)
 
 
 @row("CastLike")
-def _cast_like(n: Call) -> Built:
+def _cast_like(n: OnnxNode) -> Built:
     n.ignore("round_mode")
     return cast_to(n, n.x(), n.value(1).dtype, bool(n.get("saturate", 1)))
 
 
 @row("BitCast")
-def _bitcast(n: Call) -> Node:
+def _bitcast(n: OnnxNode) -> Node:
     return atomic.bitcast(n.x(), dtype_of(n.get("to"), "the result of BitCast"))
 
 
 @row("Clip", since=11)
-def _clip(n: Call) -> Node:
+def _clip(n: OnnxNode) -> Node:
     x = n.x()
     low, high = n.optional(1), n.optional(2)
     x = x if low is None else c.maximum(x, low)
@@ -182,12 +182,12 @@ def _clip(n: Call) -> Node:
 
 
 @row("Clip")
-def _clip_6(n: Call) -> Node:
+def _clip_6(n: OnnxNode) -> Node:
     return c.clip(n.x(), n.get("min", -math.inf), n.get("max", math.inf))
 
 
 @row("Dropout", since=7)
-def _dropout(n: Call) -> Built:
+def _dropout(n: OnnxNode) -> Built:
     n.ignore("seed", "ratio", 1)                         # of training
     if n.has(2) and bool(n.scalar(2)) and n.scalar(1, 0.5) != 0:
         n.refuse("Dropout in training mode draws random numbers")
@@ -217,13 +217,13 @@ def truncated_div(x: Node, y: Node) -> Node:
 
 
 @row("Div")
-def _div(n: Call) -> Node:
+def _div(n: OnnxNode) -> Node:
     x, y = n.x(), n.x(1)
     return c.div(x, y) if x.dtype.is_float else truncated_div(x, y)
 
 
 @row("Mod")
-def _mod(n: Call) -> Node:
+def _mod(n: OnnxNode) -> Node:
     x, y = n.x(), n.x(1)
     if not n.get("fmod", 0):
         return c.mod(x, y)
@@ -236,8 +236,8 @@ def _mod(n: Call) -> Node:
 
 
 @row("Pow")
-def _pow(n: Call) -> Node:
-    x, y, exponent = n.x(), n.x(1), n.value(1).known
+def _pow(n: OnnxNode) -> Node:
+    x, y, exponent = n.x(), n.x(1), n.value(1).array
     if exponent is not None and exponent.size == 1 and exponent.dtype != object and y.rank <= x.rank:
         number = exponent.ravel()[0].item()
         if x.dtype.is_float or (float(number).is_integer() and 0 <= number <= 64):
@@ -263,7 +263,7 @@ def _whole_power(x: Node, y: Node) -> Node:
     return c.where(y >= 0, out, c.where(c.equals(x, -1) & c.equals(y & 1, 1), c.full(x.shape, -1, x.dtype), inverse))
 
 
-def _chain(build: Callable[[Node, Node], Node]) -> Callable[[Call], Node]:
+def _chain(build: Callable[[Node, Node], Node]) -> Callable[[OnnxNode], Node]:
     return lambda n: functools.reduce(build, n.all())
 
 
@@ -278,7 +278,7 @@ BINARY: dict[str, Callable[[Node, Node], Node]] = {
 }
 """op -> function of two tensors, which broadcast"""
 
-def _two(build: Callable[[Node, Node], Node]) -> Callable[[Call], Node]:
+def _two(build: Callable[[Node, Node], Node]) -> Callable[[OnnxNode], Node]:
     return lambda n: build(n.x(), n.x(1))
 
 
@@ -292,12 +292,12 @@ row("Mean", since=6)(lambda n: functools.reduce(c.add, n.all()) / len(n.inputs))
 
 
 @row("Where")
-def _where(n: Call) -> Node:
+def _where(n: OnnxNode) -> Node:
     return c.where(n.x(), n.x(1), n.x(2))
 
 
 @row("BitShift")
-def _shift(n: Call) -> Node:
+def _shift(n: OnnxNode) -> Node:
     if n.get("direction") == "LEFT":
         return c.left_shift(n.x(), n.x(1))
     x, by = _broadcast(n.x(), n.x(1))
@@ -305,9 +305,9 @@ def _shift(n: Call) -> Node:
     return c.right_shift(x, by) if x.dtype.kind == "uint" else c.right_shift(x, c.where((by < 0) | (by > last), last, by))
 
 
-def fold(call: Call) -> Value | None:
+def fold(call: OnnxNode) -> OnnxValue | None:
     """Return the known value of an op on known integers; None where it is to be computed at run time."""
-    arrays = [None if v is None else v.known for v in call.inputs]
+    arrays = [None if v is None else v.array for v in call.inputs]
     if call.op not in ELEMENTS or any(a is None or a.dtype.kind not in "iubO" or a.size > 4096 for a in arrays):
         return None
     if call.op in ("Mod", "Pow") or call.attributes:
@@ -319,13 +319,13 @@ def fold(call: Call) -> Value | None:
     first = call.inputs[-1] if call.op == "Where" else call.inputs[0]
     assert first is not None
     dtype = bool_ if call.op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual") else first.dtype
-    return Value(dtype, known=narrowed(out, dtype))
+    return OnnxValue(dtype, array=narrowed(out, dtype))
 
 
 # ---- along axes ------------------------------------------------------------------------------------------------------
 
 
-def _axes(n: Call) -> tuple[tuple[int, ...], bool] | None:
+def _axes(n: OnnxNode) -> tuple[tuple[int, ...], bool] | None:
     """Return the axes that a reduction removes, and if they stay with size 1; None for no reduction at all."""
     x, keep = n.x(), bool(n.get("keepdims", 1))
     none = bool(n.get("noop_with_empty_axes", 0))
@@ -367,10 +367,10 @@ REDUCTIONS: dict[str, tuple[Callable[[Node], Node], Callable[..., Node], Callabl
 """op -> (before, over the axes, after)"""
 
 
-def _reduction(op: str) -> Callable[[Call], Node]:
+def _reduction(op: str) -> Callable[[OnnxNode], Node]:
     before, over, after = REDUCTIONS[op]
 
-    def built(n: Call) -> Node:
+    def built(n: OnnxNode) -> Node:
         axes, x = _axes(n), n.x()
         if op == "ReduceMean" and not x.dtype.is_float:
             kind = x.dtype
@@ -389,7 +389,7 @@ for _op in REDUCTIONS:
     row(_op)(_reduction(_op))
 
 
-def _arg(n: Call, x: Node) -> Node:
+def _arg(n: OnnxNode, x: Node) -> Node:
     axis, last = n.axis(0), bool(n.get("select_last_index", 0))
     index = c.argmax(c.flip(x, axis) if last else x, axis=axis).cast(i64)
     index = (x.shape[axis] - 1) - index if last else index
@@ -407,7 +407,7 @@ row("ArgMin")(lambda n: _arg(n, reversed_order(n.x())))
 
 
 @row("TopK", since=10)
-def _topk(n: Call) -> Built:
+def _topk(n: OnnxNode) -> Built:
     x, axis, k = n.x(), n.axis(-1), int(n.scalar(1))
     n.ignore("sorted")
     turned = x if n.get("largest", 1) else reversed_order(x)
@@ -416,7 +416,7 @@ def _topk(n: Call) -> Built:
     return [values.transpose(axis, -1), indices.cast(i64).transpose(axis, -1)]
 
 
-def flattened(n: Call, build: Callable[..., Node]) -> Node:
+def flattened(n: OnnxNode, build: Callable[..., Node]) -> Node:
     """Return `build` over the last axis of a matrix: all axes before `axis`, and all from it on (opsets below 13)."""
     x, axis = n.x(), n.axis(1)
     flat = x.reshape(d.product(x.shape[:axis]), d.product(x.shape[axis:]))
@@ -446,7 +446,7 @@ def shifted(x: Node, axis: int, by: int, value: int) -> Node:
     return atomic.pad(atomic.slice(x, bounds), [(by if i == axis else 0, 0) for i in range(x.rank)], value)
 
 
-def _cumulative(n: Call, build: Callable[[Node, int], Node], empty: int) -> Node:
+def _cumulative(n: OnnxNode, build: Callable[[Node, int], Node], empty: int) -> Node:
     x = n.x()
     axis = int(n.scalar(1)) % x.rank
     back, before = n.get("reverse", 0), n.get("exclusive", 0)
@@ -473,7 +473,7 @@ row("MatMul")(lambda n: c.dot(n.x(), n.x(1)))
 
 
 @row("Gemm", since=7)
-def _gemm(n: Call) -> Node:
+def _gemm(n: OnnxNode) -> Node:
     a, b = n.x(), n.x(1)
     a = a.transpose() if n.get("transA", 0) else a
     alpha, beta, bias = n.get("alpha", 1.0), n.get("beta", 1.0), n.optional(2)
@@ -487,7 +487,7 @@ def _gemm(n: Call) -> Node:
 
 
 @row("Einsum")
-def _einsum(n: Call) -> Node:
+def _einsum(n: OnnxNode) -> Node:
     left, arrow, right = n.get("equation").replace(" ", "").partition("->")
     terms, xs = left.split(","), n.all()
     for number, term in enumerate(terms):
@@ -502,7 +502,7 @@ def _einsum(n: Call) -> Node:
 
 
 @row("OptionalHasElement")
-def _has_element(n: Call) -> Node:
+def _has_element(n: OnnxNode) -> Node:
     if n.has(0):
         n.x()
     return leaves.constant(n.has(0))
@@ -511,7 +511,7 @@ def _has_element(n: Call) -> Node:
 row("OptionalGetElement")(lambda n: n.value(0))
 
 
-def less_zero(n: Call, index: int, zero: int, axis: int | None = None) -> Node:
+def less_zero(n: OnnxNode, index: int, zero: int, axis: int | None = None) -> Node:
     """Return an operand of small integers as i32, its zero point (operand `zero`) subtracted."""
     x, point = n.x(index).cast(i32), n.optional(zero)
     if point is None:
@@ -522,7 +522,7 @@ def less_zero(n: Call, index: int, zero: int, axis: int | None = None) -> Node:
 
 
 @row("MatMulInteger")
-def _matmul_integer(n: Call) -> Node:
+def _matmul_integer(n: OnnxNode) -> Node:
     return c.dot(less_zero(n, 0, 2, -2), less_zero(n, 1, 3, -1))
 
 

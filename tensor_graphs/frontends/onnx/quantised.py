@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensor_graphs.frontends.onnx.call import Call, row
+from tensor_graphs.frontends.onnx.call import OnnxNode, row
 from tensor_graphs.frontends.onnx.neural import _conv_of
 from tensor_graphs.frontends.onnx.ops import cast_to, less_zero
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
@@ -12,7 +12,7 @@ from tensor_graphs.language.dtypes import DType, f32, f64, u8
 from tensor_graphs.language.node import Node
 
 
-def _spread(n: Call, x: Node, scale: Node, axis: int, block: int) -> Node:
+def _spread(n: OnnxNode, x: Node, scale: Node, axis: int, block: int) -> Node:
     """Return a scale or a zero point (of the whole, of slices of an axis, or of blocks of it) in a shape that broadcasts to x."""
     if scale.rank == 0 or (scale.rank == 1 and scale.shape[0] == 1 and not block):
         return scale.reshape(())
@@ -26,7 +26,7 @@ def _spread(n: Call, x: Node, scale: Node, axis: int, block: int) -> Node:
     return atomic.slice(full, [(0, s, 1) for s in x.shape])
 
 
-def quantise(n: Call, x: Node, scale: Node, zero: Node | None, dtype: DType, saturate: bool = True) -> Node:
+def quantise(n: OnnxNode, x: Node, scale: Node, zero: Node | None, dtype: DType, saturate: bool = True) -> Node:
     """Return saturate(round(x / scale) + zero) in `dtype`; operands broadcast, and x is divided in the scale's dtype."""
     y = (x.cast(scale.dtype).cast(f64) / scale.cast(f64)).cast(scale.dtype)   # halves are rounded to even: no error next to them
     if dtype.is_float:
@@ -36,7 +36,7 @@ def quantise(n: Call, x: Node, scale: Node, zero: Node | None, dtype: DType, sat
 
 
 @row("QuantizeLinear", since=10)
-def _quantise(n: Call) -> Node:
+def _quantise(n: OnnxNode) -> Node:
     x, scale, zero = n.x(), n.x(1), n.optional(2)
     axis, block, to = n.get("axis", 1), n.get("block_size", 0), n.get("output_dtype", 0)
     if (precision := n.get("precision", 0)):
@@ -48,7 +48,7 @@ def _quantise(n: Call) -> Node:
 
 
 @row("DequantizeLinear", since=10)
-def _dequantise(n: Call) -> Node:
+def _dequantise(n: OnnxNode) -> Node:
     x, scale, zero = n.x(), n.x(1), n.optional(2)
     axis, block, to = n.get("axis", 1), n.get("block_size", 0), n.get("output_dtype", 0)
     axis = axis % x.rank if x.rank else 0
@@ -60,7 +60,7 @@ def _dequantise(n: Call) -> Node:
 
 
 @row("QLinearMatMul")
-def _qlinear_matmul(n: Call) -> Node:
+def _qlinear_matmul(n: OnnxNode) -> Node:
     product = c.dot(less_zero(n, 0, 2, -2), less_zero(n, 3, 5, -1))
     a_scale, b_scale = n.x(1), n.x(4)
     a_scale = a_scale.reshape(*a_scale.shape, 1) if a_scale.rank == 1 and a_scale.shape[0] != 1 else a_scale
@@ -68,7 +68,7 @@ def _qlinear_matmul(n: Call) -> Node:
 
 
 @row("QLinearConv")
-def _qlinear_conv(n: Call) -> Node:
+def _qlinear_conv(n: OnnxNode) -> Node:
     out = _conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 3, 5, 0).cast(f64), n.optional(8))
     scale = n.x(4)
     scale = scale.reshape(-1, *(1,) * (out.rank - 2)) if scale.rank == 1 and scale.shape[0] != 1 else scale.reshape(())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tensor_graphs.frontends.onnx.call import Built, Call, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -30,7 +30,7 @@ DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "T
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
 
-def _activations(n: Call, directions: int) -> list[list[Activation]]:
+def _activations(n: OnnxNode, directions: int) -> list[list[Activation]]:
     names = n.get("activations") or list(DEFAULTS[n.op]) * directions
     per, alphas, betas = len(DEFAULTS[n.op]), list(n.get("activation_alpha") or ()), list(n.get("activation_beta") or ())
     limit = n.get("clip")
@@ -49,13 +49,13 @@ def _activations(n: Call, directions: int) -> list[list[Activation]]:
     return [out[i * per:(i + 1) * per] for i in range(directions)]
 
 
-def _rnn(n: Call, f: Sequence[Activation], r: Node, bias: Node | None, peep: Node | None) -> Any:
+def _rnn(n: OnnxNode, f: Sequence[Activation], r: Node, bias: Node | None, peep: Node | None) -> Any:
     def step(states: Sequence[Node], x: Node) -> list[Node]:
         return [f[0](x + c.linear(states[0], r))]
     return step
 
 
-def _gru(n: Call, f: Sequence[Activation], r: Node, bias: Node | None, peep: Node | None) -> Any:
+def _gru(n: OnnxNode, f: Sequence[Activation], r: Node, bias: Node | None, peep: Node | None) -> Any:
     size, before = n.get("hidden_size"), n.get("linear_before_reset", 0)
 
     def step(states: Sequence[Node], x: Node) -> list[Node]:
@@ -68,7 +68,7 @@ def _gru(n: Call, f: Sequence[Activation], r: Node, bias: Node | None, peep: Nod
     return step
 
 
-def _lstm(n: Call, f: Sequence[Activation], r: Node, bias: Node | None, peep: Node | None) -> Any:
+def _lstm(n: OnnxNode, f: Sequence[Activation], r: Node, bias: Node | None, peep: Node | None) -> Any:
     size, coupled = n.get("hidden_size"), n.get("input_forget", 0)
 
     def step(states: Sequence[Node], x: Node) -> list[Node]:
@@ -77,9 +77,9 @@ def _lstm(n: Call, f: Sequence[Activation], r: Node, bias: Node | None, peep: No
         i, o, forget, new = (gates[:, k * size:(k + 1) * size] for k in range(4))
         i, forget = (i, forget) if peep is None else (i + peep[:size] * cell, forget + peep[2 * size:] * cell)
         i = f[0](i)
-        kept = (1 - i if coupled else f[0](forget)) * cell + i * f[1](new)
-        o = f[0](o if peep is None else o + peep[size:2 * size] * kept)
-        return [o * f[2](kept), kept]
+        memory = (1 - i if coupled else f[0](forget)) * cell + i * f[1](new)
+        o = f[0](o if peep is None else o + peep[size:2 * size] * memory)
+        return [o * f[2](memory), memory]
     return step
 
 
@@ -96,7 +96,7 @@ def _reversed(x: Node, lengths: Node | None) -> Node:
     return atomic.gather(x.reshape(d.product(shape), *x.shape[2:]), place, 0)
 
 
-def _direction(n: Call, x: Node, k: int, f: Sequence[Activation], lengths: Node | None, back: bool) -> tuple[Node, list[Node]]:
+def _direction(n: OnnxNode, x: Node, k: int, f: Sequence[Activation], lengths: Node | None, back: bool) -> tuple[Node, list[Node]]:
     """Return ys[steps, batch, hidden] and the last states of direction k."""
     size, gates, width = n.get("hidden_size"), GATES[n.op], x.dtype
     w, r, count = n.x(1)[k], n.x(2)[k], 2 if n.op == "LSTM" else 1
@@ -110,7 +110,7 @@ def _direction(n: Call, x: Node, k: int, f: Sequence[Activation], lengths: Node 
         both = wb + rb
     peep = n.x(7)[k] if n.has(7) else None
     step = CELLS[n.op](n, f, r, inner, peep)
-    given = [n.x(5 + i)[k] if n.has(5 + i) else c.zeros((x.shape[1], size), width) for i in range(count)]
+    initial = [n.x(5 + i)[k] if n.has(5 + i) else c.zeros((x.shape[1], size), width) for i in range(count)]
     x = _reversed(x, lengths) if back else x
 
     def turn(states: Any, slices: Any) -> Any:
@@ -121,12 +121,12 @@ def _direction(n: Call, x: Node, k: int, f: Sequence[Activation], lengths: Node 
         return tuple(c.where(here, a, b) for a, b in zip(new, states, strict=True)), c.where(here, new[0], 0.0)
 
     time = (atomic.iota((x.shape[0],), 0, i64),) if lengths is not None else ()
-    last, ys = c.scan(turn, tuple(given), (c.linear(x, w, both), *time))
+    last, ys = c.scan(turn, tuple(initial), (c.linear(x, w, both), *time))
     return (_reversed(ys, lengths) if back else ys), list(last)
 
 
 @row("RNN", "GRU", "LSTM", since=7)
-def _recurrent(n: Call) -> Built:
+def _recurrent(n: OnnxNode) -> Built:
     batch_first, which = n.get("layout", 0), n.get("direction", "forward")
     x, lengths = n.x(), n.optional(4)
     if batch_first and (n.has(5) or n.has(6)):

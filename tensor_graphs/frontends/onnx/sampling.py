@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.call import Call, row
+from tensor_graphs.frontends.onnx.call import OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
@@ -80,7 +80,7 @@ def _taps(mode: str, places: np.ndarray, size: int, scale: float, a: float, anti
     return np.clip(index, 0, size - 1).astype(np.int64)[used], weight[used]
 
 
-def _resize(n: Call, x: Node, axes: list[int], scales: list[float] | None, sizes: list[int] | None, roi: list[float]) -> Node:
+def _resize(n: OnnxNode, x: Node, axes: list[int], scales: list[float] | None, sizes: list[int] | None, roi: list[float]) -> Node:
     mode, where = n.get("mode", "nearest"), n.get("coordinate_transformation_mode", "half_pixel")
     a, antialias, exclude = n.get("cubic_coeff_a", -0.75), bool(n.get("antialias", 0)), bool(n.get("exclude_outside", 0))
     rounding, beyond, policy = n.get("nearest_mode", "round_prefer_floor"), n.get("extrapolation_value", 0.0), n.get(
@@ -132,17 +132,17 @@ def _resize(n: Call, x: Node, axes: list[int], scales: list[float] | None, sizes
 
 
 @row("Resize", since=11)
-def _resize_11(n: Call) -> Node:
+def _resize_11(n: OnnxNode) -> Node:
     x = n.x()
     axes = [a % x.rank for a in n.get("axes") or range(x.rank)]
-    given = [None if not n.has(i) else n.known(i) for i in (1, 2, 3)]
+    operands = [None if not n.has(i) else n.known(i) for i in (1, 2, 3)]
     roi, scales, sizes = (None if v is None or not v.size else [e.item() if hasattr(e, "item") else e for e in v.ravel()]
-                          for v in given)
+                          for v in operands)
     return _resize(n, x, axes, scales, sizes, roi or [0.0] * len(axes) + [1.0] * len(axes))
 
 
 @row("Resize", "Upsample", since=9)
-def _resize_10(n: Call) -> Node:
+def _resize_10(n: OnnxNode) -> Node:
     n.attributes = {**n.attributes, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return _resize(n, n.x(), list(range(n.x().rank)), [float(v) for v in n.known(1)], None, [])
 
@@ -175,7 +175,7 @@ def _tap_weights(mode: str, place: Node) -> list[tuple[Node, Node]]:
 
 
 @row("GridSample", since=16)
-def _grid_sample(n: Call) -> Node:
+def _grid_sample(n: OnnxNode) -> Node:
     x, grid = n.x(), n.x(1)
     mode, outside, corners = n.get("mode", "linear"), n.get("padding_mode", "zeros"), n.get("align_corners", 0)
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)

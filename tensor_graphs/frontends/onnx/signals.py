@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.call import Call, row
+from tensor_graphs.frontends.onnx.call import OnnxNode, row
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -18,7 +18,7 @@ MOST_WEIGHTS = 1 << 22
 """elements of a constant that is computed for one node"""
 
 
-def _spectrum(n: Call, x: Node, length: int | None, inverse: bool, onesided: bool) -> Node:
+def _spectrum(n: OnnxNode, x: Node, length: int | None, inverse: bool, onesided: bool) -> Node:
     """Return the transform of x[…, n, 1 or 2] along the axis before the last, by a product with the matrix of cosines and sines."""
     size, parts = x.shape[-2], x.shape[-1]
     if not isinstance(size, int) or parts not in (1, 2):
@@ -44,7 +44,7 @@ def _spectrum(n: Call, x: Node, length: int | None, inverse: bool, onesided: boo
 
 
 @row("DFT", since=17)
-def _dft(n: Call) -> Node:
+def _dft(n: OnnxNode) -> Node:
     x, length = n.x(), n.scalar(1)
     axis = (n.get("axis", 1) if n.opset < 20 else int(n.scalar(2, -2))) % x.rank
     moved = x.transpose(axis, x.rank - 2)
@@ -53,7 +53,7 @@ def _dft(n: Call) -> Node:
 
 
 @row("STFT", since=17)
-def _stft(n: Call) -> Node:
+def _stft(n: OnnxNode) -> Node:
     x, step, window = n.x(), int(n.scalar(1)), n.optional(2)
     size = int(n.scalar(3)) if n.has(3) else window.shape[0] if window is not None else n.refuse("STFT without a frame length")
     channels = [c.windows(x[..., k], n.whole(size), stride=step).transpose() for k in range(n.whole(x.shape[-1]))]
@@ -63,7 +63,7 @@ def _stft(n: Call) -> Node:
 
 
 @row("Col2Im", since=18)
-def _col2im(n: Call) -> Node:
+def _col2im(n: OnnxNode) -> Node:
     x, image, block = n.x(), n.ints(1), n.ints(2)
     count = len(image)
     dilations, strides, pads = n.get("dilations") or [1] * count, n.get("strides") or [1] * count, n.get("pads") or [0] * 2 * count
@@ -84,7 +84,7 @@ def _col2im(n: Call) -> Node:
 
 
 @row("Det")
-def _det(n: Call) -> Node:
+def _det(n: OnnxNode) -> Node:
     x, size = n.x(), n.x().shape[-1]
     if not isinstance(size, int) or size > 16:
         n.refuse(f"Det of {x.type}")
@@ -109,7 +109,7 @@ def _det(n: Call) -> Node:
 
 
 @row("RoiAlign", since=16)
-def _roi_align(n: Call) -> Node:
+def _roi_align(n: OnnxNode) -> Node:
     """Means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
     x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
     height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)

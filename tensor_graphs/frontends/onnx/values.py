@@ -27,30 +27,30 @@ MOST_KNOWN = 1 << 20
 """largest number of elements of a tensor that is computed when the graph is built"""
 
 
-class Value:
-    """A tensor: `node()` returns it as a node, and `known` is its value where that is an array already (objects: dims)."""
+class OnnxValue:
+    """A tensor: `node()` returns it as a node, and `array` is its value where that is an array already (objects: dims)."""
 
-    def __init__(self, dtype: DType, node: Node | None = None, known: np.ndarray | None = None,
+    def __init__(self, dtype: DType, node: Node | None = None, array: np.ndarray | None = None,
                  make: Callable[[], Node] | None = None) -> None:
-        self.dtype, self.known, self._node, self._make = dtype, known, node, make
+        self.dtype, self.array, self._node, self._make = dtype, array, node, make
 
     @staticmethod
-    def of(x: Node | Value | np.ndarray) -> Value:
-        """Return a node or a known array of a dtype of ours as a Value; a Value itself."""
-        if isinstance(x, Value):
+    def of(x: Node | OnnxValue | np.ndarray) -> OnnxValue:
+        """Return a node or a known array of a dtype of ours as an OnnxValue; an OnnxValue itself."""
+        if isinstance(x, OnnxValue):
             return x
         if isinstance(x, Node):
-            return Value(x.dtype, x)
-        return Value(i64 if x.dtype == object else parse_dtype(x.dtype), known=x)
+            return OnnxValue(x.dtype, x)
+        return OnnxValue(i64 if x.dtype == object else parse_dtype(x.dtype), array=x)
 
     def node(self) -> Node:
         if self._node is None:
-            self._node = self._make() if self._make is not None else constant(self.known, self.dtype)
+            self._node = self._make() if self._make is not None else constant(self.array, self.dtype)
         return self._node
 
     @property
     def shape(self) -> tuple[Dim, ...]:
-        return tuple(self.known.shape) if self.known is not None else self.node().shape
+        return tuple(self.array.shape) if self.array is not None else self.node().shape
 
 
 def constant(array: Any, dtype: DType) -> Node:
@@ -71,12 +71,12 @@ def dims_array(sizes: Any) -> np.ndarray:
     return out
 
 
-def known_array(value: Value, weights: Mapping[str, np.ndarray], what: str) -> np.ndarray:
+def known_array(value: OnnxValue, weights: Mapping[str, np.ndarray], what: str) -> np.ndarray:
     """Return the value of a tensor, computed from constants and weights. what: how an error names it.
 
     Raises ValueNeeded where it depends on inputs, NotSupported where it depends on dims or is very large.
     """
-    if value.known is None:
+    if value.array is None:
         nodes = walk([value.node()])
         inputs = tuple(sorted(n.attrs["name"] for n in nodes if n.op is leaves.INPUT))
         if inputs:
@@ -89,8 +89,8 @@ def known_array(value: Value, weights: Mapping[str, np.ndarray], what: str) -> n
         if any(math.prod(t.shape) > MOST_KNOWN for n in nodes for t in n.types):
             raise NotSupported(f"{what} must be known when the graph is built, and follows from more than {MOST_KNOWN} elements",
                                fix="store it as a constant")
-        value.known = interpret(graph, {}, {n: weights[n] for n in graph.parameters}, mode="as_written").outputs["out"]
-    return value.known
+        value.array = interpret(graph, {}, {n: weights[n] for n in graph.parameters}, mode="as_written").outputs["out"]
+    return value.array
 
 
 # ---- arithmetic of sizes ---------------------------------------------------------------------------------------------
