@@ -99,6 +99,11 @@ class OnnxNode:
         """Note attributes and operands as read that do not change the result."""
         self.read.update(names)
 
+    def before_7(self, *names: str) -> None:
+        """Ignore attributes of opsets below 7 that say what holds for all later ones."""
+        if self.opset < 7:
+            self.ignore(*names)
+
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
         return self.attributes.get(name, default)
@@ -145,6 +150,11 @@ def row(*ops: str, since: int = 1, domain: str = "") -> Callable[[Row], Row]:
             ROWS[domain, op].sort(key=lambda r: r[0])
         return build
     return add
+
+
+def first_opset(domain: str, op: str) -> int | None:
+    """Return the first opset from which an op has a row; None for an op without one."""
+    return min((since for since, _ in ROWS.get((domain, op), ())), default=None)
 
 
 def row_of(domain: str, op: str, opset: int) -> Row | None:

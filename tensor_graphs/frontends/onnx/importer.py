@@ -20,7 +20,7 @@ import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, recurrent, sampling, signals
-from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row_of
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
 from tensor_graphs.frontends.onnx.values import OnnxValue
@@ -361,8 +361,10 @@ class _Importer:
             schema = _schema(self.onnx, call)
             function = None if schema is None else self._defined(schema, call)
             if function is None:
-                raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} is not known here",
-                                   fix="export the model without it")
+                first = first_opset(call.domain, call.op)
+                since = "" if first is None else f" before opset {first}"
+                raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} has no counterpart here{since}",
+                                   fix="export the model without it" if first is None else f"export the model with opset {first}")
             for name, attribute in schema.attributes.items():
                 if name not in attributes and attribute.default_value.name:
                     attributes[name] = attribute.default_value

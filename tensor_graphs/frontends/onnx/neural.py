@@ -178,11 +178,14 @@ def _max_unpool(n: OnnxNode) -> Node:
 # ---- norms -----------------------------------------------------------------------------------------------------------
 
 
-@row("BatchNormalization", since=7)
+@row("BatchNormalization", since=6)
 def _batch_norm(n: OnnxNode) -> Built:
     x, weight, bias, mean, var = (n.x(i) for i in range(5))
     eps, momentum, training = n.get("epsilon", 1e-5), n.get("momentum", 0.9), n.get("training_mode", 0)
     n.only("spatial", 1)
+    n.before_7("consumed_inputs")
+    if n.opset < 7 and not n.get("is_test", 0):
+        n.refuse("BatchNormalization in training, of opset 6")
     if not training:
         return c.batch_norm(x, mean, var, weight, bias, eps=eps)
     axes = (0, *range(2, x.rank))

@@ -105,9 +105,13 @@ def _leaky(n: OnnxNode) -> Node:
     return c.where(n.x() < 0, n.get("alpha", 0.01) * n.x(), n.x())
 
 
-@row("PRelu", since=7)
+@row("PRelu")
 def _prelu(n: OnnxNode) -> Node:
-    x, slope = _broadcast(n.x(), n.x(1))
+    n.before_7("consumed_inputs")
+    x, slope = n.x(), n.x(1)
+    if n.opset < 7 and slope.rank == 1 and x.rank > 1:   # one for each channel
+        slope = slope.reshape(-1, *(1,) * (x.rank - 2))
+    x, slope = _broadcast(x, slope)
     return c.where(x < 0, x * slope, x)
 
 
@@ -218,6 +222,7 @@ def truncated_div(x: Node, y: Node) -> Node:
 
 @row("Div")
 def _div(n: OnnxNode) -> Node:
+    n.before_7("broadcast")
     x, y = n.x(), n.x(1)
     return c.div(x, y) if x.dtype.is_float else truncated_div(x, y)
 
@@ -237,6 +242,7 @@ def _mod(n: OnnxNode) -> Node:
 
 @row("Pow")
 def _pow(n: OnnxNode) -> Node:
+    n.before_7("broadcast")
     x, y, exponent = n.x(), n.x(1), n.value(1).array
     if exponent is not None and exponent.size == 1 and exponent.dtype != object and y.rank <= x.rank:
         number = exponent.ravel()[0].item()
@@ -279,11 +285,14 @@ BINARY: dict[str, Callable[[Node, Node], Node]] = {
 """op -> function of two tensors, which broadcast"""
 
 def _two(build: Callable[[Node, Node], Node]) -> Callable[[OnnxNode], Node]:
-    return lambda n: build(n.x(), n.x(1))
+    def built(n: OnnxNode) -> Node:
+        n.before_7("broadcast")                          # with an axis, which is not read, y's axes would lie elsewhere
+        return build(n.x(), n.x(1))
+    return built
 
 
 for _op, _binary in BINARY.items():
-    row(_op, since=7)(_two(_binary))                     # before opset 7 shapes broadcast by attributes
+    row(_op)(_two(_binary))
 
 row("Max", since=6)(_chain(c.maximum))
 row("Min", since=6)(_chain(c.minimum))
@@ -472,8 +481,9 @@ row("CumProd")(lambda n: _cumulative(n, _cumprod, 1))
 row("MatMul")(lambda n: c.dot(n.x(), n.x(1)))
 
 
-@row("Gemm", since=7)
+@row("Gemm")
 def _gemm(n: OnnxNode) -> Node:
+    n.before_7("broadcast")
     a, b = n.x(), n.x(1)
     a = a.transpose() if n.get("transA", 0) else a
     alpha, beta, bias = n.get("alpha", 1.0), n.get("beta", 1.0), n.optional(2)
