@@ -26,6 +26,9 @@ class OnnxError(FrontendError):
 class NotSupported(OnnxError):
     """An ONNX node, or a type of a tensor, that has no counterpart here."""
 
+    def __init__(self, message: str, *, file: str | Path | None = None, fix: str | None = None, located: bool = False) -> None:
+        super().__init__(message, file=file, fix=fix or "export the model without it, or with another opset", located=located)
+
 
 class ValueNeeded(NotSupported):
     """A value that must be known when the graph is built (a shape, an axis), and depends on inputs. inputs: their names."""

@@ -40,7 +40,7 @@ MOST_DIM, LEAST_MOST_DIM = 4096, 16
 MOST_NESTED = 32
 """depth to which functions and bodies may be nested"""
 
-MOST_NODES = 200_000
+MOST_NODES = 50_000
 """nodes of the file with its functions and bodies written out"""
 
 SMALL = 16
@@ -133,6 +133,10 @@ def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: 
                 return importer.model(name), importer
         except OnnxError as e:
             return e, importer
+        except TensorGraphsError as e:
+            return OnnxError(getattr(e, "message", str(e)), fix="a graph that can be built"), importer
+        except (TypeError, ValueError, AttributeError) as e:  # a text of the file that is not UTF-8, …
+            return OnnxError(f"it is malformed ({type(e).__name__}: {e})", fix="export it again"), importer
 
     model, importer = build({})
     if isinstance(model, ValueNeeded) or (isinstance(model, OnnxError) and not importer.free):
@@ -197,7 +201,7 @@ class _Importer:
         read = {n: self.weights.tensors[n] for n in built.parameters}
         self.weights.tensors = read
         return OnnxModel(name, built, self.weights, {k: v for k, v in inputs.items() if v in built.inputs}, names,
-                         self.opsets, dict(self.counts))
+                         self.opsets, {kind: count for kind, count in self.counts.items() if count})
 
     # ---- leaves ----
 
