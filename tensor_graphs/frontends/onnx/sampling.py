@@ -16,6 +16,7 @@ from tensor_graphs.frontends.onnx.call import OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
+from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32, i64
 from tensor_graphs.language.node import Node
 
@@ -80,20 +81,23 @@ def _taps(mode: str, places: np.ndarray, size: int, scale: float, a: float, anti
     return np.clip(index, 0, size - 1).astype(np.int64)[used], weight[used]
 
 
-def _resize(n: OnnxNode, x: Node, axes: list[int], scales: list[float] | None, sizes: list[int] | None, roi: list[float]) -> Node:
+def _resize(n: OnnxNode, x: Node, axes: list[int], scales: list[float] | None, sizes: list[Dim] | None, roi: list[float]) -> Node:
     mode, where = n.get("mode", "nearest"), n.get("coordinate_transformation_mode", "half_pixel")
     a, antialias, exclude = n.get("cubic_coeff_a", -0.75), bool(n.get("antialias", 0)), bool(n.get("exclude_outside", 0))
     rounding, beyond, policy = n.get("nearest_mode", "round_prefer_floor"), n.get("extrapolation_value", 0.0), n.get(
         "keep_aspect_ratio_policy", "stretch")
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
     whole = scales is not None and all(s >= 1 and float(s).is_integer() for s in scales)
-    if whole and mode == "nearest" and (where, rounding) in (
-            ("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil")):
+    between = mode == "linear" and where == "half_pixel" and x.dtype.is_float and not exclude
+    repeated = mode == "nearest" and (where, rounding) in (
+        ("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"))
+    if whole and (between or repeated):                  # along dims too
         by = dict(zip(axes, scales or (), strict=True))
         first = min((axis for axis, s in by.items() if s != 1), default=None)
-        return x if first is None else c.upsample(x, tuple(int(by.get(i, 1)) for i in range(first, x.rank)))
-    if sizes is not None:
-        factors = [out / n.whole(x.shape[axis]) for out, axis in zip(sizes, axes, strict=True)]
+        return x if first is None else c.upsample(x, tuple(int(by.get(i, 1)) for i in range(first, x.rank)), mode=mode)
+    if sizes is not None:                                # a size that stays is no change, along a dim too
+        factors = [1.0 if out == x.shape[axis] else n.whole(out) / n.whole(x.shape[axis])
+                   for out, axis in zip(sizes, axes, strict=True)]
         if policy != "stretch":
             one = (min if policy == "not_larger" else max)(factors)
             factors = [one] * len(axes)
@@ -103,11 +107,11 @@ def _resize(n: OnnxNode, x: Node, axes: list[int], scales: list[float] | None, s
     wide = x if mode == "nearest" else x.cast(f32) if x.dtype.itemsize < 4 or not x.dtype.is_float else x
     outside: Any = None
     for k, axis in enumerate(axes):
+        if scales[k] == 1 and where != "tf_crop_and_resize":
+            continue
         size = n.whole(x.shape[axis])
         out = math.floor(size * scales[k] * (roi[len(axes) + k] - roi[k] if where == "tf_crop_and_resize" else 1)) if (
-            sizes is None) else sizes[k]
-        if out == size and scales[k] == 1 and where != "tf_crop_and_resize":
-            continue
+            sizes is None) else n.whole(sizes[k])
         ends = (roi[k], roi[len(axes) + k]) if roi else (0.0, 1.0)
         if not 0 < out <= MOST_SIZE:
             n.refuse(f"Resize of an axis from {size} to {out} elements")

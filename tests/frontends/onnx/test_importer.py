@@ -189,7 +189,8 @@ def test_a_scan_is_written_out_or_a_loop(steps: int | str) -> None:
 
 
 def test_names_that_the_language_does_not_allow_are_changed_and_reported() -> None:
-    proto = model([helper.make_node("Neg", ["an input"], ["an \"output\""])], [info("an input", (2,))], [info("an \"output\"", (2,))])
+    node = helper.make_node("Neg", ["an input"], ['an "output"'])
+    proto = model([node], [info("an input", (2,))], [info('an "output"', (2,))])
     imported = tg.from_onnx(proto)
     assert imported.inputs == {"an input": "an_input"} and imported.outputs == {'an "output"': "an__output_"}
 

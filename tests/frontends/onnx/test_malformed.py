@@ -78,7 +78,8 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "an input of another rank": lambda: changed(lambda g: g.input[0].type.tensor_type.shape.dim.add(dim_value=3)),
     "an input of no rank": lambda: changed(lambda g: g.input[0].type.tensor_type.ClearField("shape")),
     "an input of no type": lambda: changed(lambda g: g.input[0].ClearField("type")),
-    "an input of complex numbers": lambda: changed(lambda g: setattr(g.input[0].type.tensor_type, "elem_type", TensorProto.COMPLEX64)),
+    "an input of complex numbers": lambda: changed(
+        lambda g: setattr(g.input[0].type.tensor_type, "elem_type", TensorProto.COMPLEX64)),
     "an input of size 2^62, three times": lambda: changed(lambda g: g.input[0].type.tensor_type.shape.dim.extend(
         [g.input[0].type.tensor_type.shape.dim[1].__class__(dim_value=1 << 62)] * 3)),
     "a negative input size": lambda: changed(lambda g: setattr(g.input[0].type.tensor_type.shape.dim[1], "dim_value", -6)),
