@@ -1,4 +1,4 @@
-"""docs/training.md, service.md, strategies.md, onnx.md, fleet.md: a page is one program that prints what stands below its blocks."""
+"""docs/training.md, service.md, strategies.md, onnx.md, fleet.md: a page is one program that prints what stands below it."""
 
 from __future__ import annotations
 

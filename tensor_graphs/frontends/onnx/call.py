@@ -139,9 +139,6 @@ Row = Callable[[OnnxNode], Built]
 ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
 """(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""
 
-ML, PREVIEW = "ai.onnx.ml", "ai.onnx.preview"
-
-
 def row(*ops: str, since: int = 1, domain: str = "") -> Callable[[Row], Row]:
     """Return a decorator that puts a builder into ROWS for these ops."""
     def add(build: Row) -> Row:

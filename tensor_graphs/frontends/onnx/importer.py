@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, recurrent, sampling, signals
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, optimisers, quantised, recurrent, sampling, signals
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
@@ -31,7 +31,7 @@ from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
 
-TABLES = (ops, moves, neural, recurrent, quantised, sampling, signals, control_flow)
+TABLES = (ops, moves, neural, recurrent, quantised, sampling, signals, optimisers, control_flow)
 """the modules whose rows are in the table"""
 
 MOST_DIM, LEAST_MOST_DIM = 4096, 16

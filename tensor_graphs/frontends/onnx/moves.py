@@ -265,7 +265,7 @@ def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequ
             first, last = _bound(start, size, 0, size), _bound(stop, size, 0, size)
             last = last if dim_ge(last, first) is True else d.dim_max(last, first)
         else:
-            first, last = _bound(start, size, -1, size - 1), _bound(stop, size, -1, size - 1)
+            first, last = _bound(start, size, 0, size - 1), _bound(stop, size, -1, size - 1)   # a start before 0 is 0, unlike numpy
             last = last if dim_ge(first, last) is True else d.dim_min(last, first)
         bounds[axis] = (0, 0, 1) if proved_equal(first, last) else (first, last, step)
     places = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]

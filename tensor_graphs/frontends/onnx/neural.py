@@ -47,7 +47,10 @@ def _windows(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Window
         k = n.whole(k)
         covers = (k - 1) * step + 1
         if how.startswith("SAME"):
-            total = covers - 1 if by == 1 else max((-(-n.whole(size) // by) - 1) * by + covers - n.whole(size), 0)
+            total = covers - 1 if by == 1 else (-(-n.whole(size) // by) - 1) * by + covers - n.whole(size)
+            if total < 0 and n.op.endswith("Pool"):
+                n.refuse(f"{how} of a window that is shorter than its stride, of which implementations differ", "write the pads")
+            total = max(total, 0)
             pads[i] = (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
         if up and by > 1:
             size = n.whole(size)
@@ -93,6 +96,8 @@ def _conv_transpose(n: OnnxNode) -> Node:
         low, high, covers = flat[i], flat[count + i], (k - 1) * step + 1
         if wanted is not None or how.startswith("SAME"):
             total = by * (size - 1) + more[i] + covers - (wanted[i] if wanted is not None else size * by)
+            if wanted is None and n.whole(total) < 0:
+                n.refuse(f"{how} of ConvTranspose where the kernel is shorter than the stride", "write the pads")
             low, high = (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
         cuts.append((n.whole(covers - 1 - low), n.whole(covers - 1 - high + more[i])))
     for i, by in enumerate(strides, 2):                  # zeros between the elements

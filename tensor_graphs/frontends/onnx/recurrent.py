@@ -132,6 +132,8 @@ def _recurrent(n: OnnxNode) -> Built:
     if batch_first and (n.has(5) or n.has(6)):
         n.refuse("initial states with layout=1", "layout=0")
     n.ignore("linear_before_reset", "input_forget")
+    if n.get("clip") and n.op == "LSTM":
+        n.refuse("LSTM with clip, of which implementations differ: some do not bound the cell before its activation")
     x = x.permute(1, 0, 2) if batch_first else x
     backs = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}[which]
     runs = [_direction(n, x, k, f, lengths, back)

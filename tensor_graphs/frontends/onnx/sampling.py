@@ -29,17 +29,21 @@ NEAREST: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 """nearest_mode -> coordinates rounded to whole ones"""
 
 
-def _places(mode: str, size: int, out: int, scale: float, roi: tuple[float, float]) -> np.ndarray:
-    """Return the coordinate in an axis of `size` elements of each of the `out` new ones."""
-    j = np.arange(out, dtype=np.float64)
+def _places(mode: str, size: int, out: int, scale: float, roi: tuple[float, float], dtype: Any) -> np.ndarray:
+    """Return the coordinate in an axis of `size` elements of each of the `out` new ones, computed in `dtype`."""
+    j = np.arange(out, dtype=dtype)
+    exact = scale == out / size                          # multiplied before it is divided, so that halves are halves
+    def unscaled(x: np.ndarray) -> np.ndarray:
+        return x * size / out if exact else x / scale
+
     if mode == "half_pixel":
-        return (j + 0.5) / scale - 0.5
+        return unscaled(j + 0.5) - 0.5
     if mode == "half_pixel_symmetric":
-        return size / 2 * (1 - out / (scale * size)) + (j + 0.5) / scale - 0.5
+        return size / 2 * (0.0 if exact else 1 - out / (scale * size)) + unscaled(j + 0.5) - 0.5
     if mode == "pytorch_half_pixel":
-        return (j + 0.5) / scale - 0.5 if out > 1 else np.zeros(1)
+        return unscaled(j + 0.5) - 0.5 if out > 1 else np.zeros(1)
     if mode == "asymmetric":
-        return j / scale
+        return unscaled(j)
     if mode == "align_corners":
         last = scale * size - 1                          # of a fractional number of elements, before it is rounded down
         return j * (size - 1) / last if last > 0 else np.zeros(out)
@@ -110,12 +114,14 @@ def _resize(n: OnnxNode, x: Node, axes: list[int], scales: list[float] | None, s
         if scales[k] == 1 and where != "tf_crop_and_resize":
             continue
         size = n.whole(x.shape[axis])
-        out = math.floor(size * scales[k] * (roi[len(axes) + k] - roi[k] if where == "tf_crop_and_resize" else 1)) if (
+        share = roi[len(axes) + k] - roi[k] if where == "tf_crop_and_resize" else 1.0
+        out = int(np.floor(np.float32(size) * np.float32(scales[k] * share))) if (    # 5 · 2.6 is 13 in f32, not in f64
             sizes is None) else n.whole(sizes[k])
         ends = (roi[k], roi[len(axes) + k]) if roi else (0.0, 1.0)
         if not 0 < out <= MOST_SIZE:
             n.refuse(f"Resize of an axis from {size} to {out} elements")
-        places = _places(where, size, out, scales[k], ends)
+        # scales are f32, and where a coordinate is rounded to a whole one, 6.5 / 2.6 must be 2.5, not a little more
+        places = _places(where, size, out, scales[k], ends, np.float32 if mode == "nearest" else np.float64)
         index, weight = _taps(mode, places, size, scales[k], a, antialias, exclude, rounding)
         total: Any = None
         for i, w in zip(index, weight, strict=True):
