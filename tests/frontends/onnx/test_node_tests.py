@@ -28,15 +28,15 @@ def compiled(model: OnnxModel, inputs: Mapping[str, np.ndarray]) -> Mapping[str,
 
 
 def test_a_sample_is_computed_as_it_says_or_refused(tests: list[Any]) -> None:
-    rows = [judge(test) for test in random.Random(0).sample([t for t in tests if is_plain(t.model)], 500)]
+    rows = [judge(test) for test in random.Random(0).sample([t for t in tests if is_plain(t.model)], 300)]
     assert [row for row in rows if row.status == "wrong"] == []
     counts = Counter(row.status for row in rows)
-    assert (counts["native"] + counts["function"]) / len(rows) >= 0.96 and counts["function"] >= 40, counts
+    assert (counts["native"] + counts["function"]) / len(rows) >= 0.96 and counts["function"] >= 25, counts
 
 
 def test_a_sample_of_compiled_plans_computes_the_same(tests: list[Any]) -> None:
     plain = [t for t in tests if is_plain(t.model) and not t.name.endswith("_expanded")]
-    rows = [judge(test, compiled) for test in random.Random(1).sample(plain, 6)]
+    rows = [judge(test, compiled) for test in random.Random(1).sample(plain, 4)]
     assert [row for row in rows if row.status == "wrong"] == []
 
 
