@@ -117,6 +117,11 @@ class OnnxNode:
     def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
         return one_axis(self.op, self.get(name, default), self.x().rank if rank is None else rank)
 
+    def places(self, axes: Sequence[int], rank: int) -> list[int]:
+        """Return axes counted from the front, in their order. Raises NotSupported for an axis out of range, or named twice."""
+        out = [a % rank if -rank <= a < rank else self.refuse(f"axis {a} of {self.op} of a tensor of rank {rank}") for a in axes]
+        return out if len(set(out)) == len(out) else self.refuse(f"{self.op} names an axis twice: {list(axes)}")
+
     @property
     def wanted(self) -> int:
         """The number of outputs that the file names."""

@@ -102,7 +102,7 @@ def _scan(n: OnnxNode) -> Built:
     body, slices = n.get("body"), n.get("num_scan_inputs")
     values = [n.x(i) for i in range(len(n.inputs))]
     carries, xs = values[:len(values) - slices], values[len(values) - slices:]
-    axes = [a % x.rank for a, x in zip(n.get("scan_input_axes") or [0] * slices, xs, strict=True)]
+    axes = [n.places([a], x.rank)[0] for a, x in zip(n.get("scan_input_axes") or [0] * slices, xs, strict=True)]
     back = n.get("scan_input_directions") or [0] * slices
     count_out = len(body.output) - len(carries)
     axes_out, back_out = n.get("scan_output_axes") or [0] * count_out, n.get("scan_output_directions") or [0] * count_out
@@ -125,7 +125,7 @@ def _scan(n: OnnxNode) -> Built:
         state, out = c.scan(step, tuple(carries), tuple(xs))
         stacked = list(out or ())
     stacked = [c.flip(y, 0) if b else y for y, b in zip(stacked, back_out, strict=True)]
-    return [*state, *(_from_front(y, a % y.rank) for y, a in zip(stacked, axes_out, strict=True))]
+    return [*state, *(_from_front(y, n.places([a], y.rank)[0]) for y, a in zip(stacked, axes_out, strict=True))]
 
 
 def _to_front(x: Node, axis: int) -> Node:

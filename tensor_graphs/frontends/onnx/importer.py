@@ -7,6 +7,7 @@ that the op's schema defines.
 
 from __future__ import annotations
 
+import keyword
 import os
 import re
 from collections import ChainMap, Counter
@@ -165,6 +166,7 @@ class _Importer:
         self.weights = Initialisers(folder)
         self.folder = folder
         self.symbols: dict[str, Dim] = {}
+        self.dim_names: dict[str, str] = {}
         self.counts: Counter[str] = Counter()
         self.depth, self.built = 0, 0
         self.stored: dict[int, OnnxValue] = {}
@@ -267,10 +269,15 @@ class _Importer:
     def _size(self, size: Any, without_name: str) -> Dim:
         if size.HasField("dim_value"):
             return int(size.dim_value)
-        name = re.sub(r"\W", "_", size.dim_param or without_name)
-        name = name if name.isidentifier() and name not in ("min", "max") else f"dim_{name}"
+        written = size.dim_param or without_name
+        name = self.dim_names.get(written, re.sub(r"\W", "_", written))
+        if written not in self.dim_names:
+            name = name if name.isidentifier() and not keyword.iskeyword(name) and name not in ("min", "max") else f"dim_{name}"
+            while name in self.dim_names.values():
+                name += "_"
+            self.dim_names[written] = name
         if name not in self.symbols:
-            chosen = self.dims.get(size.dim_param or without_name, self.dims.get(name))
+            chosen = self.dims.get(written, self.dims.get(name))
             if chosen is None:
                 self.free.add(name)
                 chosen = (1, self.most.get(name, MOST_DIM))
@@ -295,6 +302,9 @@ class _Importer:
                 if name and result is None:
                     raise NotSupported(f"the output {name!r} of {_shown(proto)} has no counterpart here")
                 if name and result is not None:
+                    if name in scope.maps[0]:
+                        raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
+                                        fix="a name of its own for each tensor")
                     scope[name] = result
             missing = [name for name in proto.output[len(results):] if name]
             if missing:
@@ -369,6 +379,10 @@ class _Importer:
                 since = "" if first is None else f" before opset {first}"
                 raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} has no counterpart here{since}",
                                    fix="export the model without it" if first is None else f"export the model with opset {first}")
+            unknown = [name for name in call.attributes if name not in schema.attributes]
+            if unknown or len(call.inputs) > schema.max_input:
+                what = f"the attribute {unknown[0]}" if unknown else f"operand {len(call.inputs) - 1}"
+                raise NotSupported(f"{what} of {call.op} has no counterpart here")
             for name, attribute in schema.attributes.items():
                 if name not in attributes and attribute.default_value.name:
                     attributes[name] = attribute.default_value

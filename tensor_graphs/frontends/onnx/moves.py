@@ -130,7 +130,7 @@ def _flatten(n: OnnxNode) -> Built:
 
 def _axes(n: OnnxNode, rank: int) -> list[int] | None:
     axes = n.ints(1) if n.has(1) else n.get("axes")
-    return None if axes is None else [a % rank if -rank <= a < rank else n.refuse(f"axis {a} of {rank} axes") for a in axes]
+    return None if axes is None else n.places(axes, rank)
 
 
 @row("Squeeze")
@@ -247,13 +247,13 @@ def _slice(n: OnnxNode) -> Built:
     starts, stops = n.dims(1), n.dims(2)
     rank = len(n.value(0).shape)
     axes = n.ints(3) if n.has(3) else list(range(len(starts)))
-    return _sliced(n, starts, stops, [a % rank for a in axes], n.ints(4) if n.has(4) else [1] * len(starts))
+    return _sliced(n, starts, stops, n.places(axes, rank), n.ints(4) if n.has(4) else [1] * len(starts))
 
 
 @row("Slice")
 def _slice_1(n: OnnxNode) -> Built:
     starts, rank = n.get("starts"), len(n.value(0).shape)
-    return _sliced(n, starts, n.get("ends"), [a % rank for a in n.get("axes") or range(len(starts))], [1] * len(starts))
+    return _sliced(n, starts, n.get("ends"), n.places(n.get("axes") or range(len(starts)), rank), [1] * len(starts))
 
 
 def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence[int], steps: Sequence[int]) -> Built:
@@ -282,7 +282,7 @@ def _no_less_than_0(amount: Dim) -> Dim:
 def _pad(n: OnnxNode) -> Node:
     x, mode = n.x(), n.get("mode", "constant")
     amounts = n.dims(1) if n.has(1) else n.get("pads")
-    axes = [a % x.rank for a in n.ints(3)] if n.has(3) else list(range(x.rank))
+    axes = n.places(n.ints(3), x.rank) if n.has(3) else list(range(x.rank))
     value = n.scalar(2, n.get("value", 0))
     half = len(amounts) // 2
     padding: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank

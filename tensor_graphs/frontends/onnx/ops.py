@@ -317,7 +317,7 @@ def _shift(n: OnnxNode) -> Node:
 def fold(call: OnnxNode) -> OnnxValue | None:
     """Return the known value of an op on known integers; None where it is to be computed at run time."""
     arrays = [None if v is None else v.array for v in call.inputs]
-    if call.op not in ELEMENTS or any(a is None or a.dtype.kind not in "iubO" or a.size > 4096 for a in arrays):
+    if call.op not in ELEMENTS or call.domain or any(a is None or a.dtype.kind not in "iubO" or a.size > 4096 for a in arrays):
         return None
     if call.op in ("Mod", "Pow") or call.attributes:
         return None
@@ -341,7 +341,7 @@ def _axes(n: OnnxNode) -> tuple[tuple[int, ...], bool] | None:
     axes = n.ints(1) if n.has(1) else n.get("axes")
     if not axes:
         return None if none else (tuple(range(x.rank)), keep)
-    return tuple(sorted({a % x.rank if -x.rank <= a < x.rank else n.refuse(f"axis {a} of {x.type}") for a in axes})), keep
+    return tuple(sorted(n.places(axes, x.rank))), keep
 
 
 def _max_of(x: Node, axes: tuple[int, ...], keep: bool) -> Node:
@@ -457,7 +457,7 @@ def shifted(x: Node, axis: int, by: int, value: int) -> Node:
 
 def _cumulative(n: OnnxNode, build: Callable[[Node, int], Node], empty: int) -> Node:
     x = n.x()
-    axis = int(n.scalar(1)) % x.rank
+    (axis,) = n.places([int(n.scalar(1))], x.rank)
     back, before = n.get("reverse", 0), n.get("exclusive", 0)
     x = c.flip(x, axis) if back else x
     out = build(shifted(x, axis, 1, empty) if before else x, axis)

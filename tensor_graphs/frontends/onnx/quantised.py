@@ -8,7 +8,7 @@ from tensor_graphs.frontends.onnx.ops import cast_to, less_zero
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
-from tensor_graphs.language.dtypes import DType, f32, f64, u8
+from tensor_graphs.language.dtypes import DType, f32, f64, i32, u8
 from tensor_graphs.language.node import Node
 
 
@@ -28,6 +28,8 @@ def _spread(n: OnnxNode, x: Node, scale: Node, axis: int, block: int) -> Node:
 
 def quantise(n: OnnxNode, x: Node, scale: Node, zero: Node | None, dtype: DType, saturate: bool = True) -> Node:
     """Return saturate(round(x / scale) + zero) in `dtype`; operands broadcast, and x is divided in the scale's dtype."""
+    if n.op.startswith("QLinear") and scale.rank and scale.shape != (1,):
+        n.refuse(f"{n.op} with several scales of the result")
     y = (x.cast(scale.dtype).cast(f64) / scale.cast(f64)).cast(scale.dtype)   # halves are rounded to even: no error next to them
     if dtype.is_float:
         return cast_to(n, y if zero is None else y + zero.cast(y.dtype), dtype, saturate)
@@ -41,7 +43,7 @@ def _quantise(n: OnnxNode) -> Node:
     axis, block, to = n.get("axis", 1), n.get("block_size", 0), n.get("output_dtype", 0)
     if (precision := n.get("precision", 0)):
         scale = scale.cast(dtype_of(precision, "the precision of QuantizeLinear"))
-    axis = axis % x.rank if x.rank else 0
+    axis = 0 if scale.rank == 0 or x.rank == 0 else n.places([axis], x.rank)[0]
     dtype = zero.dtype if zero is not None else dtype_of(to, "the result of QuantizeLinear") if to else u8
     zero = None if zero is None else _spread(n, x, zero, axis, block)
     return quantise(n, x, _spread(n, x, scale, axis, block), zero, dtype, bool(n.get("saturate", 1)))
@@ -51,9 +53,9 @@ def _quantise(n: OnnxNode) -> Node:
 def _dequantise(n: OnnxNode) -> Node:
     x, scale, zero = n.x(), n.x(1), n.optional(2)
     axis, block, to = n.get("axis", 1), n.get("block_size", 0), n.get("output_dtype", 0)
-    axis = axis % x.rank if x.rank else 0
+    axis = 0 if scale.rank == 0 or x.rank == 0 else n.places([axis], x.rank)[0]
     out = dtype_of(to, "the result of DequantizeLinear") if to else scale.dtype
-    wide = x.cast(f64) if x.dtype.is_integer else x.cast(f32)
+    wide = x.cast(f32 if x.dtype.is_float else i32 if x.dtype.itemsize < 4 else f64)
     if zero is not None:
         wide = wide - _spread(n, x, zero, axis, block).cast(wide.dtype)
     return wide.cast(out) * _spread(n, x, scale, axis, block).cast(out)
@@ -69,7 +71,8 @@ def _qlinear_matmul(n: OnnxNode) -> Node:
 
 @row("QLinearConv")
 def _qlinear_conv(n: OnnxNode) -> Node:
-    out = _conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 3, 5, 0).cast(f64), n.optional(8))
+    bias = None if not n.has(8) else n.x(8).cast(f64)
+    out = _conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 3, 5, 0).cast(f64), bias)
     scale = n.x(4)
     scale = scale.reshape(-1, *(1,) * (out.rank - 2)) if scale.rank == 1 and scale.shape[0] != 1 else scale.reshape(())
     return quantise(n, out.cast(f32) * n.x(1).reshape(()) * scale, n.x(6).reshape(()), n.x(7).reshape(()), n.x(7).dtype)

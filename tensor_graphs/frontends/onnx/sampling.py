@@ -144,7 +144,7 @@ def _resize(n: OnnxNode, x: Node, axes: list[int], scales: list[float] | None, s
 @row("Resize", since=11)
 def _resize_11(n: OnnxNode) -> Node:
     x = n.x()
-    axes = [a % x.rank for a in n.get("axes") or range(x.rank)]
+    axes = n.places(n.get("axes") or range(x.rank), x.rank)
     operands = [None if not n.has(i) else n.known(i) for i in (1, 2, 3)]
     roi, scales, sizes = (None if v is None or not v.size else [e.item() if hasattr(e, "item") else e for e in v.ravel()]
                           for v in operands)

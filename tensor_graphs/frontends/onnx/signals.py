@@ -46,7 +46,7 @@ def _spectrum(n: OnnxNode, x: Node, length: int | None, inverse: bool, onesided:
 @row("DFT", since=17)
 def _dft(n: OnnxNode) -> Node:
     x, length = n.x(), n.scalar(1)
-    axis = (n.get("axis", 1) if n.opset < 20 else int(n.scalar(2, -2))) % x.rank
+    (axis,) = n.places([n.get("axis", 1) if n.opset < 20 else int(n.scalar(2, -2))], x.rank)
     moved = x.transpose(axis, x.rank - 2)
     out = _spectrum(n, moved, None if length is None else int(length), bool(n.get("inverse", 0)), bool(n.get("onesided", 0)))
     return out.transpose(axis, x.rank - 2)

@@ -37,6 +37,12 @@ def test_named_sizes_are_dims_with_the_range_that_is_asked_for() -> None:
     assert tg.from_onnx(perceptron("batch size")).graph.inputs["x"].shape[0] == tg.dim("batch_size", 1, 4096)
 
 
+def test_names_of_sizes_that_are_spelt_alike_stay_two_dims() -> None:
+    node = helper.make_node("Transpose", ["x"], ["y"])
+    imported = tg.from_onnx(model([node], [info("x", ("a b", "a_b"))], [info("y", ("a_b", "a b"))]), dims={"a b": (1, 8)})
+    assert imported.graph.inputs["x"].shape == (tg.dim("a_b", 1, 8), tg.dim("a_b_", 1, 4096))
+
+
 def test_dims_are_narrowed_to_where_the_shapes_fit_and_others_keep_their_range() -> None:
     """The positions of a table are cut to the length of the sequence, as exported encoders do."""
     nodes = [helper.make_node("Shape", ["ids"], ["n"], start=1, end=2), helper.make_node("Slice", ["table", "zero", "n"], ["rows"]),
@@ -211,6 +217,14 @@ def test_the_package_does_not_import_onnx() -> None:
 def test_integers_are_those_of_onnx(op: str, attributes: dict[str, int], x: list[int], y: list[int], expected: list[int]) -> None:
     inputs = {"x": np.array(x), "b": np.array(y)}
     assert run(one(op, inputs, **attributes), inputs)["y"].tolist() == expected
+
+
+def test_a_slice_back_from_before_the_first_element_begins_at_it() -> None:
+    """The operator clamps such a start to 0; numpy's slice is empty."""
+    x = np.arange(5)
+    nodes = [helper.make_node("Slice", ["x", "a", "b", "c", "d"], ["y"])]
+    stored = {"a": np.array([-6]), "b": np.array([-9]), "c": np.array([0]), "d": np.array([-1])}
+    assert run(model(nodes, [info("x", (5,), INT64)], [info("y", (None,), INT64)], stored), {"x": x})["y"].tolist() == [0]
 
 
 def test_the_softmax_of_older_opsets_goes_over_all_axes_from_its_axis_on() -> None:

@@ -92,6 +92,14 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "an attribute of another kind": lambda: one("Transpose", {"x": X}, perm="abc"),
     "a permutation that is none": lambda: one("Transpose", {"x": X}, perm=[0, 0, 1, 2]),
     "an axis out of range": lambda: one("Softmax", {"x": X}, axis=9),
+    "a tensor that is computed twice": lambda: changed(lambda g: g.node[1].output.__setitem__(0, "h")),
+    "an axis of a known operand out of range": lambda: model(
+        [helper.make_node("CumSum", ["x", "a"], ["y"])], [info("x", (2, 3))], [info("y", (2, 3))], {"a": np.array(5)}),
+    "an axis that is named twice": lambda: model(
+        [helper.make_node("Slice", ["x", "a", "b", "c"], ["y"])], [info("x", (6, 6))], [info("y", (None, 6))],
+        {"a": np.array([1, 3]), "b": np.array([5, 6]), "c": np.array([0, -2])}),
+    "an unknown attribute of an op that is a function": lambda: one("Selu", {"x": X}, spin=1),
+    "an op of ours in a domain that is not": lambda: changed(lambda g: setattr(g.node[1], "domain", "com.nobody")),
     "an unknown attribute": lambda: one("Neg", {"x": X}, opset=21, spin=1),
     "a sparse initialiser": lambda: changed(lambda g: g.sparse_initializer.add()),
     "no kernel": lambda: one("MaxPool", {"x": X}),
