@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tensor_graphs.argument_checks import place
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, optimisers, quantised, recurrent, sampling, signals
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
@@ -28,6 +29,7 @@ from tensor_graphs.frontends.onnx.values import OnnxValue
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
@@ -100,15 +102,17 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
 
     source: a path, or an onnx.ModelProto. dims: for a symbolic size of the file, an int that fixes it or its range (lo, hi); by
     default it ranges from 1 to 4096, or to the largest power of two at which the shapes fit (a table of 64 positions allows 64). A
-    size without a name is named after its input and axis: x_0. values: inputs that are fixed
-    to these arrays, for inputs on which shapes depend; the graph has no such inputs. Raises OnnxError for a malformed file or
-    missing external data; NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op,
-    domain and opset; ValueNeeded where a shape depends on the values of an input.
+    size without a name is named after its input and axis: x_0. values: inputs that are fixed to these arrays, for inputs on which
+    shapes depend; the graph has no such inputs. An input for which the file stores a default is a parameter.
+
+    Raises OnnxError for a malformed file, missing external data, and names in `dims` and `values` that the model does not have;
+    NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op, domain and opset;
+    ValueNeeded where a shape depends on the values of an input.
     """
     onnx = onnx_package()
     if isinstance(source, onnx.ModelProto):
         return _narrowed(source, None, dims or {}, values or {}, onnx, source.graph.name or "model")
-    path = Path(os.fspath(source))
+    path = Path(place("source", source, "the path of an ONNX file, or an onnx.ModelProto"))
     try:
         data = path.read_bytes()
     except OSError as e:
@@ -142,12 +146,14 @@ def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: 
     model, importer = build({})
     if isinstance(model, ValueNeeded) or (isinstance(model, OnnxError) and not importer.free):
         raise model from None
-    first, free, most = model, sorted(importer.free), MOST_DIM
-    while isinstance(model, OnnxError):
+    free, most = sorted(importer.free), MOST_DIM
+    error = model if isinstance(model, OnnxError) else None
+    while error is not None and isinstance(model, OnnxError):
         most //= 2
-        if most < LEAST_MOST_DIM or isinstance(first, OnnxModel):
-            raise model if isinstance(first, OnnxModel) else first from None
+        if most < LEAST_MOST_DIM:
+            raise error from None
         model, _ = build(dict.fromkeys(free, most))
+    assert isinstance(model, OnnxModel)
     narrow = dict.fromkeys(free, most)
     for wide in free if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
         wider, _ = build({**narrow, wide: MOST_DIM})
@@ -189,6 +195,7 @@ class _Importer:
             if item.name not in scope:
                 inputs[item.name] = self._named(item.name)
                 scope[item.name] = self._input(item)
+        self._check_names(main.input)
         self._nodes(main.node, scope, self.opsets)
         outputs = {}
         for item in main.output:
@@ -251,11 +258,32 @@ class _Importer:
         tensor = item.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if item.name in self.values:
-            return OnnxValue.of(np.asarray(self.values[item.name]).astype(dtype.numpy, copy=False))
+            return self._fixed(item, dtype)
         if not tensor.HasField("shape"):
             raise NotSupported(f"{what} has no rank", fix="declare its shape, or fix its value: tg.from_onnx(file, values={…})")
         shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
         return OnnxValue.of(leaves.input(self._named(item.name), shape, dtype))
+
+    def _check_names(self, inputs: Sequence[Any]) -> None:
+        """Raise OnnxError for names of `values` and `dims` that the model does not have."""
+        for what, names, there in (("values", self.values, [item.name for item in inputs]),
+                                   ("dims", self.dims, [*self.dim_names, *self.dim_names.values()])):
+            unknown = [name for name in names if name not in there]
+            if unknown:
+                raise OnnxError(f"{what} names {unknown[0]!r}, which the model does not have",
+                                fix=f"its names are {', '.join(dict.fromkeys(there)) or 'none'}")
+
+    def _fixed(self, item: Any, dtype: DType) -> OnnxValue:
+        """Return the array of `values` for an input. Raises OnnxError where it has another dtype or shape than the input."""
+        array, sizes = np.asarray(self.values[item.name]), item.type.tensor_type.shape.dim
+        whole = array.dtype.kind in "iub" and dtype.is_integer and bool((array.astype(dtype.numpy) == array).all())
+        if array.dtype != dtype.numpy and not whole and not (array.dtype.kind in "fiu" and dtype.is_float):
+            raise OnnxError(f"values[{item.name!r}] is an array of {array.dtype}", fix=f"an array of {dtype.numpy}")
+        if item.type.tensor_type.HasField("shape") and (len(sizes) != array.ndim or any(
+                size.HasField("dim_value") and size.dim_value != own for size, own in zip(sizes, array.shape, strict=True))):
+            shown = [size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in sizes]
+            raise OnnxError(f"values[{item.name!r}] has the shape {list(array.shape)}", fix=f"an array of shape {shown}")
+        return OnnxValue.of(array.astype(dtype.numpy, copy=False))
 
     def _check_output(self, item: Any, node: Node) -> None:
         """Raise OnnxError where an output has another dtype or rank than the file declares."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -78,6 +79,24 @@ def test_a_shape_that_depends_on_an_input_needs_its_value() -> None:
     assert e.value.inputs == ("to",) and "values={'to': array}" in str(e.value)
     imported = tg.from_onnx(proto, values={"to": inputs["to"]})
     assert set(imported.graph.inputs) == {"x"} and imported.graph.outputs["y"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(("how", "says"), [
+    ({"values": {"nothing": 1}}, "values names 'nothing'"), ({"dims": {"nothing": 1}}, "dims names 'nothing'"),
+    ({"values": {"x": np.zeros((2, 6))}}, None), ({"values": {"x": np.zeros((2, 5), np.float32)}}, r"the shape \[2, 5\]"),
+    ({"values": {"x": np.zeros(6, np.float32)}}, r"the shape \[6\]"), ({"values": {"x": np.array([["a"] * 6])}}, "an array of <U1"),
+])
+def test_values_and_dims_must_be_those_of_the_model(how: dict[str, Any], says: str | None) -> None:
+    if says is None:
+        assert not tg.from_onnx(perceptron(), **how).graph.inputs
+        return
+    with pytest.raises(OnnxError, match=says):
+        tg.from_onnx(perceptron(), **how)
+
+
+def test_a_source_that_is_no_path_is_refused() -> None:
+    with pytest.raises(tg.TensorGraphsError, match="source"):
+        tg.from_onnx(5)
 
 
 def test_initialisers_are_parameters_and_small_ones_constants() -> None:
