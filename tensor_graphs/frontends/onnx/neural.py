@@ -168,6 +168,12 @@ row("GlobalAveragePool")(lambda n: c.mean(n.x(), _all_places(n), keepdims=True))
 row("GlobalMaxPool")(lambda n: n.x().max(_all_places(n), keepdims=True))
 
 
+@row("GlobalLpPool", since=2)
+def _global_lp_pool(n: OnnxNode) -> Node:
+    p = n.get("p", 2)
+    return c.pow(c.pow(c.abs(n.x()), p).sum(_all_places(n), keepdims=True), 1 / p)
+
+
 @row("MaxUnpool")
 def _max_unpool(n: OnnxNode) -> Node:
     x, index, kernel = n.x(), n.x(1), n.get("kernel_shape")

@@ -108,12 +108,15 @@ def _det(n: OnnxNode) -> Node:
     return out
 
 
-@row("RoiAlign", since=16)
+@row("RoiAlign", since=10)
 def _roi_align(n: OnnxNode) -> Node:
     """Means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
     x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
     height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)
-    half, mode = n.get("coordinate_transformation_mode", "half_pixel") == "half_pixel", n.get("mode", "avg")
+    newer, mode = n.opset >= 16, n.get("mode", "avg")
+    half = n.get("coordinate_transformation_mode", "half_pixel" if newer else "output_half_pixel") == "half_pixel"
+    if mode == "max" and not newer:
+        n.refuse("RoiAlign of maxima before opset 16, of which implementations differ")
     if not 0 < ratio * height * width <= MOST_WEIGHTS:
         n.refuse("RoiAlign with sampling_ratio=0, a grid that depends on the regions", "a fixed sampling_ratio")
     corners = rois * n.get("spatial_scale", 1.0) - (0.5 if half else 0.0)

@@ -94,6 +94,18 @@ def test_values_and_dims_must_be_those_of_the_model(how: dict[str, Any], says: s
         tg.from_onnx(perceptron(), **how)
 
 
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(OnnxError, match=r"pip install 'tensor_graphs\[onnx\]'"):
+        tg.from_onnx("small.onnx")
+
+
+def test_a_global_pool_of_norms_is_the_norm_of_each_channel() -> None:
+    x = RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    pooled = run(one("GlobalLpPool", {"x": x}), {"x": x})["y"]
+    assert np.allclose(pooled[..., 0, 0], np.sqrt((x ** 2).sum((2, 3))), rtol=1e-5)
+
+
 def test_a_source_that_is_no_path_is_refused() -> None:
     with pytest.raises(tg.TensorGraphsError, match="source"):
         tg.from_onnx(5)
