@@ -124,6 +124,7 @@ snapshots: $(TEST_SETUP)
 
 conformance: $(TEST_SETUP)
 	for backend in numpy torch c; do $(BIN)/tg conformance --backend $$backend --out docs/conformance || exit 1; done
+	$(BIN)/tg conformance --onnx --out docs/conformance
 
 docs: $(SETUP)
 	$(BIN)/python -m tensor_graphs.cli.op_pages docs

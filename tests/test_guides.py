@@ -1,4 +1,4 @@
-"""docs/training.md, service.md, strategies.md, fleet.md: the Python of a page is one program that prints what stands below it."""
+"""docs/training.md, service.md, strategies.md, onnx.md, fleet.md: a page is one program that prints what stands below it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", [pytest.param("training.md", marks=pytest.mark.long), "service.md",
-                                  pytest.param("strategies.md", marks=pytest.mark.long)])
+                                  pytest.param("strategies.md", marks=pytest.mark.long), "onnx.md"])
 def test_each_block_of_a_guide_prints_what_stands_below_it(page: str, folder: Path) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)

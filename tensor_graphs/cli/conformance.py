@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tensor_graphs.cli import options
+from tensor_graphs.cli import onnx_conformance, options
 from tensor_graphs.cli.importing import imported
 
 
@@ -20,6 +20,9 @@ def conformance(
     ] = None,
     ops: Annotated[str | None, typer.Option(help="Comma-separated ops (default: all).")] = None,
     out: Annotated[Path | None, typer.Option(help="Write BACKEND.md and BACKEND.json into this folder.")] = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Instead of a backend, the node tests of the onnx package; --out writes onnx.md.")
+    ] = False,
     time: Annotated[
         bool, typer.Option("--time", help="Also the median time of one instance per cell, at a stated size.")
     ] = False,
@@ -27,12 +30,18 @@ def conformance(
     imports: options.Imports = None,
     json: options.Json = False,
 ) -> None:
-    """Compare every kernel of a backend with the oracle, op by op and dtype by dtype. Exit code 1 when one is wrong."""
+    """Compare every kernel of a backend with the oracle, op by op and dtype by dtype; or, --onnx, ONNX files with their expected
+    values. Exit code 1 when one is wrong."""
     from tensor_graphs.measure.conformance.backend import judge_backend, kernels_of, keys
     from tensor_graphs.measure.conformance.table import document, json_text, markdown
     from tensor_graphs.measure.judge import Judge
     from tensor_graphs.records.database import open_database
 
+    if onnx:
+        if backend is not None or module is not None or time:
+            raise options.UsageError("--onnx judges ONNX files, no backend\n  fix: --onnx with --ops, --out or --json alone")
+        onnx_conformance.conformance(ops, out, json)
+        return
     name = _backend(backend, module)
     chosen = [n.strip() for n in ops.split(",") if n.strip()] if ops is not None else None
     if chosen is not None and out is not None:
@@ -41,13 +50,7 @@ def conformance(
         raise options.UsageError("--ops names no op\n  fix: --ops add,softmax")
     cells = keys(chosen)
     kernels_of(name)  # raises for a missing backend, before a folder is made or a process started
-    if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise options.NotPossible(
-                f"--out: the folder {out} cannot be made: {e.strerror or e}\n  fix: choose a path below a folder that you may write"
-            ) from e
+    onnx_conformance.make_folder(out)
     with (
         options.progress(f"judging {name}", quiet=False, total=len(cells)) as show,
         open_database(":memory:") as database,

@@ -110,6 +110,14 @@ class DecoderOptions:
         return options.print_json if self.json else options.print_line if self.jsonl else None
 
 
+@dataclasses.dataclass(frozen=True)
+class GraphFiles:
+    """The files of `tg run FILE.onnx`."""
+
+    inputs: options.InputsFile = None
+    out: options.OutputsFile = None
+
+
 def spread(verb: Callable[..., None]) -> Callable[..., None]:
     """Return the verb with each group among its parameters replaced by parameters for the group's fields."""
     groups: dict[str, Any] = {}

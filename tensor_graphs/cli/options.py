@@ -8,6 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ from tensor_graphs.phase_times import IMPORT, phase
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from tensor_graphs.frontends.onnx.importer import OnnxModel
     from tensor_graphs.language.graph import Graph
     from tensor_graphs.records.database import Database
     from tensor_graphs.views.summary import PlanSummary
@@ -189,7 +191,7 @@ PlanFile = Annotated[
     str | None,
     typer.Option("--plan", metavar="FILE", help="Run the paths that `tg plan … --pin FILE` wrote, instead of choosing."),
 ]
-Source = Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.")]
+Source = Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg or .onnx file, a model folder, or a built-in shape.")]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to cost at, like n=1,p=256.")]
 Largest = Annotated[
     str | None, typer.Option("--largest", help="Sizes up to which it will be used (default: the dims' upper bounds), like n=64.")
@@ -198,6 +200,12 @@ MemoryLimit = Annotated[int | None, typer.Option("--memory-limit", min=1, help="
 RandomWeights = Annotated[
     int | None,
     typer.Option("--random-weights", min=0, help="Draw the weights from this seed instead of reading them (docs/cli.md says how)."),
+]
+InputsFile = Annotated[
+    Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Of an .onnx file: its inputs by name (default: random ones)."),
+]
+OutputsFile = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE.npz", help="Of an .onnx file: write its outputs there."),
 ]
 MOST_ROWS = 1_000_000
 """limit on the rows of a listing: larger ones are for SQL, or a typing error"""
@@ -316,12 +324,27 @@ def text_of(option: str, file: str, fix: str) -> str:
         raise NotPossible(f"{option} {file} {why}\n  fix: {fix}") from None
 
 
-A_GRAPH = "the path of a .tg file, like examples/softmax.tg (docs/tg_format.md); verbs of models take a folder, too (tg models)"
+A_GRAPH = ("the path of a .tg file, like examples/softmax.tg (docs/tg_format.md), or of an .onnx file; "
+           "verbs of models take a folder, too (tg models)")
 """the fix for a path at which there is no graph"""
 
 
+def is_onnx(source: str) -> bool:
+    """Return True for the path of an ONNX file."""
+    return Path(source).suffix.lower() == ".onnx" and Path(source).is_file()
+
+
+@lru_cache(maxsize=4)
+def read_onnx(source: str) -> OnnxModel:
+    """Return the model of an ONNX file, read once by a command. Raises what `from_onnx` raises."""
+    with phase(IMPORT):
+        from tensor_graphs.frontends.onnx.importer import from_onnx
+
+    return from_onnx(source)
+
+
 def read_graph(source: str) -> Graph:
-    """Return the graph of a `.tg` file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
+    """Return the graph of a `.tg` or ONNX file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
     from tensor_graphs.cli.importing import COMPOSITES
     from tensor_graphs.frontends.huggingface.folder import refuse_foreign
     from tensor_graphs.language.text import parse_graph
@@ -330,6 +353,8 @@ def read_graph(source: str) -> Graph:
     if "\0" in source:
         raise NotPossible(f"{source!r} names no file; a .tg file is needed here\n  fix: {A_GRAPH}")
     path = Path(source)
+    if is_onnx(source):
+        return read_onnx(source).graph
     refuse_foreign(path)
     if path.suffix == ".py" and path.is_file():
         raise NotPossible(f"{source} is a Python file; a .tg file or a model is needed here\n"

@@ -1,4 +1,4 @@
-"""run: generates text (or token ids) with a decoder."""
+"""run: generates text (or token ids) with a decoder; runs an ONNX file once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import option_groups, options
+from tensor_graphs.cli import option_groups, options, run_graph
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.errors import counted
@@ -25,7 +25,7 @@ FEW = 256
 def run(
     *,
     model: Annotated[
-        str, typer.Argument(help="A model folder (config.json, *.safetensors), or a built-in shape: gemma-3-270m.")
+        str, typer.Argument(help="A model folder (config.json, *.safetensors), a built-in shape: gemma-3-270m, or an .onnx file.")
     ],
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to go on from; several times for several, each answered on its own.")
@@ -35,6 +35,7 @@ def run(
     ] = None,
     system: options.System = None,
     ids: Annotated[str | None, typer.Option(help="Token ids to go on from, like 2,9259,10.")] = None,
+    files: option_groups.GraphFiles,
     tokens: Annotated[int, typer.Option(min=1, help="How many tokens to generate, for each prompt.")] = 32,
     drawing: option_groups.SamplingOptions,
     dtypes: option_groups.Dtypes,
@@ -44,8 +45,10 @@ def run(
     choice: option_groups.ModelOptions,
     decoder: option_groups.DecoderOptions,
 ) -> None:
-    """Generate tokens with a decoder model, on the fastest path that is accurate enough."""
+    """Generate tokens with a decoder model, or run an ONNX file once, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
+    if run_graph.was_run(model, files, choice, decoder, prompted=bool(prompt or prompts or ids is not None)):
+        return
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room
 

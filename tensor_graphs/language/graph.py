@@ -242,7 +242,8 @@ def _no_graph(wanted: str, value: Any) -> GraphError:
     elif isinstance(value, (str, PathLike)):
         what = f"this is {str(value)!r}"
         fix = ("of a .tg file: tensor_graphs.language.text.parse_graph(text); of a model folder (config.json, *.safetensors): "
-               "tensor_graphs.frontends.huggingface.load.load_model(folder).graph; GGUF and ONNX files are not read yet")
+               "tensor_graphs.frontends.huggingface.load.load_model(folder).graph; of an ONNX file: tg.from_onnx(file).graph; "
+               "GGUF files are not read yet")
     elif isinstance(value, leaves.State):
         what, fix = f"this is {value!r}", leaves.AS_TENSOR
     elif isinstance(getattr(value, "graph", None), Graph):

@@ -492,8 +492,8 @@ def test_a_line_of_an_error_is_cut_where_it_quotes_much(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "name", "kind"), [
-    ("run", "m.gguf", "GGUF"), ("embed", "M.ONNX", "ONNX"), ("profile", "m.onnx", "ONNX"), ("explain", "m.gguf", "GGUF"),
-    ("list-paths", "m.pt", "PyTorch"), ("show", "m.onnx", "ONNX"),
+    ("run", "m.gguf", "GGUF"), ("embed", "M.PT", "PyTorch"), ("profile", "m.gguf", "GGUF"), ("explain", "m.gguf", "GGUF"),
+    ("list-paths", "m.pt", "PyTorch"), ("show", "m.h5", "Keras"),
 ])  # fmt: skip
 def test_a_model_file_of_another_kind_is_named(tmp_path: Path, verb: str, name: str, kind: str) -> None:
     (tmp_path / name).write_bytes(b"GGUF")
@@ -518,7 +518,7 @@ def test_random_weights_need_a_configuration_and_no_more_of_any_family(tmp_path:
 
 
 def test_a_verb_without_what_it_is_about_says_what_that_is() -> None:
-    for verb, fix in (("run", "fix: tg run MODEL: A model folder"), ("explain", "fix: tg explain FILE|MODEL: A .tg file")):
+    for verb, fix in (("run", "fix: tg run MODEL: A model folder"), ("explain", "fix: tg explain FILE|MODEL: A .tg or .onnx file")):
         said = tg(verb)
         assert said.returncode == 2 and fix in said.stderr and "Traceback" not in said.stderr
 

@@ -1,0 +1,100 @@
+"""run_graph: `tg run FILE.onnx`: runs a graph once, on inputs of a file or random ones, and writes or shows its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tensor_graphs.cli import option_groups, options
+from tensor_graphs.cli.graphs import within
+from tensor_graphs.phase_times import IMPORT, phase
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tensor_graphs.frontends.onnx.importer import OnnxModel
+
+TYPICAL = 4
+"""size of a dim of random inputs, where the dim's range has it"""
+
+
+def was_run(source: str, files: option_groups.GraphFiles, choice: option_groups.ModelOptions,
+            decoder: option_groups.DecoderOptions, prompted: bool) -> bool:
+    """Run an ONNX file and return True; return False for any other model. Raises UsageError for options of the other kind."""
+    if not options.is_onnx(source):
+        if files.inputs is not None or files.out is not None:
+            raise options.UsageError("--inputs and --out are for .onnx files\n  fix: --prompt TEXT or --ids 2,9259,…")
+        return False
+    if prompted:
+        raise options.UsageError(f"{source} is a graph, and prompts are for decoders\n  fix: --inputs FILE.npz")
+    run_file(source, files.inputs, files.out, choice, decoder)
+    return True
+
+
+def run_file(source: str, inputs: Path | None, out: Path | None, choice: option_groups.ModelOptions,
+             decoder: option_groups.DecoderOptions) -> None:
+    """Compile and run an ONNX model once, and print its outputs or write them to an .npz file.
+
+    Raises NotPossible for a file that cannot be read or written, and what `compile_graph` and `run` raise.
+    """
+    with phase(IMPORT):
+        import numpy as np
+
+        from tensor_graphs.choice.compile import compile_graph
+        from tensor_graphs.measure.points.inputs import make_inputs
+        from tensor_graphs.runtime.compiled_graph import bind
+
+    model = options.read_onnx(source)
+    graph = model.graph
+    if inputs is not None:
+        arrays, dims = _loaded(model, inputs), {}
+    else:
+        dims = within(graph, dict.fromkeys(graph.dims, TYPICAL))
+        arrays = {name: array for name, array in make_inputs(graph, dims, 0).items() if name in graph.inputs}
+    with options.status("compiling", decoder.json) as update:
+        plan = compile_graph(graph, tolerance=choice.tolerance, backends=options.given_backends(choice.backends),
+                             threads=choice.threads, precision=choice.precision, path=choice.plan, progress=update,
+                             database=options.database(decoder.db, pinned=choice.plan is not None),
+                             memory_limit=decoder.memory_limit, weights=None if choice.tolerance is None else model.weights)
+    results = bind(plan, model.weights).run(arrays, dims=dims or None)
+    outputs = {name: np.asarray(results[ours]) for name, ours in model.outputs.items()}
+    if out is not None:
+        try:
+            np.savez(out, **outputs)  # type: ignore[arg-type]
+        except OSError as e:
+            raise options.NotPossible(f"--out {out} cannot be written: {e.strerror}\n  fix: another file") from None
+    _show(outputs, out, decoder.json)
+
+
+def _loaded(model: OnnxModel, file: Path) -> dict[str, Any]:
+    """Return the arrays of an .npz file by the graph's names. Raises NotPossible for names that are not the model's inputs."""
+    import numpy as np
+
+    try:
+        with np.load(file, allow_pickle=False) as stored:
+            arrays = dict(stored) if hasattr(stored, "files") else None
+    except (OSError, ValueError) as e:
+        raise options.NotPossible(f"--inputs {file} cannot be read: {e}\n"
+                                  "  fix: an .npz file, numpy.savez(FILE, name=array)") from None
+    if arrays is None or set(arrays) != set(model.inputs):
+        names = "one array" if arrays is None else ", ".join(arrays) or "nothing"
+        raise options.NotPossible(f"--inputs {file} has {names}\n  fix: the model's inputs: {', '.join(model.inputs) or 'none'}")
+    return {model.inputs[name]: array for name, array in arrays.items()}
+
+
+def _show(outputs: Mapping[str, np.ndarray], out: Path | None, json: bool) -> None:
+    """Print the outputs, or their types where they are in a file."""
+    import numpy as np
+
+    if json:
+        shown = {name: {"dtype": str(x.dtype), "shape": list(x.shape), **({} if out is not None else {"values": x.tolist()})}
+                 for name, x in outputs.items()}
+        options.print_json({"file": None if out is None else str(out), "outputs": shown})
+        return
+    for name, x in outputs.items():
+        print(f"{name} {x.dtype}{list(x.shape)}")
+        if out is None:
+            print(np.array2string(x, threshold=32, precision=6))
+    if out is not None:
+        print(f"written: {out}")

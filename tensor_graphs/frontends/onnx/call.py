@@ -1,0 +1,171 @@
+"""call: one ONNX node whose operands are tensors here, as a row of the table receives it; and the table itself, ROWS.
+
+A row reads its attributes and operands through the OnnxNode, which notes them: an attribute or an operand that the row did not read
+is refused by name, so that nothing in a file is passed over in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from tensor_graphs.frontends.onnx.errors import NotSupported
+from tensor_graphs.frontends.onnx.values import OnnxValue, known_array
+from tensor_graphs.language.axis import one_axis
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.node import Node
+
+Built = Node | OnnxValue | np.ndarray | Sequence[Node | OnnxValue | np.ndarray | None]
+
+
+class Importer(Protocol):
+    """The part of importer.py's class that rows use."""
+
+    @property
+    def weights(self) -> Mapping[str, np.ndarray]:
+        """The stored tensors by the names of their parameters."""
+        ...
+
+    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
+        """Return the outputs of a body (GraphProto) on these inputs; it reads tensors of the graphs around it by name."""
+        ...
+
+    def stored_array(self, tensor: Any) -> np.ndarray:
+        """Return the values of a TensorProto."""
+        ...
+
+
+class OnnxNode:
+    """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute."""
+
+    def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any],
+                 importer: Importer, scope: Any, opsets: Mapping[str, int]) -> None:
+        self.op, self.domain, self.opset, self.proto = proto.op_type, domain, opset, proto
+        self.inputs, self.attributes, self.importer, self.scope = inputs, attributes, importer, scope
+        self.opsets = opsets
+        self.read: set[str | int] = set()
+
+    def refuse(self, reason: str, fix: str | None = None) -> NoReturn:
+        raise NotSupported(reason, fix=fix)
+
+    def has(self, index: int) -> bool:
+        self.read.add(index)
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> OnnxValue:
+        if not self.has(index):
+            self.refuse(f"operand {index} is missing")
+        value = self.inputs[index]
+        assert value is not None
+        return value
+
+    def x(self, index: int = 0) -> Node:
+        return self.value(index).node()
+
+    def optional(self, index: int) -> Node | None:
+        return self.x(index) if self.has(index) else None
+
+    def all(self) -> list[Node]:
+        return [self.x(i) for i in range(len(self.inputs))]
+
+    def known(self, index: int) -> np.ndarray:
+        """Return the value of an operand. Raises ValueNeeded if it depends on inputs."""
+        return known_array(self.value(index), self.importer.weights, f"operand {index} of {self.op}")
+
+    def dims(self, index: int) -> list[Dim]:
+        """Return a known operand of integers or dims as a list."""
+        return [int(v) if isinstance(v, (int, np.integer, np.bool_)) else v for v in self.known(index).ravel()]
+
+    def ints(self, index: int) -> list[int]:
+        return [self.whole(size) for size in self.dims(index)]
+
+    def whole(self, size: Dim) -> int:
+        """Return a size that must be an int. Raises NotSupported for a dim."""
+        return size if isinstance(size, int) else self.refuse(f"{self.op} along the dim {size}",
+                                                              "fix the size: tg.from_onnx(file, dims={name: size})")
+
+    def scalar(self, index: int, default: Any = None) -> Any:
+        """Return a known operand of one element as a number, or the default where it is absent."""
+        if not self.has(index):
+            return default
+        array = self.known(index)
+        if array.size != 1:
+            self.refuse(f"operand {index} of {self.op} has {array.size} elements, and one is needed")
+        return array.ravel()[0] if array.dtype == object else array.ravel()[0].item()
+
+    def ignore(self, *names: str | int) -> None:
+        """Note attributes and operands as read that do not change the result."""
+        self.read.update(names)
+
+    def before_7(self, *names: str) -> None:
+        """Ignore attributes of opsets below 7 that say what holds for all later ones."""
+        if self.opset < 7:
+            self.ignore(*names)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.read.add(name)
+        return self.attributes.get(name, default)
+
+    def only(self, name: str, *allowed: Any) -> None:
+        """Refuse an attribute with a value other than these, the first of which is its default."""
+        value = self.get(name, allowed[0])
+        if value not in allowed:
+            self.refuse(f"{name}={value!r} of {self.op} has no counterpart here")
+
+    def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
+        return one_axis(self.op, self.get(name, default), self.x().rank if rank is None else rank)
+
+    def places(self, axes: Sequence[int], rank: int) -> list[int]:
+        """Return axes counted from the front, in their order. Raises NotSupported for an axis out of range, or named twice."""
+        out = [a % rank if -rank <= a < rank else self.refuse(f"axis {a} of {self.op} of a tensor of rank {rank}") for a in axes]
+        return out if len(set(out)) == len(out) else self.refuse(f"{self.op} names an axis twice: {list(axes)}")
+
+    @property
+    def wanted(self) -> int:
+        """The number of outputs that the file names."""
+        return len(self.proto.output)
+
+    def wants(self, index: int) -> bool:
+        return index < self.wanted and bool(self.proto.output[index])
+
+    def unread(self) -> str | None:
+        """Return what the row did not read: an operand, or an attribute."""
+        for index, value in enumerate(self.inputs):
+            if value is not None and index not in self.read:
+                return f"operand {index}"
+        unread = [name for name in self.attributes if name not in self.read]
+        return f"the attribute {unread[0]}={self.attributes[unread[0]]!r:.60}" if unread else None
+
+
+Row = Callable[[OnnxNode], Built]
+
+ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
+"""(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""
+
+def row(*ops: str, since: int = 1, domain: str = "") -> Callable[[Row], Row]:
+    """Return a decorator that puts a builder into ROWS for these ops."""
+    def add(build: Row) -> Row:
+        for op in ops:
+            ROWS.setdefault((domain, op), []).append((since, build))
+            ROWS[domain, op].sort(key=lambda r: r[0])
+        return build
+    return add
+
+
+def first_opset(domain: str, op: str) -> int | None:
+    """Return the first opset from which an op has a row; None for an op without one."""
+    return min((since for since, _ in ROWS.get((domain, op), ())), default=None)
+
+
+def row_of(domain: str, op: str, opset: int) -> Row | None:
+    """Return the builder of an op in a model of this opset; None without one."""
+    return next((build for since, build in reversed(ROWS.get((domain, op), ())) if since <= opset), None)
+
+
+def floats(call: OnnxNode, x: Node) -> Node:
+    """Return x, which must be floating. Raises NotSupported."""
+    if not x.dtype.is_float:
+        call.refuse(f"{call.op} of {x.dtype}")
+    return x

@@ -1,0 +1,507 @@
+"""importer: reads an ONNX file and builds its graph node by node. `from_onnx` is `tg.from_onnx`.
+
+Dims that the file names (dim_params) become `tg.dim`s; initialisers become parameters, read where they are looked up, and small
+ones constants. A node is built by the newest row that its opset allows; without a row by the function of the model, or the one
+that the op's schema defines.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import re
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.argument_checks import place
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, optimisers, quantised, recurrent, sampling, signals
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
+from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
+from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
+from tensor_graphs.frontends.onnx.values import OnnxValue
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+from tensor_graphs.language.errors import NOWHERE, written_at
+from tensor_graphs.language.graph import Graph, graph
+from tensor_graphs.language.node import Node
+
+TABLES = (ops, moves, neural, recurrent, quantised, sampling, signals, optimisers, control_flow)
+"""the modules whose rows are in the table"""
+
+MOST_DIM, LEAST_MOST_DIM = 4096, 16
+"""upper bound of dims to which `dims` gives no range; it is halved, down to the second number, until the shapes fit"""
+
+MOST_NESTED = 32
+"""depth to which functions and bodies may be nested"""
+
+MOST_NODES = 50_000
+"""nodes of the file with its functions and bodies written out"""
+
+SMALL = 16
+"""number of elements up to which an initialiser of integers is a constant; of floats, one element"""
+
+Scope = ChainMap[str, OnnxValue]
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """An imported model. `tg.bind(tg.compile(model.graph), model.weights)` runs it.
+
+    inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. nodes: number of the file's
+    nodes that were computed "native" (by a row of the table) and by "function"; opsets: version by domain.
+    """
+
+    name: str
+    graph: Graph
+    weights: Mapping[str, np.ndarray]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    opsets: Mapping[str, int]
+    nodes: Mapping[str, int]
+
+
+class Initialisers(Mapping[str, np.ndarray]):
+    """Stored tensors by their parameter's name, each read (external ones: mapped) at its look-up."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder, self.tensors = folder, dict[str, Any]()
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return read_tensor(self.tensors[name], self.folder)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def onnx_package() -> ModuleType:
+    """Return the package `onnx`. Raises OnnxError where it is not installed."""
+    try:
+        import onnx
+        import onnx.helper
+    except ImportError as e:
+        raise OnnxError(f"an ONNX file is read with the package onnx, which cannot be imported: {e}",
+                        fix="pip install 'tensor_graphs[onnx]'") from None
+    return onnx
+
+
+def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | tuple[int, int]] | None = None,
+              values: Mapping[str, Any] | None = None) -> OnnxModel:
+    """Return an ONNX model as a graph with its weights.
+
+    source: a path, or an onnx.ModelProto. dims: for a symbolic size of the file, an int that fixes it or its range (lo, hi); by
+    default it ranges from 1 to 4096, or to the largest power of two at which the shapes fit (a table of 64 positions allows 64). A
+    size without a name is named after its input and axis: x_0. values: inputs that are fixed to these arrays, for inputs on which
+    shapes depend; the graph has no such inputs. An input for which the file stores a default is a parameter.
+
+    Raises OnnxError for a malformed file, missing external data, and names in `dims` and `values` that the model does not have;
+    NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op, domain and opset;
+    ValueNeeded where a shape depends on the values of an input.
+    """
+    onnx = onnx_package()
+    if isinstance(source, onnx.ModelProto):
+        return _narrowed(source, None, dims or {}, values or {}, onnx, source.graph.name or "model")
+    path = Path(place("source", source, "the path of an ONNX file, or an onnx.ModelProto"))
+    try:
+        data = path.read_bytes()
+    except OSError as e:
+        raise OnnxError(f"it cannot be read: {e.strerror}", file=path, fix="the path of an ONNX file") from None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except Exception:
+        raise OnnxError("it is not an ONNX file, or it is cut off", file=path, fix="export it again") from None
+    try:
+        return _narrowed(proto, path.parent, dims or {}, values or {}, onnx, path.stem)
+    except OnnxError as e:
+        raise e.within(path) from None
+
+
+def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
+              name: str) -> OnnxModel:
+    """Return the model with the largest bounds of its dims at which it can be built. Raises the error of the first ones."""
+    def build(most: Mapping[str, int]) -> tuple[OnnxModel | OnnxError, _Importer]:
+        importer = _Importer(proto, folder, dims, values, onnx, most)
+        try:
+            with written_at(NOWHERE):
+                return importer.model(name), importer
+        except OnnxError as e:
+            return e, importer
+        except TensorGraphsError as e:
+            return OnnxError(getattr(e, "message", str(e)), fix="a graph that can be built"), importer
+        except (TypeError, ValueError, AttributeError) as e:  # a text of the file that is not UTF-8, …
+            return OnnxError(f"it is malformed ({type(e).__name__}: {e})", fix="export it again"), importer
+
+    model, importer = build({})
+    if isinstance(model, ValueNeeded) or (isinstance(model, OnnxError) and not importer.free):
+        raise model from None
+    free, most = sorted(importer.free), MOST_DIM
+    error = model if isinstance(model, OnnxError) else None
+    while error is not None and isinstance(model, OnnxError):
+        most //= 2
+        if most < LEAST_MOST_DIM:
+            raise error from None
+        model, _ = build(dict.fromkeys(free, most))
+    assert isinstance(model, OnnxModel)
+    narrow = dict.fromkeys(free, most)
+    for wide in free if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
+        wider, _ = build({**narrow, wide: MOST_DIM})
+        if isinstance(wider, OnnxModel):
+            model, narrow = wider, {**narrow, wide: MOST_DIM}
+    return model
+
+
+class _Importer:
+    """The walk over one model."""
+
+    def __init__(self, proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
+                 most: Mapping[str, int]) -> None:
+        self.proto, self.onnx, self.dims, self.values, self.most = proto, onnx, dims, values, most
+        self.free: set[str] = set()                          # dims without a range of the caller's
+        self.weights = Initialisers(folder)
+        self.folder = folder
+        self.symbols: dict[str, Dim] = {}
+        self.dim_names: dict[str, str] = {}
+        self.counts: Counter[str] = Counter()
+        self.depth, self.built = 0, 0
+        self.stored: dict[int, OnnxValue] = {}
+        self.opsets = _opsets(proto.opset_import)
+        self.functions = {(f.domain, f.name): f for f in proto.functions}
+        self.names: dict[str, str] = {}
+
+    def model(self, name: str) -> OnnxModel:
+        if not self.opsets or not self.proto.HasField("graph"):
+            raise OnnxError("it has no graph or names no opset", fix="export it again")
+        newest = self.onnx.defs.onnx_opset_version()
+        if self.opsets.get("", 1) > newest:
+            raise NotSupported(f"it uses opset {self.opsets['']}, and the installed onnx package knows up to {newest}",
+                               fix="a newer onnx package")
+        main = self.proto.graph
+        scope: Scope = ChainMap({})
+        self._initialisers(main, scope)
+        inputs = {}
+        for item in main.input:
+            if item.name not in scope:
+                inputs[item.name] = self._named(item.name)
+                scope[item.name] = self._input(item)
+        self._check_names(main.input)
+        self._nodes(main.node, scope, self.opsets)
+        outputs = {}
+        for item in main.output:
+            if item.name not in scope:
+                raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
+            outputs[item.name] = scope[item.name].node()
+            self._check_output(item, outputs[item.name])
+        names = {item: self._named(item) for item in outputs}
+        if not outputs:
+            raise OnnxError("its graph has no outputs", fix="export it again")
+        built = graph({names[item]: node for item, node in outputs.items()})
+        read = {n: self.weights.tensors[n] for n in built.parameters}
+        self.weights.tensors = read
+        return OnnxModel(name, built, self.weights, {k: v for k, v in inputs.items() if v in built.inputs}, names,
+                         self.opsets, {kind: count for kind, count in self.counts.items() if count})
+
+    # ---- leaves ----
+
+    def _named(self, name: str) -> str:
+        """Return a name that the language allows, the same one at each call."""
+        if name not in self.names:
+            clean = re.sub(r"[\s\"\\]", "_", name) or "_"
+            while clean in self.names.values():
+                clean += "_"
+            self.names[name] = clean
+        return self.names[name]
+
+    def stored_array(self, tensor: Any) -> np.ndarray:
+        return read_tensor(tensor, self.folder)
+
+    def _initialisers(self, graph: Any, scope: Scope) -> None:
+        if graph.sparse_initializer:
+            raise NotSupported("it has sparse initialisers", fix="dense ones")
+        for tensor in graph.initializer:
+            what = f"the initialiser {tensor.name!r}"
+            dtype, shape = dtype_of(tensor.data_type, what), shape_of(tensor)
+            count = int(np.prod(shape, dtype=object))
+            if count <= (1 if dtype.is_float else SMALL):
+                scope[tensor.name] = OnnxValue.of(self.stored_array(tensor))
+                continue
+            if id(tensor) in self.stored:                    # of a body that is written out several times
+                scope[tensor.name] = self.stored[id(tensor)]
+                continue
+            name = self._named(tensor.name)
+            while name in self.weights.tensors:              # of another body, in which the name means another tensor
+                name += "_"
+            self.weights.tensors[name] = tensor
+            if tensor.data_location != 1:
+                self.stored_array(tensor)                           # faults are found now; the array is a view
+            else:
+                _ = self.weights[name].size
+            scope[tensor.name] = self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
+
+    def _input(self, item: Any) -> OnnxValue:
+        what = f"the input {item.name!r}"
+        kind = item.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise NotSupported(f"{what} is no tensor ({(kind or 'without a type').replace('_type', '')})",
+                               fix="a model whose inputs are tensors")
+        tensor = item.type.tensor_type
+        dtype = dtype_of(tensor.elem_type, what)
+        if item.name in self.values:
+            return self._fixed(item, dtype)
+        if not tensor.HasField("shape"):
+            raise NotSupported(f"{what} has no rank", fix="declare its shape, or fix its value: tg.from_onnx(file, values={…})")
+        shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
+        return OnnxValue.of(leaves.input(self._named(item.name), shape, dtype))
+
+    def _check_names(self, inputs: Sequence[Any]) -> None:
+        """Raise OnnxError for names of `values` and `dims` that the model does not have."""
+        for what, names, there in (("values", self.values, [item.name for item in inputs]),
+                                   ("dims", self.dims, [*self.dim_names, *self.dim_names.values()])):
+            unknown = [name for name in names if name not in there]
+            if unknown:
+                raise OnnxError(f"{what} names {unknown[0]!r}, which the model does not have",
+                                fix=f"its names are {', '.join(dict.fromkeys(there)) or 'none'}")
+
+    def _fixed(self, item: Any, dtype: DType) -> OnnxValue:
+        """Return the array of `values` for an input. Raises OnnxError where it has another dtype or shape than the input."""
+        array, sizes = np.asarray(self.values[item.name]), item.type.tensor_type.shape.dim
+        whole = array.dtype.kind in "iub" and dtype.is_integer and bool((array.astype(dtype.numpy) == array).all())
+        if array.dtype != dtype.numpy and not whole and not (array.dtype.kind in "fiu" and dtype.is_float):
+            raise OnnxError(f"values[{item.name!r}] is an array of {array.dtype}", fix=f"an array of {dtype.numpy}")
+        if item.type.tensor_type.HasField("shape") and (len(sizes) != array.ndim or any(
+                size.HasField("dim_value") and size.dim_value != own for size, own in zip(sizes, array.shape, strict=True))):
+            shown = [size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in sizes]
+            raise OnnxError(f"values[{item.name!r}] has the shape {list(array.shape)}", fix=f"an array of shape {shown}")
+        return OnnxValue.of(array.astype(dtype.numpy, copy=False))
+
+    def _check_output(self, item: Any, node: Node) -> None:
+        """Raise OnnxError where an output has another dtype or rank than the file declares."""
+        tensor = item.type.tensor_type
+        declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
+        if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
+            rank = len(tensor.shape.dim)
+            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank {rank}",
+                            fix="the types that its nodes compute")
+
+    def _size(self, size: Any, without_name: str) -> Dim:
+        if size.HasField("dim_value"):
+            return int(size.dim_value)
+        written = size.dim_param or without_name
+        name = self.dim_names.get(written, re.sub(r"\W", "_", written))
+        if written not in self.dim_names:
+            name = name if name.isidentifier() and not keyword.iskeyword(name) and name not in ("min", "max") else f"dim_{name}"
+            while name in self.dim_names.values():
+                name += "_"
+            self.dim_names[written] = name
+        if name not in self.symbols:
+            chosen = self.dims.get(written, self.dims.get(name))
+            if chosen is None:
+                self.free.add(name)
+                chosen = (1, self.most.get(name, MOST_DIM))
+            self.symbols[name] = int(chosen) if not isinstance(chosen, (tuple, list)) else d.dim(name, *chosen)
+        return self.symbols[name]
+
+    # ---- nodes ----
+
+    def _nodes(self, nodes: Sequence[Any], scope: Scope, opsets: Mapping[str, int]) -> None:
+        for number, proto in enumerate(nodes):
+            for name in proto.input:
+                if name and name not in scope:
+                    later = any(name in other.output for other in nodes[number:])
+                    raise OnnxError(f"the node {_shown(proto)} reads {name!r}, which " + (
+                        "is computed after it: a cycle, or nodes out of order" if later else "nothing computes"),
+                        fix="nodes in the order in which they are computed")
+            self.built += 1
+            if self.built > MOST_NODES:
+                raise NotSupported(f"functions and bodies, written out, are more than {MOST_NODES} nodes", fix="fewer iterations")
+            results = self._node(proto, [scope[name] if name else None for name in proto.input], scope, opsets)
+            for name, result in zip(proto.output, results, strict=False):
+                if name and result is None:
+                    raise NotSupported(f"the output {name!r} of {_shown(proto)} has no counterpart here")
+                if name and result is not None:
+                    if name in scope.maps[0]:
+                        raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
+                                        fix="a name of its own for each tensor")
+                    scope[name] = result
+            missing = [name for name in proto.output[len(results):] if name]
+            if missing:
+                raise NotSupported(f"the output {missing[0]!r} of {_shown(proto)} has no counterpart here")
+
+    def _node(self, proto: Any, inputs: Sequence[OnnxValue | None], scope: Scope,
+              opsets: Mapping[str, int]) -> list[OnnxValue | None]:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        opset = opsets.get(domain, 0)
+        where = f"in the node {_shown(proto)} (op {proto.op_type}, domain {domain or 'ai.onnx'}, opset {opset})"
+        try:
+            function = self.functions.get((proto.domain, proto.op_type))
+            if function is None and not opset:
+                raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
+            attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
+            call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
+            if function is None and (folded := ops.fold(call)) is not None:
+                self.counts["native"] += self.depth == 0
+                return [folded]
+            build = None if function is not None else row_of(domain, proto.op_type, opset)
+            if build is not None:
+                built = _listed(build(call))
+                if (unread := call.unread()) is not None:
+                    raise NotSupported(f"{unread} of {proto.op_type} has no counterpart here")
+                self.counts["native"] += self.depth == 0
+                return built
+            results = self._by_function(call, function)
+            self.counts["function"] += self.depth == 0
+            return results
+        except OnnxError as e:
+            raise e.at(where) from None
+        except TensorGraphsError as e:
+            raise OnnxError(getattr(e, "message", str(e)), fix=self._fix()).at(where) from None
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ZeroDivisionError) as e:
+            raise OnnxError(f"its operands or attributes do not fit ({type(e).__name__}: {e})", fix=self._fix()).at(where) from e
+
+    def _fix(self) -> str:
+        """Return the fix for operands that do not fit."""
+        ranges = [f"{name!r}: (1, 64)" for name in sorted(self.free)]
+        return "operands that the op takes" + (
+            f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
+
+    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
+        """Return the outputs of a body on these inputs. Its names are its own; those around it are read."""
+        scope: Scope = call.scope.new_child({})
+        self._deeper()
+        self._initialisers(graph, scope)
+        if len(graph.input) != len(inputs):
+            raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
+        scope.maps[0].update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
+        self._nodes(graph.node, scope, call.opsets)
+        self.depth -= 1
+        missing = [item.name for item in graph.output if item.name not in scope]
+        if missing:
+            raise OnnxError(f"the output {missing[0]!r} of the body {graph.name!r} is computed by no node")
+        return [scope[item.name] for item in graph.output]
+
+    def _deeper(self) -> None:
+        self.depth += 1
+        if self.depth > MOST_NESTED:
+            raise OnnxError(f"functions and bodies are nested more than {MOST_NESTED} deep, or without end",
+                            fix="functions that do not call themselves")
+
+    def _by_function(self, call: OnnxNode, function: Any) -> list[OnnxValue | None]:
+        """Return the outputs of a node, computed by the nodes of a function: the model's, or that of the op's schema."""
+        attributes = {a.name: a for a in call.proto.attribute}
+        if function is None:
+            schema = _schema(self.onnx, call)
+            function = None if schema is None else self._defined(schema, call)
+            if function is None:
+                first = first_opset(call.domain, call.op)
+                since = "" if first is None else f" before opset {first}"
+                raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} has no counterpart here{since}",
+                                   fix="export the model without it" if first is None else f"export the model with opset {first}")
+            unknown = [name for name in call.attributes if name not in schema.attributes]
+            if unknown or len(call.inputs) > schema.max_input:
+                what = f"the attribute {unknown[0]}" if unknown else f"operand {len(call.inputs) - 1}"
+                raise NotSupported(f"{what} of {call.op} has no counterpart here")
+            for name, attribute in schema.attributes.items():
+                if name not in attributes and attribute.default_value.name:
+                    attributes[name] = attribute.default_value
+        for a in function.attribute_proto:
+            attributes.setdefault(a.name, a)
+        self._deeper()
+        scope: Scope = ChainMap({})
+        for index, name in enumerate(function.input):
+            if index < len(call.inputs) and (value := call.inputs[index]) is not None:
+                scope[name] = value
+        nodes = [_bound(node, attributes) for node in function.node]
+        for node in nodes:                                   # an absent optional operand is passed on as an absent one
+            for i, name in enumerate(node.input):
+                if name in function.input and name not in scope:
+                    node.input[i] = ""
+        self._nodes(nodes, scope, {**self.opsets, **_opsets(function.opset_import)})
+        self.depth -= 1
+        return [scope.get(name) for name in function.output]
+
+    def _defined(self, schema: Any, call: OnnxNode) -> Any:
+        """Return the function that a schema defines for this call, as a FunctionProto; None without one."""
+        function = self.onnx.FunctionProto()
+        if schema.has_function:
+            versions = [v for v in schema.function_opset_versions if v <= call.opset] or schema.function_opset_versions[:1]
+            function.ParseFromString(_bytes(schema.get_function_with_opset_version(versions[-1])))
+        elif schema.has_context_dependent_function:
+            types = [self._type(v) for v in call.inputs]
+            versions = [v for v in schema.context_dependent_function_opset_versions if v <= call.opset]
+            if not versions:
+                return None
+            body = schema.get_context_dependent_function_with_opset_version(versions[-1], call.proto.SerializeToString(), types)
+            if not body:
+                return None
+            function.ParseFromString(_bytes(body))
+        else:
+            return None
+        return function
+
+    def _type(self, value: OnnxValue | None) -> bytes:
+        if value is None:
+            return bytes(self.onnx.TypeProto().SerializeToString())
+        shape = [size if isinstance(size, int) else str(size) for size in value.shape]
+        return bytes(self.onnx.helper.make_tensor_type_proto(number_of(value.dtype), shape).SerializeToString())
+
+
+def _bytes(body: Any) -> bytes:
+    return body if isinstance(body, bytes) else body.SerializeToString()
+
+
+def _opsets(imports: Sequence[Any]) -> dict[str, int]:
+    return {"" if item.domain == "ai.onnx" else item.domain: int(item.version) for item in imports}
+
+
+def _shown(proto: Any) -> str:
+    return repr(proto.name or f"{proto.op_type} → {', '.join(proto.output)}")
+
+
+def _listed(built: Built) -> list[OnnxValue | None]:
+    if isinstance(built, (Node, OnnxValue, np.ndarray)):
+        return [OnnxValue.of(built)]
+    return [None if x is None else OnnxValue.of(x) for x in built]
+
+
+def _schema(onnx: Any, call: OnnxNode) -> Any:
+    try:
+        return onnx.defs.get_schema(call.op, call.opset, call.domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _attribute(onnx: Any, a: Any) -> Any:
+    value = onnx.helper.get_attribute_value(a)
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value] if a.type in (6, 7, 8) else value
+
+
+def _bound(node: Any, attributes: Mapping[str, Any]) -> Any:
+    """Return a node of a function with the attributes that refer to the function's own ones replaced, in bodies too."""
+    copy = type(node)()
+    copy.CopyFrom(node)
+    for a in list(copy.attribute):
+        if a.ref_attr_name:
+            name = a.name
+            copy.attribute.remove(a)
+            if a.ref_attr_name in attributes:
+                own = copy.attribute.add()
+                own.CopyFrom(attributes[a.ref_attr_name])
+                own.name = name
+        elif a.HasField("g"):
+            inner = [_bound(n, attributes) for n in a.g.node]
+            del a.g.node[:]
+            a.g.node.extend(inner)
+    return copy

@@ -1,0 +1,148 @@
+"""signals: rows of the discrete Fourier transform, of overlapping blocks, and of regions of an image."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.frontends.onnx.call import OnnxNode, row
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language import composites as c
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dtypes import i64
+from tensor_graphs.language.node import Node
+
+MOST_WEIGHTS = 1 << 22
+"""elements of a constant that is computed for one node"""
+
+
+def _spectrum(n: OnnxNode, x: Node, length: int | None, inverse: bool, onesided: bool) -> Node:
+    """Return the transform of x[…, n, 1 or 2] along the axis before the last, by a product with the matrix of cosines and sines."""
+    size, parts = x.shape[-2], x.shape[-1]
+    if not isinstance(size, int) or parts not in (1, 2):
+        n.refuse(f"{n.op} along a dim, or of {x.type}, whose last axis is neither 1 nor 2 long")
+    count = length or (2 * (size - 1) if inverse and onesided else size)
+    used = min(size, count // 2 + 1 if inverse and onesided else count)
+    if used * count > MOST_WEIGHTS:
+        n.refuse(f"{n.op} of length {count}, which takes a matrix of {used} by {count}")
+    bins = count // 2 + 1 if onesided and not inverse else count
+    turns = np.outer(np.arange(used), np.arange(bins)) % count * (2 * math.pi / count)
+    scale = 1 / count if inverse else 1.0
+    weight = np.full((used, 1), scale)
+    if inverse and onesided:                             # each bin stands for its conjugate too, but the first and the middle one
+        weight[1:(count + 1) // 2] *= 2
+    cos, sin = (leaves.constant(np.asarray(v * weight, np.float64), x.dtype) for v in (np.cos(turns), np.sin(turns)))
+    x = atomic.slice(x, [(0, used if i == x.rank - 2 else s, 1) for i, s in enumerate(x.shape)])
+    real, imaginary = x[..., 0], x[..., 1] if parts == 2 else None
+    sign = -1.0 if inverse else 1.0
+    re, im = c.dot(real, cos), c.dot(real, sin) * -sign
+    if imaginary is not None:
+        re, im = re + c.dot(imaginary, sin) * sign, im + c.dot(imaginary, cos)
+    return c.stack(re, axis=-1) if inverse and onesided else c.stack(re, im, axis=-1)
+
+
+@row("DFT", since=17)
+def _dft(n: OnnxNode) -> Node:
+    x, length = n.x(), n.scalar(1)
+    (axis,) = n.places([n.get("axis", 1) if n.opset < 20 else int(n.scalar(2, -2))], x.rank)
+    moved = x.transpose(axis, x.rank - 2)
+    out = _spectrum(n, moved, None if length is None else int(length), bool(n.get("inverse", 0)), bool(n.get("onesided", 0)))
+    return out.transpose(axis, x.rank - 2)
+
+
+@row("STFT", since=17)
+def _stft(n: OnnxNode) -> Node:
+    x, step, window = n.x(), int(n.scalar(1)), n.optional(2)
+    size = int(n.scalar(3)) if n.has(3) else window.shape[0] if window is not None else n.refuse("STFT without a frame length")
+    channels = [c.windows(x[..., k], n.whole(size), stride=step).transpose() for k in range(n.whole(x.shape[-1]))]
+    frames = c.stack(*channels, axis=-1)
+    frames = frames if window is None else frames * window.reshape(-1, 1)
+    return _spectrum(n, frames, None, False, bool(n.get("onesided", 1)))
+
+
+@row("Col2Im", since=18)
+def _col2im(n: OnnxNode) -> Node:
+    x, image, block = n.x(), n.ints(1), n.ints(2)
+    count = len(image)
+    dilations, strides, pads = n.get("dilations") or [1] * count, n.get("strides") or [1] * count, n.get("pads") or [0] * 2 * count
+    if math.prod(image) > MOST_WEIGHTS or math.prod(block) > MOST_WEIGHTS:
+        n.refuse(f"Col2Im of blocks of {block} in {image}")
+    grown = [s + pads[i] + pads[count + i] for i, s in enumerate(image)]
+    place: Any = np.zeros((1, 1), np.int64)
+    for i in range(count):
+        places = (grown[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1
+        own = np.arange(block[i])[:, None] * dilations[i] + np.arange(places) * strides[i]
+        place = (place[:, None, :, None] * grown[i] + own[None, :, None, :]).reshape(len(place) * block[i], -1)
+    channels = x.shape[1] // math.prod(block)
+    flat = x.reshape(x.shape[0], channels, place.size)
+    base = c.zeros((x.shape[0], channels, math.prod(grown)), x.dtype)
+    out = atomic.scatter(base, leaves.constant(place.ravel(), i64), flat, axis=2, mode="add").reshape(*base.shape[:2], *grown)
+    inner = [(low, low + s, 1) for low, s in zip(pads, image, strict=False)]
+    return atomic.slice(out, [(0, out.shape[0], 1), (0, out.shape[1], 1), *inner])
+
+
+@row("Det")
+def _det(n: OnnxNode) -> Node:
+    x, size = n.x(), n.x().shape[-1]
+    if not isinstance(size, int) or size > 16:
+        n.refuse(f"Det of {x.type}")
+    out: Any = c.ones(x.shape[:-2], x.dtype)
+    for k in range(size):                                # elimination; the largest element of each column is brought up
+        column = c.abs(x[..., 0])
+        best = c.argmax(column, axis=-1).cast(i64)
+        rows = atomic.iota(column.shape, column.rank - 1, i64)
+        chosen = c.equals(rows, best.reshape(*best.shape, 1)).cast(x.dtype)
+        pivot_row = (x * chosen.reshape(*chosen.shape, 1)).sum(-2)
+        pivot = pivot_row[..., 0]
+        moved = c.equals(best, 0)
+        out = out * c.where(moved, pivot, -pivot)
+        if k == size - 1:
+            break
+        first = c.equals(rows, best.reshape(*best.shape, 1)).reshape(*rows.shape, 1)
+        x = c.where(first, atomic.expand(x[..., 0:1, :], x.shape), x)[..., 1:, :]
+        safe = c.where(c.equals(pivot, 0), c.ones(pivot.shape, pivot.dtype), pivot)
+        factor = x[..., 0:1] / safe.reshape(*safe.shape, 1, 1)
+        x = (x - factor * pivot_row.reshape(*pivot_row.shape[:-1], 1, -1))[..., 1:]
+    return out
+
+
+@row("RoiAlign", since=10)
+def _roi_align(n: OnnxNode) -> Node:
+    """Means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
+    x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
+    height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)
+    newer, mode = n.opset >= 16, n.get("mode", "avg")
+    half = n.get("coordinate_transformation_mode", "half_pixel" if newer else "output_half_pixel") == "half_pixel"
+    if mode == "max" and not newer:
+        n.refuse("RoiAlign of maxima before opset 16, of which implementations differ")
+    if not 0 < ratio * height * width <= MOST_WEIGHTS:
+        n.refuse("RoiAlign with sampling_ratio=0, a grid that depends on the regions", "a fixed sampling_ratio")
+    corners = rois * n.get("spatial_scale", 1.0) - (0.5 if half else 0.0)
+    sides = []
+    for axis, count, size in ((1, height, x.shape[2]), (0, width, x.shape[3])):
+        low, high = corners[:, axis], corners[:, axis + 2]
+        extent = high - low if half else c.maximum(high - low, 1.0)
+        steps = leaves.constant(((np.arange(count * ratio) + 0.5) / (count * ratio)).astype(np.float64), x.dtype)
+        place = low.reshape(-1, 1) + extent.reshape(-1, 1) * steps.reshape(1, -1)
+        last = n.whole(size) - 1.0
+        inside = (place >= -1.0) & (place <= last + 1)
+        place = c.clip(place, 0.0, last)
+        base = c.minimum(atomic.floor(place), max(last - 1, 0.0))
+        sides.append((inside, [(base, 1 - (place - base)), (c.minimum(base + 1, last), place - base)]))
+    (rows_in, rows), (columns_in, columns) = sides
+    table = x.permute(0, 2, 3, 1).reshape(d.product((x.shape[0], *x.shape[2:])), x.shape[1])
+    shape = (rois.shape[0], height * ratio, width * ratio)
+    seen = atomic.expand(rows_in.reshape(-1, height * ratio, 1), shape) & columns_in.reshape(-1, 1, width * ratio)
+    total: Any = None
+    for i, v in rows:
+        for j, w in columns:
+            place = (batch.reshape(-1, 1, 1) * x.shape[2] + i.cast(i64).reshape(-1, height * ratio, 1)) * x.shape[3]
+            index = place + j.cast(i64).reshape(-1, 1, width * ratio)
+            weight = c.where(seen, v.reshape(-1, height * ratio, 1) * w.reshape(-1, 1, width * ratio), 0.0)
+            part = atomic.gather(table, index, 0) * weight.reshape(*shape, 1)
+            total = part if total is None else c.maximum(total, part) if mode == "max" else total + part
+    bins = total.reshape(rois.shape[0], height, ratio, width, ratio, x.shape[1])
+    out = bins.max((2, 4)) if mode == "max" else c.mean(bins, (2, 4))
+    return out.permute(0, 3, 1, 2)

@@ -1,0 +1,76 @@
+"""Each verb takes an .onnx file; `tg run` runs one once, on inputs of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from tests.cli.command import assert_complains, document, tg
+from tests.frontends.onnx.files import perceptron
+
+NUMPY = ("--backends", "numpy")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("onnx") / "small.onnx"
+    onnx.save(perceptron(), file)
+    return file
+
+
+def test_a_file_is_run_on_the_inputs_of_another_one(file: Path, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 6)).astype(np.float32)
+    np.savez(tmp_path / "x.npz", x=x)
+    shown = tg("run", file, "--inputs", tmp_path / "x.npz", "--out", tmp_path / "y.npz", *NUMPY)
+    assert shown.returncode == 0 and shown.stdout == f"y float32[4, 3]\nwritten: {tmp_path / 'y.npz'}\n", shown.stderr
+    (expected,) = ReferenceEvaluator(perceptron()).run(None, {"x": x})
+    assert np.allclose(np.load(tmp_path / "y.npz")["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_inputs_they_are_random(file: Path) -> None:
+    said = document(tg("run", file, "--json", *NUMPY))
+    assert said["file"] is None and np.asarray(said["outputs"]["y"]["values"]).shape == (4, 3)
+
+
+def test_inputs_that_do_not_fit_are_refused(file: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "z.npz", z=np.zeros(3))
+    assert_complains(tg("run", file, "--inputs", tmp_path / "z.npz"), "has z", "fix: the model's inputs: x")
+    assert_complains(tg("run", file, "--inputs", file), "cannot be read", "fix: an .npz file")
+    assert_complains(tg("run", file, "--prompt", "w2"), "prompts are for decoders", "--inputs", code=2)
+    assert_complains(tg("run", "gemma-3-270m", "--random-weights", 0, "--ids", "2", "--out", tmp_path / "y.npz"),
+                     "--inputs and --out are for .onnx files", code=2)
+
+
+@pytest.mark.parametrize(("verb", "says"), [
+    (("show",), "parameter w1 f32[6, 5]"), (("plan", *NUMPY), "numpy."), (("list-paths", *NUMPY, "--limit", "1"), "numpy."),
+    pytest.param(("explain", *NUMPY), "batch = 1", marks=pytest.mark.long),
+    pytest.param(("profile", *NUMPY, "--budget", "0.1"), "measured", marks=pytest.mark.long),
+])
+def test_verbs_take_a_file(verb: tuple[str, ...], says: str, file: Path, tmp_path: Path) -> None:
+    shown = tg(verb[0], file, *verb[1:], *(() if verb[0] == "show" else ("--db", tmp_path / "own.db")))
+    assert shown.returncode == 0 and says in shown.stdout, shown.stderr
+
+
+def test_a_file_is_equal_to_the_graph_that_show_prints_of_it(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.tg").write_text(tg("show", file).stdout)
+    shown = tg("equal", file, tmp_path / "small.tg")
+    assert shown.returncode == 0 and shown.stdout.startswith("equal"), shown.stdout + shown.stderr
+
+
+def test_a_damaged_file_is_one_error(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.onnx").write_bytes(file.read_bytes()[:100])
+    assert_complains(tg("show", tmp_path / "cut.onnx"), "not an ONNX file", "fix: export it again")
+
+
+@pytest.mark.long
+def test_the_table_of_node_tests_is_printed_by_op() -> None:
+    shown = tg("conformance", "--onnx", "--ops", "Gelu")
+    assert shown.returncode == 0 and "| Gelu | 4 |  |  |  |" in shown.stdout, shown.stderr
+
+
+def test_the_table_of_node_tests_is_of_no_backend() -> None:
+    assert_complains(tg("conformance", "--onnx", "--backend", "numpy"), "--onnx judges ONNX files", code=2)

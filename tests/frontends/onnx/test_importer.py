@@ -1,0 +1,270 @@
+"""frontends/onnx/importer.py: what becomes a dim, a parameter, a constant; functions and bodies; what is refused, and how."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import tensor_graphs as tg
+from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
+from tests.frontends.onnx.files import INT64, info, model, one, perceptron, run
+
+RNG = np.random.default_rng(7)
+
+
+def test_a_model_is_compiled_and_bound_like_any_graph(tmp_path: Path) -> None:
+    file, x = tmp_path / "small.onnx", RNG.standard_normal((4, 6)).astype(np.float32)
+    onnx.save(perceptron(), file)
+    imported = tg.from_onnx(file)
+    assert imported.name == "small" and dict(imported.nodes) == {"native": 4} and dict(imported.opsets) == {"": 21}
+    bound = tg.bind(tg.compile(imported.graph, backends=("numpy",), database=":memory:"), imported.weights)
+    (expected,) = ReferenceEvaluator(perceptron()).run(None, {"x": x})
+    assert np.allclose(bound.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_named_sizes_are_dims_with_the_range_that_is_asked_for() -> None:
+    assert tg.from_onnx(perceptron()).graph.dims == {"batch": tg.dim("batch", 1, 4096)}
+    assert tg.from_onnx(perceptron(), dims={"batch": (2, 9)}).graph.dims == {"batch": tg.dim("batch", 2, 9)}
+    assert tg.from_onnx(perceptron(), dims={"batch": 3}).graph.inputs["x"].shape == (3, 6)
+    assert tg.from_onnx(perceptron(None)).graph.inputs["x"].shape[0] == tg.dim("x_0", 1, 4096)
+    assert tg.from_onnx(perceptron("batch size")).graph.inputs["x"].shape[0] == tg.dim("batch_size", 1, 4096)
+
+
+def test_names_of_sizes_that_are_spelt_alike_stay_two_dims() -> None:
+    node = helper.make_node("Transpose", ["x"], ["y"])
+    imported = tg.from_onnx(model([node], [info("x", ("a b", "a_b"))], [info("y", ("a_b", "a b"))]), dims={"a b": (1, 8)})
+    assert imported.graph.inputs["x"].shape == (tg.dim("a_b", 1, 8), tg.dim("a_b_", 1, 4096))
+
+
+def test_dims_are_narrowed_to_where_the_shapes_fit_and_others_keep_their_range() -> None:
+    """The positions of a table are cut to the length of the sequence, as exported encoders do."""
+    nodes = [helper.make_node("Shape", ["ids"], ["n"], start=1, end=2), helper.make_node("Slice", ["table", "zero", "n"], ["rows"]),
+             helper.make_node("Add", ["ids", "rows"], ["y"])]
+    stored = {"table": np.arange(100, dtype=np.float32), "zero": np.zeros(1, np.int64)}
+    imported = tg.from_onnx(model(nodes, [info("ids", ("batch", "sequence"))], [info("y", ("batch", "sequence"))], stored))
+    assert {name: str(tg.dim(name, *d.bounds())) and d.bounds() for name, d in imported.graph.dims.items()} == {
+        "batch": (1, 4096), "sequence": (1, 64)}
+
+
+def test_shapes_are_computed_while_the_graph_is_built() -> None:
+    """x[n, 4, 6] -> [n, 24] by Shape, Gather, Mul and Concat, and back by −1."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Gather", ["s", "zero"], ["n"]),
+             helper.make_node("Gather", ["s", "one"], ["a"]), helper.make_node("Gather", ["s", "minus"], ["b"]),
+             helper.make_node("Mul", ["a", "b"], ["ab"]), helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+             helper.make_node("Unsqueeze", ["ab", "axes"], ["ab1"]), helper.make_node("Concat", ["n1", "ab1"], ["to"], axis=0),
+             helper.make_node("Reshape", ["x", "to"], ["flat"]), helper.make_node("Reshape", ["flat", "back"], ["y"])]
+    stored = {"zero": np.array(0), "one": np.array(1), "minus": np.array(-1), "axes": np.zeros(1, np.int64),
+              "back": np.array([-1, 4, 6])}
+    proto = model(nodes, [info("x", ("n", 4, 6))], [info("y", ("n", 4, 6)), info("flat", ("n", 24))], stored)
+    imported = tg.from_onnx(proto)
+    n = imported.graph.dims["n"]
+    assert imported.graph.outputs["flat"].shape == (n, 24) and imported.graph.outputs["y"].shape == (n, 4, 6)
+    x = RNG.standard_normal((5, 4, 6)).astype(np.float32)
+    assert np.array_equal(run(proto, {"x": x})["y"], x)
+
+
+def test_a_shape_that_depends_on_an_input_needs_its_value() -> None:
+    inputs = {"x": np.arange(6, dtype=np.float32), "to": np.array([2, 3])}
+    proto = one("Reshape", inputs)
+    with pytest.raises(ValueNeeded, match=r"the input to in the node 'the node'") as e:
+        tg.from_onnx(proto)
+    assert e.value.inputs == ("to",) and "values={'to': array}" in str(e.value)
+    imported = tg.from_onnx(proto, values={"to": inputs["to"]})
+    assert set(imported.graph.inputs) == {"x"} and imported.graph.outputs["y"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(("how", "says"), [
+    ({"values": {"nothing": 1}}, "values names 'nothing'"), ({"dims": {"nothing": 1}}, "dims names 'nothing'"),
+    ({"values": {"x": np.zeros((2, 6))}}, None), ({"values": {"x": np.zeros((2, 5), np.float32)}}, r"the shape \[2, 5\]"),
+    ({"values": {"x": np.zeros(6, np.float32)}}, r"the shape \[6\]"), ({"values": {"x": np.array([["a"] * 6])}}, "an array of <U1"),
+])
+def test_values_and_dims_must_be_those_of_the_model(how: dict[str, Any], says: str | None) -> None:
+    if says is None:
+        assert not tg.from_onnx(perceptron(), **how).graph.inputs
+        return
+    with pytest.raises(OnnxError, match=says):
+        tg.from_onnx(perceptron(), **how)
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(OnnxError, match=r"pip install 'tensor_graphs\[onnx\]'"):
+        tg.from_onnx("small.onnx")
+
+
+def test_a_global_pool_of_norms_is_the_norm_of_each_channel() -> None:
+    x = RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)
+    pooled = run(one("GlobalLpPool", {"x": x}), {"x": x})["y"]
+    assert np.allclose(pooled[..., 0, 0], np.sqrt((x ** 2).sum((2, 3))), rtol=1e-5)
+
+
+def test_a_source_that_is_no_path_is_refused() -> None:
+    with pytest.raises(tg.TensorGraphsError, match="source"):
+        tg.from_onnx(5)
+
+
+def test_initialisers_are_parameters_and_small_ones_constants() -> None:
+    nodes = [helper.make_node("Mul", ["x", "scale"], ["h"]), helper.make_node("Add", ["h", "rows"], ["y"])]
+    stored = {"scale": np.array(0.5, np.float32), "rows": np.ones((2, 3), np.float32), "unused": np.ones(99, np.float32)}
+    imported = tg.from_onnx(model(nodes, [info("x", (2, 3))], [info("y", (2, 3))], stored))
+    assert set(imported.graph.parameters) == set(imported.weights) == {"rows"}
+    assert not imported.weights["rows"].flags.writeable
+
+
+def test_external_data_is_mapped_and_its_absence_is_one_error(tmp_path: Path) -> None:
+    file = tmp_path / "small.onnx"
+    onnx.save(perceptron(), file, save_as_external_data=True, size_threshold=0, location="weights.bin")
+    imported = tg.from_onnx(file)
+    assert isinstance(imported.weights["w1"].base, np.memmap) or isinstance(imported.weights["w1"], np.memmap)
+    assert np.array_equal(imported.weights["w2"], tg.from_onnx(perceptron()).weights["w2"])
+    (tmp_path / "weights.bin").write_bytes(b"short")
+    with pytest.raises(OnnxError, match=r"which has 5; 120 are needed"):
+        tg.from_onnx(file)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(OnnxError, match=r"the external data of the tensor 'w1' is missing") as e:
+        tg.from_onnx(file)
+    assert f"file: {file}" in str(e.value)
+
+
+@pytest.mark.parametrize("place", ["../weights.bin", "/etc/passwd", "a/../../weights.bin", ""])
+def test_external_data_outside_of_the_folder_is_refused(place: str, tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(bytes(999))
+    proto = perceptron()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "small.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(OnnxError, match=r"a relative path below the folder"):
+        tg.from_onnx(tmp_path / "inner" / "small.onnx")
+
+
+def test_an_op_without_a_row_is_computed_by_its_schemas_function() -> None:
+    x = RNG.standard_normal((3, 4)).astype(np.float32)
+    proto = one("Selu", {"x": x})
+    (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    assert np.allclose(run(proto, {"x": x})["y"], expected, rtol=1e-6)
+    assert dict(tg.from_onnx(proto).nodes) == {"function": 1}
+
+
+def test_a_function_of_the_model_reads_its_attributes() -> None:
+    inner = helper.make_node("LeakyRelu", ["a"], ["b"])
+    inner.attribute.add(name="alpha", ref_attr_name="slope", type=onnx.AttributeProto.FLOAT)
+    function = helper.make_function("mine", "Steep", ["a"], ["b"], [inner], [helper.make_opsetid("", 21)], ["slope"])
+    proto = model([helper.make_node("Steep", ["x"], ["y"], domain="mine", slope=3.0)], [info("x", (4,))], [info("y", (4,))],
+                  functions=[function])
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    assert run(proto, {"x": np.array([-2, -1, 0, 1], np.float32)})["y"].tolist() == [-6, -3, 0, 1]
+
+
+def test_an_unread_attribute_is_refused_by_name() -> None:
+    with pytest.raises(NotSupported, match=r"the attribute axis=0 of Add .*op Add, domain ai.onnx, opset 6"):
+        tg.from_onnx(one("Add", {"x": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}, opset=6, axis=0, broadcast=1))
+
+
+def test_an_unknown_op_is_refused_with_its_node_domain_opset_and_file(tmp_path: Path) -> None:
+    proto = one("Multinomial", {"x": np.ones((2, 3), np.float32)})
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(NotSupported) as e:
+        tg.from_onnx(tmp_path / "m.onnx")
+    for part in ("the op Multinomial", "domain ai.onnx", "opset 21", "'the node'", f"file: {tmp_path / 'm.onnx'}"):
+        assert part in str(e.value)
+
+
+def test_two_branches_of_one_shape_are_chosen_at_run_time() -> None:
+    branches = {f"{name}_branch": helper.make_graph([helper.make_node(op, ["x", "x"], [name])], name, [], [info(name, (2,))])
+                for name, op in (("then", "Add"), ("else", "Mul"))}
+    proto = model([helper.make_node("If", ["c"], ["y"], **branches)],
+                  [info("x", (2,)), info("c", (), TensorProto.BOOL)], [info("y", (2,))])
+    x = np.array([3, 5], np.float32)
+    assert run(proto, {"x": x, "c": np.array(True)})["y"].tolist() == [6, 10]
+    assert run(proto, {"x": x, "c": np.array(False)})["y"].tolist() == [9, 25]
+    assert run(proto, {"x": x}, values={"c": np.array(False)})["y"].tolist() == [9, 25]
+
+
+def loop(count: int | None) -> onnx.ModelProto:
+    """s starts as x and doubles while s < 20, `count` times at most."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "s"], ["s2"]), helper.make_node("Less", ["s2", "limit"], ["go2"])], "body",
+        [info("i", (), INT64), info("go", (), TensorProto.BOOL), info("s", ())],
+        [info("go2", (), TensorProto.BOOL), info("s2", ())])
+    stored = {"limit": np.array(20, np.float32), "yes": np.array(True)} | ({} if count is None else {"n": np.array(count)})
+    return model([helper.make_node("Loop", ["n" if count is not None else "", "yes", "x"], ["y"], body=body)],
+                 [info("x", ())], [info("y", ())], stored)
+
+
+@pytest.mark.parametrize("start", [1.0, 4.0, 30.0])
+def test_a_loop_stops_where_its_computed_condition_says(start: float) -> None:
+    x = np.array(start, np.float32)
+    (expected,) = ReferenceEvaluator(loop(9)).run(None, {"x": x})
+    assert run(loop(9), {"x": x})["y"] == expected
+
+
+def test_a_loop_without_a_known_bound_is_refused() -> None:
+    with pytest.raises(NotSupported, match=r"a Loop of more than 64 iterations"):
+        tg.from_onnx(loop(None))
+
+
+@pytest.mark.parametrize("steps", [5, 70, "steps"])
+def test_a_scan_is_written_out_or_a_loop(steps: int | str) -> None:
+    body = helper.make_graph([helper.make_node("Add", ["s", "x"], ["s2"]), helper.make_node("Identity", ["s2"], ["out"])], "body",
+                             [info("s", (2,)), info("x", (2,))], [info("s2", (2,)), info("out", (2,))])
+    proto = model([helper.make_node("Scan", ["s0", "xs"], ["last", "all"], body=body, num_scan_inputs=1)],
+                  [info("s0", (2,)), info("xs", (steps, 2))], [info("last", (2,)), info("all", (steps, 2))])
+    xs = RNG.standard_normal((steps if isinstance(steps, int) else 9, 2)).astype(np.float32)
+    results = run(proto, {"s0": np.ones(2, np.float32), "xs": xs})
+    assert np.allclose(results["all"], 1 + np.cumsum(xs, 0), atol=1e-5) and np.allclose(results["last"], results["all"][-1])
+
+
+def test_names_that_the_language_does_not_allow_are_changed_and_reported() -> None:
+    node = helper.make_node("Neg", ["an input"], ['an "output"'])
+    proto = model([node], [info("an input", (2,))], [info('an "output"', (2,))])
+    imported = tg.from_onnx(proto)
+    assert imported.inputs == {"an input": "an_input"} and imported.outputs == {'an "output"': "an__output_"}
+
+
+def test_the_package_does_not_import_onnx() -> None:
+    code = "import sys, tensor_graphs.frontends.onnx.importer as i; print('onnx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(("op", "attributes", "x", "y", "expected"), [
+    ("Div", {}, [-7, 7, -6, 7], [2, -2, 3, 0], [-3, -3, -2, 0]),
+    ("Mod", {}, [-7, 7, -6, 5], [3, -3, 3, 5], [2, -2, 0, 0]),
+    ("Mod", {"fmod": 1}, [-7, 7, -6, 5], [3, -3, 3, 5], [-1, 1, 0, 0]),
+    ("Pow", {}, [-1, -1, 2, 2], [-3, -2, -1, 5], [-1, 1, 0, 32]),
+    ("Gather", {}, [10, 11, 12, 13], [-1, -4, 3, 0], [13, 10, 13, 10]),
+])
+def test_integers_are_those_of_onnx(op: str, attributes: dict[str, int], x: list[int], y: list[int], expected: list[int]) -> None:
+    inputs = {"x": np.array(x), "b": np.array(y)}
+    assert run(one(op, inputs, **attributes), inputs)["y"].tolist() == expected
+
+
+def test_a_slice_back_from_before_the_first_element_begins_at_it() -> None:
+    """The operator clamps such a start to 0; numpy's slice is empty."""
+    x = np.arange(5)
+    nodes = [helper.make_node("Slice", ["x", "a", "b", "c", "d"], ["y"])]
+    stored = {"a": np.array([-6]), "b": np.array([-9]), "c": np.array([0]), "d": np.array([-1])}
+    assert run(model(nodes, [info("x", (5,), INT64)], [info("y", (None,), INT64)], stored), {"x": x})["y"].tolist() == [0]
+
+
+def test_the_softmax_of_older_opsets_goes_over_all_axes_from_its_axis_on() -> None:
+    x = RNG.standard_normal((2, 3, 4)).astype(np.float32)
+    assert run(one("Softmax", {"x": x}, opset=11), {"x": x})["y"].sum((1, 2)) == pytest.approx(np.ones(2))
+    assert run(one("Softmax", {"x": x}, opset=13), {"x": x})["y"].sum(-1) == pytest.approx(np.ones((2, 3)))
+
+
+def test_a_declared_output_of_another_dtype_is_an_error() -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [info("x", (2,))], [info("y", (2,), INT64)])
+    with pytest.raises(OnnxError, match=r"the output 'y' is f32\[2\], and is declared as i64"):
+        tg.from_onnx(proto)
