@@ -22,6 +22,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.autodiff import vjp
+from tensor_graphs.language.composites.batches import attention
 from tensor_graphs.language.composites.windows import spread
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
@@ -48,8 +49,8 @@ ROWS: dict[str, Callable[..., Any]] = {}
 
 KEPT = frozenset({
     "_softmax.default", "_log_softmax.default", "gelu.default", "native_layer_norm.default", "native_group_norm.default",
-    "addmm.default", "embedding.default", "relu.default", "sigmoid.default", "tanh.default", "silu.default", "softplus.default",
-    "convolution_backward.default", "where.self", "logsumexp.default", "_native_batch_norm_legit_no_training.default",
+    "_scaled_dot_product_flash_attention_for_cpu.default", "addmm.default", "embedding.default", "relu.default", "sigmoid.default", "tanh.default", "silu.default", "softplus.default",
+    "convolution_backward.default", "where.self", "_native_batch_norm_legit_no_training.default",
 })
 """ops that are not decomposed: rows here, of which one kernel may compute all"""
 
@@ -59,10 +60,12 @@ DECOMPOSED = (
     "native_group_norm_backward", "native_layer_norm_backward", "native_batch_norm_backward", "std", "std_mean", "var_mean",
     "linalg_vector_norm", "norm", "_softmax_backward_data", "_log_softmax_backward_data", "gelu_backward", "silu_backward",
     "elu_backward", "leaky_relu_backward", "hardtanh_backward", "threshold_backward", "nll_loss_forward", "nll_loss_backward",
-    "nll_loss2d_forward", "nll_loss2d_backward", "reflection_pad1d_backward", "reflection_pad2d_backward",
+    "nll_loss2d_forward", "elu", "leaky_relu", "hardtanh", "logsumexp", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d",
+    "replication_pad1d", "replication_pad2d", "replication_pad3d", "select_scatter", "slice_scatter", "index_select",
+    "max_pool2d_with_indices_backward", "embedding_dense_backward", "addmv", "addbmm", "fmax", "fmin", "ldexp", "adaptive_max_pool2d", "index_reduce", "put", "nll_loss2d_backward", "reflection_pad1d_backward", "reflection_pad2d_backward",
     "reflection_pad3d_backward", "_adaptive_avg_pool2d_backward", "pixel_shuffle", "pixel_unshuffle", "im2col", "unfold",
     "unfold_backward", "_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate", "cumprod",
-    "select_backward", "slice_backward", "diagonal_scatter", "isneginf", "isposinf", "copysign", "heaviside", "logaddexp", "logaddexp2",
+    "select_backward", "slice_backward", "diagonal_scatter", "isneginf", "isposinf", "heaviside", "logaddexp", "logaddexp2",
     "nan_to_num", "sgn", "trace", "xlogy", "dist", "index_add", "index_copy", "index_fill", "masked_fill", "renorm", "glu",
     "glu_backward", "soft_margin_loss", "mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "affine_grid_generator",
 )
@@ -197,6 +200,8 @@ for _name, _build in {
 }.items():  # fmt: skip
     _row(f"{_name}.default")(_real(_build))
 _row("atan2.default")(_real(_atan2))
+_row("copysign.Tensor", "copysign.Scalar")(_real(lambda x, y: c.where(
+    c.less(y, 0.0) | (c.equals(y, 0.0) & c.less(atomic.reciprocal(y), 0.0)), c.neg(c.abs(x)), c.abs(x))))
 _row("gelu.default")(lambda call, x, approximate="none": c.gelu(x, approximate=approximate))
 
 
@@ -333,24 +338,6 @@ def _clamp(call: Call, x: Node, low: Any = None, high: Any = None, **named: Any)
     return out if high is None else c.minimum(*_together(call.dtype, out, high))
 
 
-@_row("hardtanh.default")
-def _hardtanh(call: Call, x: Node, low: Any = -1, high: Any = 1) -> Node:
-    return _clamp(call, x, low, high)
-
-
-@_row("elu.default")
-def _elu(call: Call, x: Node, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Node:
-    wide = _cast(x, _wide(call.dtype))
-    below = c.expm1(c.minimum(wide, 0.0) * float(input_scale)) * float(alpha * scale)
-    return atomic.cast(c.where(c.greater(wide, 0.0), wide * float(scale), below), call.dtype)
-
-
-@_row("leaky_relu.default")
-def _leaky_relu(call: Call, x: Node, slope: float = 0.01) -> Node:
-    wide = _cast(x, _wide(call.dtype))
-    return atomic.cast(c.where(c.greater(wide, 0.0), wide, wide * float(slope)), call.dtype)
-
-
 @_row("_to_copy.default", "convert_element_type.default", "prims.convert_element_type.default")
 def _convert(call: Call, x: Node, *_: Any) -> Node:
     return _cast(x, call.dtype)
@@ -359,6 +346,14 @@ def _convert(call: Call, x: Node, *_: Any) -> Node:
 _row("clone.default", "alias.default", "detach.default", "lift_fresh_copy.default", "contiguous.default", "prims.device_put.default",
      "prims.view_of.default")(lambda call, x, *_, **__: x)
 _row("copy.default")(lambda call, x, source, *_: _to(_cast(source, call.dtype), call.shape))
+
+
+for _prim, _name in {
+    "div": "div.Tensor", "abs": "abs.default", "neg": "neg.default", "where": "where.self", "add": "add.Tensor", "mul": "mul.Tensor",
+    "sub": "sub.Tensor", "eq": "eq.Tensor", "ne": "ne.Tensor", "lt": "lt.Tensor", "gt": "gt.Tensor", "le": "le.Tensor",
+    "ge": "ge.Tensor", "sqrt": "sqrt.default", "exp": "exp.default", "log": "log.default", "rsqrt": "rsqrt.default",
+}.items():  # fmt: skip
+    _row(f"prims.{_prim}.default")(ROWS[_name])
 
 
 # ---- new tensors -----------------------------------------------------------------------------------------------------
@@ -478,14 +473,6 @@ _row("_softmax.default", "softmax.int")(_over(c.softmax))
 _row("_log_softmax.default", "log_softmax.int")(_over(c.log_softmax))
 
 
-@_row("logsumexp.default")
-def _logsumexp(call: Call, x: Node, dim: Any, keepdim: bool = False) -> Node:
-    axes = _axes(x, dim)
-    if len(axes) != 1:
-        refuse("logsumexp over several axes")
-    return atomic.cast(c.logsumexp(_cast(x, _wide(call.dtype)), axes[0], keepdims=keepdim), call.dtype)
-
-
 @_row("cumsum.default")
 def _cumsum(call: Call, x: Node, dim: int, **_: Any) -> Node:
     operand = _cast(x, call.dtype)
@@ -574,26 +561,6 @@ def _pad(call: Call, x: Node, amounts: Sequence[Any], value: Any = 0) -> Node:
     return atomic.pad(atomic.slice(x, cut), grown, x.dtype.numpy.type(value).item())  # type: ignore[arg-type]
 
 
-def _padded_by(index: Callable[[Node, Dim, Any], Node]) -> Callable[..., Node]:
-    """Return a row of a padding whose elements are others of the axis: index(places, size, before) -> where they are read."""
-
-    def row(call: Call, x: Node, amounts: Sequence[Any]) -> Node:
-        for i, axis in enumerate(reversed(range(x.rank - len(amounts) // 2, x.rank))):
-            before, after = amounts[2 * i], amounts[2 * i + 1]
-            size = x.shape[axis]
-            places = atomic.iota((size + before + after,), 0, i64) - before
-            x = atomic.gather(x, index(places, size, before), axis=axis)
-        return x
-
-    return row
-
-
-_row(*(f"reflection_pad{n}d.default" for n in (1, 2, 3)))(_padded_by(
-    lambda at, size, _: (size - 1) - c.abs((size - 1) - c.abs(at))))
-_row(*(f"replication_pad{n}d.default" for n in (1, 2, 3)))(_padded_by(
-    lambda at, size, _: c.minimum(c.maximum(at, 0), size - 1)))
-
-
 @_row("as_strided.default")
 def _as_strided(call: Call, x: Node, size: Any, stride: Sequence[Any], offset: Any = 0) -> Node:
     index = _number(offset or 0, i64, call.shape)
@@ -609,26 +576,6 @@ def _diagonal(call: Call, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
     flat = atomic.reshape(atomic.permute(x, [*rest, a, b]), (*(x.shape[i] for i in rest), x.shape[a] * x.shape[b]))
     places = atomic.iota((call.shape[-1],), 0, i64) * (x.shape[b] + 1)
     return atomic.gather(flat, places + (offset if offset >= 0 else -offset * x.shape[b]), axis=len(rest))
-
-
-@_row("select_scatter.default")
-def _select_scatter(call: Call, x: Node, source: Node, dim: int, index: Any) -> Node:
-    axis = dim % x.rank
-    at = index + x.shape[axis] if isinstance(index, int) and index < 0 else index
-    chosen = c.equals(atomic.iota(x.shape, axis, i64), _number(at, i64, x.shape))
-    wide = atomic.reshape(_cast(source, x.dtype), (*x.shape[:axis], 1, *x.shape[axis + 1:]))
-    return c.where(chosen, _to(wide, x.shape), x)
-
-
-@_row("slice_scatter.default")
-def _slice_scatter(call: Call, x: Node, source: Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Node:
-    axis = dim % x.rank
-    size = x.shape[axis]
-    begin = 0 if start is None else start + size if isinstance(start, int) and start < 0 else start
-    if isinstance(begin, int) and isinstance(size, int):
-        begin = min(max(begin, 0), size)
-    at = atomic.iota((source.shape[axis],), 0, i64) * step + begin
-    return atomic.scatter(x, at, _cast(source, x.dtype), axis=axis, mode="set")
 
 
 # ---- products --------------------------------------------------------------------------------------------------------
@@ -658,12 +605,58 @@ def _addmm(call: Call, bias: Node, x: Node, y: Node, beta: Any = 1, alpha: Any =
     return out if beta == 0 else c.add(out, bias if beta == 1 else c.mul(bias, _number(beta, bias.dtype)))
 
 
+def _attention(q: Node, k: Node, v: Node, causal: bool, mask: Node | None, scale: float | None) -> tuple[Node, Node]:
+    """Return attention of [b, h, t, d] and the logarithms of its sums. Without a mask it is one op, for which there are kernels."""
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    wide = _wide(q.dtype)
+    scores = c.dot(_cast(q, wide), _moved(_cast(k, wide), -1, -2)) * float(factor)
+    if causal:
+        rows, columns = (atomic.iota(scores.shape[-2:], axis, i32) for axis in (0, 1))
+        scores = c.where(c.less_equal(columns, rows), scores, -math.inf)
+    if mask is not None:
+        scores = scores + _cast(mask, wide) if mask.dtype is not bool_ else c.where(mask, scores, -math.inf)
+    if mask is None:
+        swapped = [atomic.permute(x, (0, 2, 1, 3)) for x in (q, k, v)]
+        out = atomic.permute(attention(*swapped, scale=float(factor), causal=causal), (0, 2, 1, 3))
+    else:
+        out = atomic.cast(c.dot(c.softmax(scores), _cast(v, wide)), q.dtype)
+    return out, c.logsumexp(scores)
+
+
+@_row("_scaled_dot_product_flash_attention_for_cpu.default")
+def _sdpa(call: Call, q: Node, k: Node, v: Node, dropout: float = 0.0, causal: bool = False, *, attn_mask: Node | None = None,
+          scale: float | None = None) -> Any:
+    if dropout:
+        refuse("attention with dropout")
+    out, sums = _attention(q, k, v, causal, attn_mask, scale)
+    return out, _cast(sums, call.results[1][1])
+
+
+@_row("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _sdpa_backward(call: Call, grad: Node, q: Node, k: Node, v: Node, out: Node, sums: Node, dropout: float, causal: bool, *,
+                   attn_mask: Node | None = None, scale: float | None = None) -> Any:
+    return tuple(vjp([_attention(q, k, v, causal, attn_mask, scale)[0]], [grad], [q, k, v]))
+
+
+def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Node:
+    """c.conv, and the same of integers: windows times weights, summed."""
+    if x.dtype.kind == "float":
+        return c.conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    n, per, kernel = x.shape[0], weight.shape[0] // groups, weight.shape[2:]
+    seen = c.windows(x, kernel, stride=stride, padding=padding, dilation=dilation)
+    places = seen.shape[2 + len(kernel):]
+    columns = atomic.reshape(seen, (n, groups, 1, d.product(weight.shape[1:]), d.product(places)))
+    rows = atomic.reshape(weight, (1, groups, per, d.product(weight.shape[1:]), 1))
+    out = atomic.reshape(c.sum(columns * rows, 3), (n, weight.shape[0], *places))
+    return out if bias is None else out + atomic.reshape(bias, (weight.shape[0], *(1,) * len(places)))
+
+
 def _convolve(call: Call, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
               transposed: bool, groups: int, places: Sequence[Dim]) -> Node:
     axes = x.rank - 2
     stride, padding, dilation = (list(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
     if not transposed:
-        return c.conv(x, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
+        return _conv(x, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
     kernel = weight.shape[2:]
     bounds: list[Any] = [(0, s, 1) for s in (x.shape[0], weight.shape[1] * groups)]
     margins: list[Any] = [(0, 0), (0, 0)]
@@ -677,7 +670,7 @@ def _convolve(call: Call, x: Node, weight: Node, stride: Sequence[int], padding:
     turned = atomic.reshape(turned, (groups, weight.shape[0] // groups, weight.shape[1], *kernel))
     turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
     turned = atomic.reshape(turned, (groups * weight.shape[1], weight.shape[0] // groups, *kernel))
-    full = c.conv(x, turned, stride=1, padding=margins[2:], dilation=tuple(dilation), groups=groups)
+    full = _conv(x, turned, stride=1, padding=margins[2:], dilation=tuple(dilation), groups=groups)
     return atomic.slice(full, bounds)
 
 
@@ -685,7 +678,7 @@ def _convolve(call: Call, x: Node, weight: Node, stride: Sequence[int], padding:
 def _convolution(call: Call, x: Node, weight: Node, bias: Node | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
                  output_padding: Any, groups: int) -> Node:
     if not transposed and bias is not None and len(stride) == x.rank - 2:
-        return c.conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
+        return _conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
     out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, call.shape[2:])
     return out if bias is None else out + atomic.reshape(bias, (bias.shape[0], *(1,) * (x.rank - 2)))
 
@@ -699,6 +692,26 @@ def _convolution_backward(call: Call, grad: Node, x: Node, weight: Node, bias_si
     to_x, to_weight = (next(slopes) if needed else None for needed in mask[:2])
     to_bias = c.sum(grad, (0, *range(2, grad.rank))) if mask[2] else None
     return to_x, to_weight, to_bias
+
+
+@_row("_cdist_forward.default")
+def _cdist(call: Call, x: Node, y: Node, p: float, mode: Any = None) -> Node:
+    """Return the p-norms of the differences of all pairs of rows."""
+    apart = c.abs(atomic.reshape(x, (*x.shape[:-1], 1, x.shape[-1])) - atomic.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:])))
+    last = apart.rank - 1
+    if p in (0, math.inf):
+        return atomic.cast(c.reduce_max(apart, last) if p else c.sum(_cast(_cast(apart, bool_), apart.dtype), last), call.dtype)
+    total = c.sum(apart if p == 1 else c.square(apart) if p == 2 else c.pow(apart, float(p)), last)
+    return total if p == 1 else atomic.sqrt(total) if p == 2 else c.pow(total, 1 / p)
+
+
+@_row("_pdist_forward.default")
+def _pdist(call: Call, x: Node, p: float = 2) -> Node:
+    n = x.shape[0]
+    if not isinstance(n, int):
+        refuse("pairs of a number of rows that is a dim")
+    pairs = np.array([i * n + j for i in range(n) for j in range(i + 1, n)], np.int64)
+    return atomic.gather(atomic.reshape(_cdist(call, x, x, p), (n * n,)), leaves.constant(pairs))
 
 
 # ---- normalisation ---------------------------------------------------------------------------------------------------
@@ -769,14 +782,6 @@ def _max_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (
     return values, atomic.cast(index, i64)
 
 
-@_row("max_pool2d_with_indices_backward.default")
-def _max_pool_backward(call: Call, grad: Node, x: Node, *rest: Any) -> Node:
-    index: Node = rest[-1]
-    lead, area = x.shape[:-2], x.shape[-2] * x.shape[-1]
-    return atomic.reshape(_scatter_along(_number(0, x.dtype, (*lead, area)), len(lead), atomic.reshape(index, (*lead, -1)),
-                                         atomic.reshape(grad, (*lead, -1)), "add"), x.shape)
-
-
 @_row("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def _avg_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, count_padding: bool = True,
               divisor: Any = None) -> Node:
@@ -784,18 +789,19 @@ def _avg_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (
     places = call.shape[-axes:]
     how = _window(x, size, stride, padding, (1,), places)
     plain = all(a == b for a, b in how["padding"])
-    if divisor is None and (plain or not count_padding):
+    if divisor is None and (plain or not count_padding) and x.dtype.kind == "float":
         return c.avg_pool(x, how["size"], stride=how["stride"], padding=how["padding"], count_padding=count_padding)
     inner = tuple(range(x.rank - axes, x.rank))
     total = c.sum(c.windows(_cast(x, _wide(x.dtype)), **how), inner)
+    quotient = c.div if x.dtype.kind == "float" else _trunc_quotient
     if divisor is not None:
-        return atomic.cast(total / float(divisor), x.dtype)
+        return atomic.cast(quotient(total, _number(divisor, total.dtype, total.shape)), x.dtype)
     own = _window(x, size, stride, padding, (1,), places)["padding"]
     given = list(padding) * (axes if len(padding) == 1 else 1)
     ones = atomic.pad(_number(1, total.dtype, x.shape[-axes:]), [(p, p) for p in given], 1)
     rest = tuple((0, after - p) for p, (_, after) in zip(given, own, strict=True))
     count = c.sum(c.windows(ones, **{**how, "padding": rest}), tuple(range(axes)))
-    return atomic.cast(total / _to(count, total.shape), x.dtype)
+    return atomic.cast(quotient(total, _to(count, total.shape)), x.dtype)
 
 
 @_row("avg_pool2d_backward.default")
@@ -848,7 +854,8 @@ def _flat_places(x: Node, axis: int, index: Node) -> Node:
 @_row("gather.default")
 def _gather(call: Call, x: Node, dim: int, index: Node, **_: Any) -> Node:
     if x.rank == 0 or index.rank == 0:
-        return atomic.reshape(x, ())  if x.type.size() == 1 else atomic.gather(x, _counted(index, x.shape[0]))
+        flat, index = atomic.reshape(x, (x.type.size(),)), atomic.reshape(index, (index.type.size(),))
+        return atomic.reshape(atomic.gather(flat, _counted(index, flat.shape[0])), call.shape)
     return atomic.gather(atomic.reshape(x, (x.type.size(),)), _flat_places(x, dim % x.rank, index))
 
 
@@ -864,13 +871,14 @@ def _scatter_along(x: Node, dim: int, index: Node, source: Node, mode: str) -> N
     return atomic.reshape(atomic.scatter(flat, places, read, axis=0, mode=mode), shape)
 
 
-@_row("scatter.src", "scatter.value", "scatter_add.default")
-def _scatter(call: Call, x: Node, dim: int, index: Node, source: Any, adds: bool = False) -> Node:
-    value = _cast(source, x.dtype) if isinstance(source, Node) else _number(source, x.dtype, index.shape)
-    return _scatter_along(x, dim, index, value, "add" if adds else "set")
+_row("scatter.src")(lambda call, x, dim, index, source: _scatter_along(x, dim, index, _cast(source, x.dtype), "set"))
+_row("scatter_add.default")(lambda call, x, dim, index, source: _scatter_along(x, dim, index, source, "add"))
 
 
-_row("scatter_add.default")(lambda call, x, dim, index, source: _scatter(call, x, dim, index, source, True))
+@_row("scatter.value")
+def _scatter_value(call: Call, x: Node, dim: int, index: Node, value: Any) -> Node:
+    hits = _scatter_along(_number(0, i32, x.shape), dim, index, _number(1, i32, index.shape), "max")     # a place may occur twice
+    return c.where(c.greater(hits, 0), _number(value, x.dtype, x.shape), x)
 
 
 @_row("scatter_reduce.two")
@@ -939,6 +947,15 @@ def _index_put(call: Call, x: Node, indices: Sequence[Node | None], values: Node
         return c.where(wide, _to(atomic.reshape(values, (1,) * x.rank), x.shape), x)
     if accumulate and x.dtype is bool_:
         refuse("sums of booleans")
+    if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.rank == 1 + x.rank - mask.rank:
+        rows = _chosen_rows(mask, values)
+        wide = _to(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
+        return c.where(wide, c.add(x, rows) if accumulate else rows, x)
+    while values.op.name in ("expand", "reshape") and values.inputs[0].type.size() == 1:
+        values = values.inputs[0]
+    if values.type.size() == 1 and not accumulate and x.rank:      # a place may occur twice
+        hits = _index_put(call, _number(0, i32, x.shape), indices, _number(1, i32, ()), True)
+        return c.where(c.greater(hits, 0), _to(atomic.reshape(_cast(values, x.dtype), (1,) * x.rank), x.shape), x)
     flat, places, others, shape = _indexed(x, indices)
     first = _adjacent(indices) or 0
     rest = [x.shape[i] for i in others]
@@ -950,23 +967,18 @@ def _index_put(call: Call, x: Node, indices: Sequence[Node | None], values: Node
     return atomic.permute(out, np.argsort([*chosen, *others]).tolist())
 
 
-@_row("index_select.default")
-def _index_select(call: Call, x: Node, dim: int, index: Node) -> Node:
-    if x.rank == 0:
-        return atomic.reshape(x, call.shape)
-    return atomic.gather(x, atomic.reshape(index, (index.type.size(),)), axis=dim % x.rank)
+def _chosen_rows(mask: Node, values: Node) -> Node:
+    """Return rows of `values`, the first for the first place where the mask is True, and so on; elsewhere any of them."""
+    places = c.cumsum(atomic.cast(atomic.reshape(mask, (mask.type.size(),)), i64), 0) - 1
+    return atomic.reshape(atomic.gather(values, places, axis=0), (*mask.shape, *values.shape[1:]))
+
+
+@_row("masked_scatter.default")
+def _masked_scatter(call: Call, x: Node, mask: Node, source: Node) -> Node:
+    wide = _to(mask, call.shape)
+    return c.where(wide, _chosen_rows(wide, atomic.reshape(source, (source.type.size(),))), _to(x, call.shape))
 
 
 @_row("embedding.default")
 def _embedding(call: Call, weight: Node, ids: Node, *_: Any) -> Node:
     return c.embedding(weight, ids, dtype=weight.dtype)  # type: ignore[no-any-return]
-
-
-@_row("embedding_dense_backward.default")
-def _embedding_backward(call: Call, grad: Node, ids: Node, rows: Any, padding: int, by_frequency: bool) -> Node:
-    if by_frequency:
-        refuse("gradients scaled by frequency")
-    if padding >= 0:                                      # a place out of range is dropped
-        ids = c.where(c.equals(ids, padding), _number(-1, ids.dtype), ids)
-    out = atomic.scatter(_number(0, _wide(grad.dtype), call.shape), ids, _cast(grad, _wide(grad.dtype)), axis=0, mode="add")
-    return atomic.cast(out, call.dtype)

@@ -234,12 +234,12 @@ def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, opti
     strict = bool(chosen.pop("strict", False))
 
     return aot_autograd(
-        fw_compiler=lambda graph, _: _boxed(CompiledModule(graph, chosen, strict, _mutated_inputs())),
-        bw_compiler=lambda graph, _: _boxed(CompiledModule(graph, chosen, strict)), decompositions=decompositions(),
+        fw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict, _mutated_inputs())),
+        bw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict)), decompositions=decompositions(),
     )(module, example_inputs)
 
 
-def _boxed(compiled: CompiledModule) -> Callable[[list[Any]], list[Any]]:
+def boxed(compiled: CompiledModule) -> Callable[[list[Any]], list[Any]]:
     """Return a function (torch's wrappers copy the attributes of functions alone) that takes its arguments as one list."""
 
     def run(arguments: list[Any]) -> list[Any]:
