@@ -303,7 +303,7 @@ def _pow(call: Call, x: Node, exponent: Any) -> Node:
     return _numeric(c.pow)(call, x, exponent)
 
 
-@_row("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode")
+@_row("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "true_divide.Tensor")
 def _div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Node:
     build = {None: c.div, "floor": _floor_quotient, "trunc": _trunc_quotient}[rounding_mode]
     return _numeric(build)(call, x, y)
@@ -332,10 +332,11 @@ def _where(call: Call, condition: Node, x: Any, y: Any) -> Node:
 @_row("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default")
 def _clamp(call: Call, x: Node, low: Any = None, high: Any = None, **named: Any) -> Node:
     low, high = named.get("min", low), named.get("max", high)
-    out = _cast(x, call.dtype)
+    dtype = _extreme(call)
+    out = _cast(x, dtype)
     if low is not None:
-        out = c.maximum(*_together(call.dtype, out, low))
-    return out if high is None else c.minimum(*_together(call.dtype, out, high))
+        out = c.maximum(*_together(dtype, out, low))
+    return _cast(out if high is None else c.minimum(*_together(dtype, out, high)), call.dtype)
 
 
 @_row("_to_copy.default", "convert_element_type.default", "prims.convert_element_type.default")
@@ -785,23 +786,24 @@ def _max_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (
 @_row("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
 def _avg_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, count_padding: bool = True,
               divisor: Any = None) -> Node:
+    if x.dtype.kind != "float":
+        refuse("an average of integers")
     axes = len(size)
     places = call.shape[-axes:]
     how = _window(x, size, stride, padding, (1,), places)
     plain = all(a == b for a, b in how["padding"])
-    if divisor is None and (plain or not count_padding) and x.dtype.kind == "float":
+    if divisor is None and (plain or not count_padding):
         return c.avg_pool(x, how["size"], stride=how["stride"], padding=how["padding"], count_padding=count_padding)
     inner = tuple(range(x.rank - axes, x.rank))
     total = c.sum(c.windows(_cast(x, _wide(x.dtype)), **how), inner)
-    quotient = c.div if x.dtype.kind == "float" else _trunc_quotient
     if divisor is not None:
-        return atomic.cast(quotient(total, _number(divisor, total.dtype, total.shape)), x.dtype)
+        return atomic.cast(total / float(divisor), x.dtype)
     own = _window(x, size, stride, padding, (1,), places)["padding"]
     given = list(padding) * (axes if len(padding) == 1 else 1)
     ones = atomic.pad(_number(1, total.dtype, x.shape[-axes:]), [(p, p) for p in given], 1)
     rest = tuple((0, after - p) for p, (_, after) in zip(given, own, strict=True))
     count = c.sum(c.windows(ones, **{**how, "padding": rest}), tuple(range(axes)))
-    return atomic.cast(quotient(total, _to(count, total.shape)), x.dtype)
+    return atomic.cast(total / _to(count, total.shape), x.dtype)
 
 
 @_row("avg_pool2d_backward.default")
@@ -824,7 +826,7 @@ def _adaptive_avg_pool(call: Call, x: Node, sizes: Sequence[Any]) -> Node:
         for i in range(count):
             low, high = i * length // count, -(-(i + 1) * length // count)
             weights[low:high, i] = 1 / (high - low)
-        out = _moved(c.dot(_moved(out, axis, -1), leaves.constant(weights.astype(out.dtype.numpy))), -1, axis)
+        out = _moved(c.dot(_moved(out, axis, -1), leaves.constant(weights, out.dtype)), -1, axis)
     return atomic.cast(out, x.dtype)
 
 
@@ -862,6 +864,8 @@ def _gather(call: Call, x: Node, dim: int, index: Node, **_: Any) -> Node:
 def _scatter_along(x: Node, dim: int, index: Node, source: Node, mode: str) -> Node:
     """Return x with elements of `source` at the places of _flat_places; of `source`, what lies beyond the index is not read."""
     shape = x.shape
+    if x.dtype is bool_ and mode == "add":                # a sum of booleans is True where one of them is
+        return _cast(_scatter_along(_cast(x, i32), dim, index, _cast(source, i32), "max"), bool_)
     if x.rank == 0 or index.rank == 0:
         x, index, source = (atomic.reshape(v, (v.type.size(),)) for v in (x, index, source))
         dim = 0
@@ -946,7 +950,7 @@ def _index_put(call: Call, x: Node, indices: Sequence[Node | None], values: Node
         wide = _to(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
         return c.where(wide, _to(atomic.reshape(values, (1,) * x.rank), x.shape), x)
     if accumulate and x.dtype is bool_:
-        refuse("sums of booleans")
+        return c.greater(_index_put(call, _cast(x, i32), indices, _cast(values, i32), True), 0)
     if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.rank == 1 + x.rank - mask.rank:
         rows = _chosen_rows(mask, values)
         wide = _to(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)

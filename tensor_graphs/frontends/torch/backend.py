@@ -176,20 +176,15 @@ class _RunGraph:
         self.step = step
         self.model: CompiledGraph = bind(plan_of(step.graph, request), {})
         self.inputs, self.outputs = tuple(step.inputs.items()), tuple(step.outputs.items())
-        shown = {s for t in step.graph.inputs.values() for s in t.shape}
-        self.more = [name for name, dim in step.graph.dims.items() if dim not in shown]
+        self.more = bool(step.further_sizes(lambda symbol: 0))
 
     def __call__(self, scope: _Scope) -> None:
         arrays = {name: to_numpy(scope.values[node]) for name, node in self.inputs}
-        results = self.model.run(arrays, dims=self.dims(scope)) if self.more else self.model.run(arrays)
+        results = self.model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else self.model.run(arrays)
         for name, node in self.outputs:
             tensor = from_numpy(results[name])
             order = self.step.orders.get(name)
             scope.values[node] = tensor if order is None else in_axis_order(tensor, order)
-
-    def dims(self, scope: _Scope) -> dict[str, int]:
-        """Return the sizes of dims that are no axis of an input."""
-        return {name: scope.size(self.step.symbols[name]) for name in self.more}
 
 
 def plan_of(graph: Graph, request: Mapping[str, Any]) -> Plan:
@@ -233,10 +228,15 @@ def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, opti
                              fix=f"did you mean {near[0]}?" if near else f"one of {', '.join(OPTIONS)}")
     strict = bool(chosen.pop("strict", False))
 
-    return aot_autograd(
+    backend = aot_autograd(
         fw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict, _mutated_inputs())),
-        bw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict)), decompositions=decompositions(),
-    )(module, example_inputs)
+        bw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict)), decompositions=decompositions())
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)                     # with it, torch's decompositions of LSTM and GRU end in an op of oneDNN
+    try:
+        return backend(module, example_inputs)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 def boxed(compiled: CompiledModule) -> Callable[[list[Any]], list[Any]]:

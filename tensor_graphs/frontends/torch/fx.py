@@ -24,7 +24,7 @@ from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.frontends.torch.sizes import Sizes
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import permute, same_dim
-from tensor_graphs.language.dtypes import DTYPES, DType, parse_dtype
+from tensor_graphs.language.dtypes import DTYPES, DType, bool_, parse_dtype
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
@@ -54,6 +54,11 @@ class GraphStep:
     graph: Graph
     orders: dict[str, tuple[int, ...]]
     symbols: dict[str, Any]
+
+    def further_sizes(self, size_of: Callable[[Any], int]) -> dict[str, int]:
+        """Return the sizes of dims that are no axis of an input. size_of: value of a symbol of torch."""
+        shown = {s for t in self.graph.inputs.values() for s in t.shape}
+        return {name: size_of(self.symbols[name]) for name, dim in self.graph.dims.items() if dim not in shown}
 
 
 @dataclass
@@ -144,7 +149,8 @@ class Converter:
         numeric = [a for a in operands if isinstance(a, (torch.Tensor, int, float, torch.SymInt))]
         common = torch.result_type(*numeric[:2]) if len(numeric) > 1 else numeric[0].dtype if numeric and isinstance(
             numeric[0], torch.Tensor) else None
-        call = aten.Call(wanted[0][0], wanted[0][1], BY_TORCH.get(common, wanted[0][1]), wanted)
+        shape, dtype = next((w for w in wanted if w is not None), ((), bool_))
+        call = aten.Call(shape, dtype, BY_TORCH.get(common, dtype), wanted)
         args = self._converted(node.args, level)
         keywords = {k: self._converted(v, level) for k, v in node.kwargs.items() if k not in LAYOUT}
         made = row(call, *args, **keywords)
@@ -231,14 +237,17 @@ def is_scalar(node: fx.Node) -> bool:
 
 def axis_order(fake: Any) -> tuple[int, ...] | None:
     """Return the order of axes from the largest stride to the smallest, for a dense tensor that is not in C order; else None."""
-    try:
-        if fake.is_contiguous() or not torch._prims_common.is_non_overlapping_and_dense(fake):
+    numbers = [[s if isinstance(s, int) else s.node.hint for s in values] for values in (fake.shape, fake.stride())]
+    if any(number is None for values in numbers for number in values) or 0 in numbers[0]:
+        return None                                         # sizes that depend on values, or no elements
+    shape, strides = numbers
+    order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], -shape[i], i)))
+    dense = 1
+    for axis in reversed(order):
+        if shape[axis] > 1 and strides[axis] != dense:
             return None
-        strides = [int(s) if isinstance(s, int) else s.node.hint for s in fake.stride()]
-    except Exception:                                       # of strides that depend on values
-        return None
-    order = tuple(sorted(range(fake.dim()), key=lambda i: (-strides[i], i)))
-    return None if order == tuple(range(fake.dim())) else order
+        dense *= shape[axis]
+    return None if order == tuple(range(len(shape))) else order
 
 
 def _check(made: Any, shape: Sequence[Any], dtype: DType) -> None:
