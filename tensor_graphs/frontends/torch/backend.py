@@ -262,7 +262,7 @@ def decompositions() -> dict[Any, Any]:
     none."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    from tensor_graphs.frontends.torch import aten
+    from tensor_graphs.frontends.torch.aten.decomposed import DECOMPOSED, KEPT
 
-    table = dict(core_aten_decompositions()) | dict(get_decompositions([getattr(torch.ops.aten, n) for n in aten.DECOMPOSED]))
-    return {op: rule for op, rule in table.items() if str(op).removeprefix("aten.") not in aten.KEPT}
+    table = dict(core_aten_decompositions()) | dict(get_decompositions([getattr(torch.ops.aten, n) for n in DECOMPOSED]))
+    return {op: rule for op, rule in table.items() if str(op).removeprefix("aten.") not in KEPT}

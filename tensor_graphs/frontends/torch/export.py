@@ -41,7 +41,7 @@ def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
 
     from tensor_graphs.frontends.torch.backend import decompositions
     from tensor_graphs.frontends.torch.exchange import to_numpy
-    from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, dtype_of, value_of
+    from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, dtype_of
     from tensor_graphs.frontends.torch.sizes import Sizes
 
     program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)

@@ -19,7 +19,8 @@ from torch import fx
 
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import FrontendError
-from tensor_graphs.frontends.torch import aten
+from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
+from tensor_graphs.frontends.torch.aten.table import ROWS, Call
 from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.frontends.torch.sizes import Sizes
 from tensor_graphs.language import leaves
@@ -140,7 +141,7 @@ class Converter:
         """Return the node, or the tuple of nodes, of an op. Raises OpaqueReference where there is no row, or it refuses."""
         if node.target is getitem:
             return self._tensor(node.args[0], level)[node.args[1]]
-        row = aten.ROWS.get(op_name(node))
+        row = ROWS.get(op_name(node))
         if row is None:
             raise OpaqueReference("no row")
         results = fake if isinstance(fake, (tuple, list)) else (fake,)
@@ -150,7 +151,7 @@ class Converter:
         common = torch.result_type(*numeric[:2]) if len(numeric) > 1 else numeric[0].dtype if numeric and isinstance(
             numeric[0], torch.Tensor) else None
         shape, dtype = next((w for w in wanted if w is not None), ((), bool_))
-        call = aten.Call(shape, dtype, BY_TORCH.get(common, dtype), wanted)
+        call = Call(shape, dtype, BY_TORCH.get(common, dtype), wanted)
         args = self._converted(node.args, level)
         keywords = {k: self._converted(v, level) for k, v in node.kwargs.items() if k not in LAYOUT}
         made = row(call, *args, **keywords)

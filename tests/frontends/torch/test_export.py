@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import tensor_graphs as tg
-from tensor_graphs.language.text import format_graph, parse_graph
+from tensor_graphs.language.text import parse_graph, print_graph
 
 
 def mlp() -> nn.Module:
@@ -29,7 +29,7 @@ def test_dims_parameters_and_values_are_those_of_the_module() -> None:
 
 def test_the_graph_is_written_and_read_as_text() -> None:
     graph = tg.from_torch(mlp(), (torch.randn(2, 6),)).graph
-    assert parse_graph(format_graph(graph)) == graph
+    assert parse_graph(print_graph(graph)) == graph
 
 
 class Uncommon(nn.Module):
