@@ -4,8 +4,8 @@
     python benchmarks/torch_models.py --true-shapes           # ResNet-50, ViT-B/16, BERT-base, GPT-2, Llama of 1 B, …: minutes
     python benchmarks/torch_models.py --only gpt2 --training
 
-Each line: milliseconds of a run in eager torch, by inductor and by tensor_graphs; the ratio to inductor; seconds to compile and their
-ratio. torchvision's models are listed where it is installed.
+Each line: milliseconds of a run in eager torch, by inductor and by tensor_graphs; the ratio to inductor; seconds to compile and
+their ratio. torchvision's models are listed where it is installed.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ SMALL: dict[str, Case] = {
     "gpt2": (_transformer("GPT2Model", "GPT2Config", vocab_size=100, n_embd=32, n_layer=2, n_head=2, use_cache=False), _ids, NONE),
     "llama": (_transformer("LlamaModel", "LlamaConfig", **LLAMA), _ids, NONE),
     "mixtral": (_transformer("MixtralModel", "MixtralConfig", **LLAMA, num_local_experts=4), _ids, EXPERTS),
-    "t5 encoder": (_transformer("T5EncoderModel", "T5Config", vocab_size=100, d_model=32, d_kv=8, num_heads=4, num_layers=2, d_ff=64),
-                   _ids, NONE),
+    "t5 encoder": (_transformer("T5EncoderModel", "T5Config", vocab_size=100, d_model=32, d_kv=8, num_heads=4, num_layers=2,
+                                d_ff=64), _ids, NONE),
     "whisper encoder": (_whisper(vocab_size=100, d_model=32, encoder_layers=2, encoder_attention_heads=4, encoder_ffn_dim=64,
                                  max_source_positions=20, num_mel_bins=16, pad_token_id=0),
                         lambda n: (torch.randn(n, 16, 40),), NONE),
@@ -128,7 +128,8 @@ SMALL: dict[str, Case] = {
 """Models of true form and small sizes."""
 
 TRUE: dict[str, Case] = {
-    "mlp": (lambda: nn.Sequential(nn.Linear(784, 2048), nn.GELU(), nn.Linear(2048, 10)), lambda n: (torch.randn(32 * n, 784),), NONE),
+    "mlp": (lambda: nn.Sequential(nn.Linear(784, 2048), nn.GELU(), nn.Linear(2048, 10)),
+            lambda n: (torch.randn(32 * n, 784),), NONE),
     "resnet18": (_vision("resnet18"), _image(224), NONE), "resnet50": (_vision("resnet50"), _image(224), NONE),
     "convnext": (_vision("convnext_tiny"), _image(224), frozenset({"aten.as_strided_scatter.default"})),
     "vit": (_vision("vit_b_16"), _image(224), NONE),

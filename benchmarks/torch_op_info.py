@@ -3,9 +3,9 @@
     python benchmarks/torch_op_info.py                          # all ops; writes docs/conformance/torch_ops.{json,md}
     python benchmarks/torch_op_info.py --ops add,softmax --dtypes f32
 
-Each sample's call is traced to core ATen ops as torch.compile does it; the graph is evaluated by the oracle (`tg.interpret`), so that
-the sweep tests the conversion and no kernel. A sample is right if all outputs are within OpInfo's tolerance; opaque, if torch would
-run some op of it between graphs; wrong otherwise. Gradients: of samples that require them, by the traced backward pass.
+Each sample's call is traced to core ATen ops as torch.compile does it; the graph is evaluated by the oracle (`tg.interpret`), so
+that the sweep tests the conversion and no kernel. A sample is right if all outputs are within OpInfo's tolerance; opaque, if torch
+would run some op of it between graphs; wrong otherwise. Gradients: of samples that require them, by the traced backward pass.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ LARGE = 20_000  # elements of a sample beyond which the oracle takes too long
 
 @dataclass
 class Verdict:
-    """Result of one sample. status: right, wrong, opaque, skipped (torch itself does not trace or run it). core: all ATen ops of the
-    traced call are core ops. reason: of opaque and wrong."""
+    """Result of one sample. status: right, wrong, opaque, skipped (torch itself does not trace or run it). core: all ATen ops of
+    the traced call are core ops. reason: of opaque and wrong."""
 
     op: str
     dtype: str
@@ -216,13 +216,34 @@ def main() -> None:
     print(f"{time.time() - started:.0f} s", file=sys.stderr)
 
 
+PAGE = """# PyTorch's samples of its ops, as graphs
+
+Written by `python benchmarks/torch_op_info.py --out docs/conformance`. Right: within OpInfo's tolerance of eager torch, or no further
+than it from torch in f64. Opaque: torch runs an op of the call between graphs, for the reason in the last column. Skipped: complex
+numbers, sparse tensors, values that torch leaves undefined. Ops whose samples are all right are in [torch_ops.json](torch_ops.json).
+"""
+
+
+def markdown(table: dict[str, Any], counted: list[str]) -> str:
+    """Return the table as a page: the counts, then the ops and dtypes of which a sample is not right, with the reasons."""
+    lines = [*PAGE.splitlines(), "", *(f"- {c}" for c in counted), "",
+             "| op and dtype | right | opaque | wrong | skipped | reasons |", "|---|---|---|---|---|---|"]
+    for name, row in sorted(table.items()):
+        if row["opaque"] or row["wrong"]:
+            reasons = "; ".join(row["reasons"])[:160].replace("|", "\\|")
+            lines.append(f"| {name} | {row['right']} | {row['opaque']} | {row['wrong']} | {row['skipped']} | {reasons} |")
+    return "\n".join(lines) + "\n"
+
+
 def report(verdicts: list[Verdict], out: Path | None) -> None:
     """Print the counts, and write the table: for each op and dtype the counts, and the reasons of what is not right."""
+    counted = []
     for title, rows in (("core ATen ops only", [v for v in verdicts if v.core]), ("all", verdicts)):
         counts = collections.Counter(v.status for v in rows)
         total = sum(counts.values()) - counts["skipped"]
-        print(f"{title}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
+        counted.append(f"{title}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
               + f"; right {100 * counts['right'] / max(total, 1):.1f} % of {total}")
+    print("\n".join(counted))
     reasons = collections.Counter(r for v in verdicts if v.status == "opaque" for r in v.reason.split("; "))
     for reason, count in reasons.most_common(60):
         print(f"{count:6} {reason}")
@@ -233,6 +254,7 @@ def report(verdicts: list[Verdict], out: Path | None) -> None:
             row[v.status] += 1
             if v.reason and v.reason not in row["reasons"]:
                 row["reasons"].append(v.reason)
+        (out / "torch_ops.md").write_text(markdown(table, counted), encoding="utf-8")
         (out / "torch_ops.json").write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 

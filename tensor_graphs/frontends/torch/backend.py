@@ -3,9 +3,9 @@
     fast = torch.compile(model, backend="tensor_graphs")
 
 AOT autograd gives functional graphs of core ATen ops, one of the forward pass and one of the backward pass; each becomes graphs of
-this package (fx.py), compiled by `tg.compile`. Plans are kept in the process by the structure of the graph and the request, never by
-the shapes of an example: sizes that torch calls dynamic are dims. Parameters are inputs of the graphs, read where they lie, so that
-an optimiser's step is seen by the next run; with the option freeze they are bound.
+this package (fx.py), compiled by `tg.compile`. Plans are kept in the process by the structure of the graph and the request, never
+by the shapes of an example: sizes that torch calls dynamic are dims. Parameters are inputs of the graphs, read where they lie, so
+that an optimiser's step is seen by the next run; with the option freeze they are bound.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import close_to
 from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, overlapping, to_numpy
 from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, is_scalar, value_of
-from tensor_graphs.frontends.torch.sizes import Sizes
+from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -48,8 +48,8 @@ def compiled_modules() -> list[CompiledModule]:
 
 
 def compiled_graphs() -> list[tuple[Graph, dict[str, np.ndarray]]]:
-    """Return (graph, weights) of each graph that this backend has compiled, for `tg.profile(graph, weights=weights)`. Parameters are
-    inputs of these graphs, so the weights are empty. After a profile, a new process (or `torch.compiler.reset`) uses what it
+    """Return (graph, weights) of each graph that this backend has compiled, for `tg.profile(graph, weights=weights)`. Parameters
+    are inputs of these graphs, so the weights are empty. After a profile, a new process (or `torch.compiler.reset`) uses what it
     measured."""
     graphs = {step.graph.structural_key: step.graph for module in _compiled for step in module.graph_steps}
     return [(graph, {}) for graph in graphs.values()]
@@ -62,11 +62,11 @@ def forget() -> None:
 
 
 class CompiledModule:
-    """The steps of one FX graph, ready to run. Called with a list of all inputs (boxed: the list is emptied), it returns the list of
-    outputs. strict: refuse ops without a row. request: arguments of tg.compile."""
+    """The steps of one FX graph, ready to run. Called with a list of all inputs (boxed: the list is emptied), it returns the list
+    of outputs. strict: refuse ops without a row. request: arguments of tg.compile."""
 
     def __init__(self, module: fx.GraphModule, request: Mapping[str, Any], strict: bool, mutated: Sequence[int] = ()) -> None:
-        self.sizes, self.module, self._mutated = Sizes(), module, tuple(mutated)
+        self.sizes, self.module, self._mutated = TorchSizes(), module, tuple(mutated)
         self.steps = Converter(module, self.sizes).convert()
         self.graph_steps = [step for step in self.steps if isinstance(step, GraphStep)]
         self.opaque = {f"{step.node.target}": step.why for step in self.steps if isinstance(step, TorchStep) and step.why}
@@ -101,8 +101,8 @@ class CompiledModule:
         return _RunGraph(step, request) if isinstance(step, GraphStep) else _RunTorch(step.node)
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
-        """Return the outputs: tensors, sizes and None. Raises RunError for sizes out of range, TorchDoorError for inputs that overlap
-        now, but not when torch traced the module, where one of them is written to."""
+        """Return the outputs: tensors, sizes and None. Raises RunError for sizes out of range, TorchDoorError for inputs that
+        overlap now, but not when torch traced the module, where one of them is written to."""
         values: dict[fx.Node, Any] = dict(zip(self.placeholders, arguments, strict=True)) | self._constants
         if self._mutated:
             self._check_overlap(arguments)
@@ -118,8 +118,8 @@ class CompiledModule:
             self._overlap = pairs
         elif pairs - self._overlap:
             a, b = min(pairs - self._overlap)
-            raise TorchDoorError(f"inputs {a} and {b} of the module share memory, which they did not when it was compiled, and one is "
-                                 "written to", fix="copies of them: x.clone()")
+            raise TorchDoorError(f"inputs {a} and {b} of the module share memory, which they did not when it was compiled, and one "
+                                 "is written to", fix="copies of them: x.clone()")
 
 
 class _Scope:
@@ -216,9 +216,9 @@ def _size_sources(placeholders: Sequence[fx.Node], steps: Sequence[Any]) -> dict
 def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
     """Return the compiled form of an FX graph, for `torch.compile(model, backend="tensor_graphs", options={…})`.
 
-    options: tolerance, backends, database, threads, precision, simplify, assuming and accuracy_seconds as for `tg.compile` (default:
-    as written); strict=True refuses an op that no graph computes, instead of running it by torch. Raises TorchDoorError for unknown
-    options, and what `tg.compile` raises.
+    options: tolerance, backends, database, threads, precision, simplify, assuming and accuracy_seconds as for `tg.compile`
+    (default: as written); strict=True refuses an op that no graph computes, instead of running it by torch. Raises TorchDoorError
+    for unknown options, and what `tg.compile` raises.
     """
     chosen = dict(options or {})
     unknown = [name for name in chosen if name not in OPTIONS]

@@ -42,7 +42,7 @@ def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
     from tensor_graphs.frontends.torch.backend import decompositions
     from tensor_graphs.frontends.torch.exchange import to_numpy
     from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, dtype_of
-    from tensor_graphs.frontends.torch.sizes import Sizes
+    from tensor_graphs.frontends.torch.sizes import TorchSizes
 
     program = torch.export.export(module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes)
     program = program.run_decompositions(decompositions())
@@ -52,7 +52,7 @@ def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
         raise TorchDoorError(f"the module writes to {listed(written)}", fix="module.eval(), or a module that returns the new value")
     held = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
     tensors = {**program.state_dict, **program.constants}
-    sizes = Sizes(_dim_names(program, dynamic_shapes))
+    sizes = TorchSizes(_dim_names(program, dynamic_shapes))
 
     def leaf(value: FxNode, name: str, fake: Any) -> Node:
         make, called = (leaves.parameter, held[value.name]) if value.name in held else (leaves.input, value.name)
@@ -64,14 +64,15 @@ def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
     if opaque:
         raise TorchDoorError(f"no graph computes {'; '.join(opaque)}",
                              fix="torch.compile(module, backend=\"tensor_graphs\") runs them by torch")
-    (step,) = [s for s in steps if isinstance(s, GraphStep)] or [None]
+    step = next((s for s in steps if isinstance(s, GraphStep)), None)
     (results,) = program.graph_module.graph.output_node().args
     if step is None:
         raise TorchDoorError("the module computes nothing", fix="a module with an op in its forward")
     names = {node: name for name, node in step.outputs.items()}
     wrong = next((r for r in results if not isinstance(r, fx.Node) or r not in names), None)
     if wrong is not None:
-        raise TorchDoorError(f"the module returns {wrong}, which is no tensor that it computes", fix="a module that returns tensors")
+        raise TorchDoorError(f"the module returns {wrong}, which is no tensor that it computes",
+                             fix="a module that returns tensors")
     outputs = {f"y{i}": converter.levels[0].nodes[node] for i, node in enumerate(results)}
     graph = Graph(outputs, {})
     return TorchModule(graph, {name: to_numpy(tensors[name]) for name in graph.parameters})

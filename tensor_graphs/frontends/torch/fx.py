@@ -1,6 +1,6 @@
 """fx: converts a functional FX graph of ATen ops to graphs, with steps that torch runs between them.
 
-    steps = convert(graph_module, Sizes())          # GraphStep | TorchStep, in the order in which they run
+    steps = convert(graph_module, TorchSizes())          # GraphStep | TorchStep, in the order in which they run
 
 A node whose op has a row in aten.py is part of a graph. Any other is a TorchStep: torch runs it between two graphs, on the same
 memory. So most modules are one graph, and an op without a row costs a second one. Values without tensors (sizes) are expressions of
@@ -9,6 +9,7 @@ dims and no steps.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
@@ -20,9 +21,9 @@ from torch import fx
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
-from tensor_graphs.frontends.torch.aten.table import ROWS, Call
+from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
 from tensor_graphs.frontends.torch.functions import OpaqueReference
-from tensor_graphs.frontends.torch.sizes import Sizes
+from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import permute, same_dim
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_, parse_dtype
@@ -102,7 +103,7 @@ class _Level:
 class Converter:
     """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX."""
 
-    def __init__(self, module: fx.GraphModule, sizes: Sizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None) -> None:
+    def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None) -> None:
         self.module, self.sizes, self._leaf = module, sizes, leaf or self._input
         self.levels: dict[int, _Level] = {}
         self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
@@ -134,7 +135,7 @@ class Converter:
         try:
             self.levels.setdefault(level, _Level()).nodes[node] = self._build(node, fake, level)
         except (OpaqueReference, TensorGraphsError, NotImplementedError) as error:
-            self.opaque[node] = str(error).partition("\n")[0]
+            self.opaque[node] = re.sub(r"^\w+ at \S+: ", "", str(error).partition("\n")[0])      # without a line of source
             self.level[node] = max((self.level.get(i, 0) for i in tensors), default=0)
 
     def _build(self, node: fx.Node, fake: Any, level: int) -> Any:
@@ -151,15 +152,15 @@ class Converter:
         common = torch.result_type(*numeric[:2]) if len(numeric) > 1 else numeric[0].dtype if numeric and isinstance(
             numeric[0], torch.Tensor) else None
         shape, dtype = next((w for w in wanted if w is not None), ((), bool_))
-        call = Call(shape, dtype, BY_TORCH.get(common, dtype), wanted)
+        call = AtenCall(shape, dtype, BY_TORCH.get(common, dtype), wanted)
         args = self._converted(node.args, level)
         keywords = {k: self._converted(v, level) for k, v in node.kwargs.items() if k not in LAYOUT}
-        made = row(call, *args, **keywords)
-        made_all = made if isinstance(made, (tuple, list)) else (made,)
-        for one, expected in zip(made_all, wanted, strict=True):
+        result = row(call, *args, **keywords)
+        nodes = result if isinstance(result, (tuple, list)) else (result,)
+        for one, expected in zip(nodes, wanted, strict=True):
             if expected is not None and one is not None:
                 _check(one, *expected)
-        return made
+        return result
 
     def _tensor(self, node: fx.Node, level: int) -> Any:
         """Return a tensor of FX in the graph of a level: computed there, or an input of it."""
@@ -197,11 +198,11 @@ class Converter:
         for level in sorted({*self.levels, *self.level.values()}):
             here = self.levels.get(level, _Level())
             outputs: dict[fx.Node, Node] = {}
-            for node, made in here.nodes.items():
-                several = isinstance(made, (tuple, list))
+            for node, result in here.nodes.items():
+                several = isinstance(result, (tuple, list))
                 for user in node.users if not several else ():
                     if user in results or user.op == "output" or (user in self.level and self._reads(user, level)):
-                        outputs[node] = made
+                        outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
@@ -251,7 +252,7 @@ def axis_order(fake: Any) -> tuple[int, ...] | None:
     return None if order == tuple(range(len(shape))) else order
 
 
-def _check(made: Any, shape: Sequence[Any], dtype: DType) -> None:
+def _check(result: Any, shape: Sequence[Any], dtype: DType) -> None:
     """Raise OpaqueReference unless a row's result has the type that torch states: a row that is wrong about it is not used."""
-    if made.dtype is not dtype or made.rank != len(shape) or not all(map(same_dim, made.shape, shape)):
-        raise OpaqueReference(f"its row gives {made.type}, and torch {dtype}{list(map(str, shape))}")
+    if result.dtype is not dtype or result.rank != len(shape) or not all(map(same_dim, result.shape, shape)):
+        raise OpaqueReference(f"its row gives {result.type}, and torch {dtype}{list(map(str, shape))}")

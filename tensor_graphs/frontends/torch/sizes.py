@@ -26,7 +26,7 @@ FUNCTIONS: Mapping[str, Callable[..., Dim]] = {
 """Name of a sympy function -> the same of dims. All operands are whole, and divisors are positive, as sizes of torch are."""
 
 
-class Sizes:
+class TorchSizes:
     """The dims of one graph: each symbol of torch is a dim d0, d1, … in the order of first use, with torch's range for it.
 
     names: symbol -> name of its dim, in place of d0, d1, …
@@ -55,7 +55,7 @@ class Sizes:
                 span = shape_env.var_to_range[expression]
                 low, high = max(int(span.lower), 0), min(span.upper, LARGEST)
                 name = self.names.get(str(expression), f"d{len(self.dims)}")
-                self.dims[expression] = d.dim(name, low, int(high))  # type: ignore[assignment]
+                self.dims[expression] = d.dim(name, low, int(high))
             return self.dims[expression]
         function = FUNCTIONS.get(type(expression).__name__)
         if function is None:

@@ -1,4 +1,4 @@
-"""oracle: a backend of torch.compile whose graphs the oracle evaluates: it tests the conversion of modules, and compiles nothing."""
+"""oracle: a backend of torch.compile whose graphs the oracle evaluates: for tests of the conversion, without kernels."""
 
 from __future__ import annotations
 

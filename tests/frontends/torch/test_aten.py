@@ -12,12 +12,15 @@ from tensor_graphs.frontends.torch.aten.table import ROWS
 
 SEED = 7
 BY_NAME = {(info.name, info.variant_test_name): info for info in op_db}
-CORE = ["add", "sub", "mul", "div", "pow", "remainder", "fmod", "where", "clamp", "sum", "mean", "var", "amax", "argmin", "cumsum", "sort",
-        "topk", "gather", "scatter", "scatter_reduce", "index_put", "index_select", "masked_scatter", "cat", "slice_scatter",
-        "as_strided", "diagonal", "constant_pad_nd", "addmm", "baddbmm", "native_layer_norm", "nn.functional.group_norm",
-        "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d", "nn.functional.avg_pool2d",
-        "nn.functional.adaptive_avg_pool2d", "nn.functional.embedding", "nn.functional.gelu", "softmax", "log_softmax", "logsumexp",
-        "atan2", "asinh", "acosh", "sinh", "cosh", "asin", "acos", "atan", "cdist", "nn.functional.scaled_dot_product_attention"]
+CORE = [
+    "add", "sub", "mul", "div", "pow", "remainder", "fmod", "where", "clamp", "sum", "mean", "var", "amax", "argmin", "cumsum",
+    "sort", "topk", "gather", "scatter", "scatter_reduce", "index_put", "index_select", "masked_scatter", "cat",
+    "slice_scatter", "as_strided", "diagonal", "constant_pad_nd", "addmm", "baddbmm", "native_layer_norm",
+    "nn.functional.group_norm", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "nn.functional.max_pool2d",
+    "nn.functional.avg_pool2d", "nn.functional.adaptive_avg_pool2d", "nn.functional.embedding", "nn.functional.gelu", "softmax",
+    "log_softmax", "logsumexp", "atan2", "asinh", "acosh", "sinh", "cosh", "asin", "acos", "atan", "cdist",
+    "nn.functional.scaled_dot_product_attention",
+]
 
 
 def judged(name: str, dtype: str, count: int, gradients: bool = False) -> list[Verdict]:

@@ -18,8 +18,8 @@ def mlp() -> nn.Module:
 
 def test_dims_parameters_and_values_are_those_of_the_module() -> None:
     model = mlp()
-    loaded = tg.from_torch(model, (torch.randn(2, 6),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},))
-    assert list(loaded.graph.dims) == ["batch"] and loaded.graph.dims["batch"].bounds() == (1, 64)
+    loaded = tg.from_torch(model, (torch.randn(2, 6),), dynamic_shapes=({0: torch.export.Dim("batch", min=2, max=64)},))
+    assert list(loaded.graph.dims) == ["batch"] and loaded.graph.dims["batch"].bounds() == (2, 64)
     assert set(loaded.weights) == set(model.state_dict()) == set(loaded.graph.parameters)
     assert loaded.weights["0.weight"].ctypes.data == model[0].weight.data_ptr()
     x = torch.randn(9, 6)
@@ -44,7 +44,7 @@ def test_an_op_that_graphs_do_not_have_is_refused_by_name() -> None:
 
 def test_a_module_that_writes_to_a_buffer_is_refused_and_is_taken_when_it_evaluates() -> None:
     model = nn.BatchNorm1d(4)
-    with pytest.raises(tg.TensorGraphsError, match="writes to running_mean"):
+    with pytest.raises(tg.TensorGraphsError, match="writes to .*running_mean"):
         tg.from_torch(model, (torch.randn(3, 4),))
     x = torch.randn(3, 4)
     loaded = tg.from_torch(model.eval(), (x,))

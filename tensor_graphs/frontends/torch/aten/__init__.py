@@ -2,9 +2,9 @@
 
     ROWS["add.Tensor"](call, x, y, alpha=2)
 
-A row is called with a Call (the type that torch states for the result, and the common dtype of the first operands), then with the
-arguments of the overload: tensors are nodes, sizes are dims. So no row repeats torch's rules of promotion: it converts its operands to
-the dtype that torch states. What fx.py gets back must have torch's shape and dtype, or it is not used.
+A row is called with an AtenCall (the type that torch states for the result, the common dtype of the first operands), then with the
+arguments of the overload: tensors are nodes, sizes are dims. So no row repeats torch's rules of promotion: it converts its operands
+to the dtype that torch states. What fx.py gets back must have torch's shape and dtype, or it is not used.
 Read first: table.py. A further op is a row in the file of its subject, or a name in decomposed.py.
 """
 

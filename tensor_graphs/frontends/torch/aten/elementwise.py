@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensor_graphs.frontends.torch.aten.reductions import computed_in
-from tensor_graphs.frontends.torch.aten.table import ROWS, Call, cast, filled, like, real, row, to_shape, together, wide_dtype
+from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, like, real, row, to_shape, together, wide_dtype
 from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -80,14 +80,15 @@ def _atan2(y: Node, x: Node) -> Node:
     return c.where(below, c.neg(angle), angle)
 
 
-for _name, _build in {
+REAL: Mapping[str, Callable[..., Node]] = {
     "sqrt": atomic.sqrt, "rsqrt": c.rsqrt, "reciprocal": atomic.reciprocal, "exp": c.exp, "exp2": atomic.exp2, "expm1": c.expm1,
     "log": c.log, "log2": atomic.log2, "log10": lambda x: atomic.log2(x) * math.log10(2), "log1p": c.log1p, "sin": atomic.sin,
     "cos": c.cos, "tan": c.tan, "tanh": c.tanh, "sigmoid": c.sigmoid, "erf": c.erf, "erfc": c.erfc, "silu": c.silu, "sinh": _sinh,
     "cosh": _cosh, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh, "atan": _atan,
     "asin": lambda x: _atan(x / atomic.sqrt((1.0 - x) * (x + 1.0))),
     "acos": lambda x: 2.0 * _atan(atomic.sqrt((1.0 - x) / (x + 1.0))),
-}.items():  # fmt: skip
+}  # fmt: skip
+for _name, _build in REAL.items():
     row(f"{_name}.default")(real(_build))
 row("atan2.default")(real(_atan2))
 row("copysign.Tensor", "copysign.Scalar")(real(lambda x, y: c.where(
@@ -99,7 +100,8 @@ def _whole(build: Callable[[Node], Node]) -> Callable[..., Node]:
     return lambda call, x, **_: build(x) if x.dtype.kind == "float" else x
 
 
-for _name, _build in {"floor": atomic.floor, "ceil": c.ceil, "trunc": c.trunc, "round": c.round}.items():
+ROUNDED: Mapping[str, Callable[..., Node]] = {"floor": atomic.floor, "ceil": c.ceil, "trunc": c.trunc, "round": c.round}
+for _name, _build in ROUNDED.items():
     row(f"{_name}.default")(_whole(_build))
 
 
@@ -108,13 +110,14 @@ row("abs.default")(lambda call, x: c.abs(x) if x.dtype.kind != "bool" else x)
 row("relu.default")(lambda call, x: c.relu(x) if x.dtype.kind == "float" else c.maximum(x, 0))
 row("sign.default")(lambda call, x: c.sign(x) if x.dtype.kind != "bool" else x)
 row("isnan.default")(lambda call, x: c.is_nan(x) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
-row("isinf.default")(lambda call, x: c.equals(c.abs(x), math.inf) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
+row("isinf.default")(
+    lambda call, x: c.equals(c.abs(x), math.inf) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
 row("logical_not.default")(lambda call, x: atomic.logical_not(cast(x, bool_)))
 row("bitwise_not.default")(lambda call, x: atomic.logical_not(x))
 
 
 def _sums(build: Callable[[Node, Node], Node]) -> Callable[..., Node]:
-    def row(call: Call, x: Any, y: Any, alpha: Any = 1) -> Node:
+    def row(call: AtenCall, x: Any, y: Any, alpha: Any = 1) -> Node:
         if call.dtype is bool_:
             return c.bit_or(*together(bool_, x, y)) if build is c.add and alpha == 1 else refuse("a sum of booleans")
         a, b = together(wide_dtype(call.dtype), x, y)
@@ -130,7 +133,7 @@ row("sub.Tensor", "sub.Scalar")(_sums(c.sub))
 def _numeric(build: Callable[[Node, Node], Node], on_bool: Callable[[Node, Node], Node] | None = None) -> Callable[..., Node]:
     """Return a row of an operation of two numbers, in the dtype of the result; on_bool: the same of booleans."""
 
-    def row(call: Call, x: Any, y: Any) -> Node:
+    def row(call: AtenCall, x: Any, y: Any) -> Node:
         a, b = together(wide_dtype(call.dtype), x, y)
         if a.dtype is bool_:
             return on_bool(a, b) if on_bool is not None else refuse("arithmetic of booleans")
@@ -186,7 +189,7 @@ row("bitwise_right_shift.Tensor", "__rshift__.Tensor", "__rshift__.Scalar")(_num
 
 
 @row("pow.Tensor_Scalar")
-def _pow(call: Call, x: Node, exponent: Any) -> Node:
+def _pow(call: AtenCall, x: Node, exponent: Any) -> Node:
     base = cast(x, wide_dtype(call.dtype))
     if base.dtype.kind == "float" and isinstance(exponent, (int, float)):
         return atomic.cast(c.pow(base, exponent), call.dtype)
@@ -194,14 +197,16 @@ def _pow(call: Call, x: Node, exponent: Any) -> Node:
 
 
 @row("div.Tensor", "div.Scalar", "div.Tensor_mode", "div.Scalar_mode", "true_divide.Tensor")
-def _div(call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Node:
+def _div(call: AtenCall, x: Any, y: Any, rounding_mode: str | None = None) -> Node:
     build = {None: c.div, "floor": _floor_quotient, "trunc": _trunc_quotient}[rounding_mode]
     return _numeric(build)(call, x, y)
 
 
-for _name, _build in {"lt": c.less, "le": c.less_equal, "gt": c.greater, "ge": c.greater_equal, "eq": c.equals, "ne": c.not_equal}.items():
+COMPARISONS: Mapping[str, Callable[..., Node]] = {"lt": c.less, "le": c.less_equal, "gt": c.greater, "ge": c.greater_equal,
+                                                   "eq": c.equals, "ne": c.not_equal}
+for _name, _build in COMPARISONS.items():
 
-    def _compare(call: Call, x: Any, y: Any, _build: Callable[..., Node] = _build, _name: str = _name) -> Node:
+    def _compare(call: AtenCall, x: Any, y: Any, _build: Callable[..., Node] = _build, _name: str = _name) -> Node:
         a, b = together(call.common, x, y)
         if a.dtype is bool_ and _name not in ("eq", "ne"):
             a, b = cast(a, i32), cast(b, i32)
@@ -214,13 +219,13 @@ for _name, _build in {"and": c.bit_and, "or": c.bit_or, "xor": c.bit_xor}.items(
 
 
 @row("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def _where(call: Call, condition: Node, x: Any, y: Any) -> Node:
+def _where(call: AtenCall, condition: Node, x: Any, y: Any) -> Node:
     a, b = cast(x, call.dtype), cast(y, call.dtype)
     return c.where(cast(condition, bool_), a, b)
 
 
 @row("clamp.default", "clamp.Tensor", "clamp_min.default", "clamp_max.default")
-def _clamp(call: Call, x: Node, low: Any = None, high: Any = None, **named: Any) -> Node:
+def _clamp(call: AtenCall, x: Node, low: Any = None, high: Any = None, **named: Any) -> Node:
     low, high = named.get("min", low), named.get("max", high)
     dtype = computed_in(call)
     out = cast(x, dtype)
@@ -230,7 +235,7 @@ def _clamp(call: Call, x: Node, low: Any = None, high: Any = None, **named: Any)
 
 
 @row("_to_copy.default", "convert_element_type.default", "prims.convert_element_type.default")
-def _convert(call: Call, x: Node, *_: Any) -> Node:
+def _convert(call: AtenCall, x: Node, *_: Any) -> Node:
     return cast(x, call.dtype)
 
 
@@ -240,8 +245,9 @@ row("copy.default")(lambda call, x, source, *_: to_shape(cast(source, call.dtype
 
 
 for _prim, _name in {
-    "div": "div.Tensor", "abs": "abs.default", "neg": "neg.default", "where": "where.self", "add": "add.Tensor", "mul": "mul.Tensor",
-    "sub": "sub.Tensor", "eq": "eq.Tensor", "ne": "ne.Tensor", "lt": "lt.Tensor", "gt": "gt.Tensor", "le": "le.Tensor",
-    "ge": "ge.Tensor", "sqrt": "sqrt.default", "exp": "exp.default", "log": "log.default", "rsqrt": "rsqrt.default",
+    "div": "div.Tensor", "abs": "abs.default", "neg": "neg.default", "where": "where.self", "add": "add.Tensor",
+    "mul": "mul.Tensor", "sub": "sub.Tensor", "eq": "eq.Tensor", "ne": "ne.Tensor", "lt": "lt.Tensor", "gt": "gt.Tensor",
+    "le": "le.Tensor", "ge": "ge.Tensor", "sqrt": "sqrt.default", "exp": "exp.default", "log": "log.default",
+    "rsqrt": "rsqrt.default",
 }.items():  # fmt: skip
     row(f"prims.{_prim}.default")(ROWS[_name])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.torch.aten.table import Call, cast, filled, like, row, to_shape, wide_dtype
+from tensor_graphs.frontends.torch.aten.table import AtenCall, cast, filled, like, row, to_shape, wide_dtype
 from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -31,11 +31,11 @@ def _flat_places(x: Node, axis: int, index: Node) -> Node:
     for i, size in enumerate(x.shape):
         at = _counted(index, size) if i == axis else atomic.iota(index.shape, i, i64)
         flat = at if flat is None else c.add(c.mul(flat, filled(size, i64)), at)
-    return flat  # type: ignore[no-any-return]
+    return flat
 
 
 @row("gather.default")
-def _gather(call: Call, x: Node, dim: int, index: Node, **_: Any) -> Node:
+def _gather(call: AtenCall, x: Node, dim: int, index: Node, **_: Any) -> Node:
     if x.rank == 0 or index.rank == 0:
         flat, index = atomic.reshape(x, (x.type.size(),)), atomic.reshape(index, (index.type.size(),))
         return atomic.reshape(atomic.gather(flat, _counted(index, flat.shape[0])), call.shape)
@@ -61,13 +61,13 @@ row("scatter_add.default")(lambda call, x, dim, index, source: _scatter_along(x,
 
 
 @row("scatter.value")
-def _scatter_value(call: Call, x: Node, dim: int, index: Node, value: Any) -> Node:
+def _scatter_value(call: AtenCall, x: Node, dim: int, index: Node, value: Any) -> Node:
     hits = _scatter_along(filled(0, i32, x.shape), dim, index, filled(1, i32, index.shape), "max")     # a place may occur twice
     return c.where(c.greater(hits, 0), filled(value, x.dtype, x.shape), x)
 
 
 @row("scatter_reduce.two")
-def _scatter_reduce(call: Call, x: Node, dim: int, index: Node, source: Node, reduce: str, include_self: bool = True) -> Node:
+def _scatter_reduce(call: AtenCall, x: Node, dim: int, index: Node, source: Node, reduce: str, include_self: bool = True) -> Node:
     if x.dtype is bool_ or reduce not in ("sum", "amax", "amin", "mean"):
         refuse(f"scatter_reduce by {reduce} of {x.dtype}")
     wide = cast(x, wide_dtype(x.dtype))
@@ -114,8 +114,8 @@ def _adjacent(indices: Sequence[Node | None]) -> int | None:
 
 
 @row("index.Tensor", "_unsafe_index.Tensor")
-def _index(call: Call, x: Node, indices: Sequence[Node | None]) -> Node:
-    flat, places, others, shape = _indexed(x, indices)
+def _index(call: AtenCall, x: Node, indices: Sequence[Node | None]) -> Node:
+    flat, places, _, shape = _indexed(x, indices)
     out = atomic.gather(flat, places, axis=0)
     first = _adjacent(indices)
     if first:
@@ -125,7 +125,7 @@ def _index(call: Call, x: Node, indices: Sequence[Node | None]) -> Node:
 
 
 @row("index_put.default", "_unsafe_index_put.default")
-def _index_put(call: Call, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
+def _index_put(call: AtenCall, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     mask = indices[0]
     if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.type.size() == 1 and not accumulate:
         wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
@@ -159,11 +159,11 @@ def _chosen_rows(mask: Node, values: Node) -> Node:
 
 
 @row("masked_scatter.default")
-def _masked_scatter(call: Call, x: Node, mask: Node, source: Node) -> Node:
+def _masked_scatter(call: AtenCall, x: Node, mask: Node, source: Node) -> Node:
     wide = to_shape(mask, call.shape)
     return c.where(wide, _chosen_rows(wide, atomic.reshape(source, (source.type.size(),))), to_shape(x, call.shape))
 
 
 @row("embedding.default")
-def _embedding(call: Call, weight: Node, ids: Node, *_: Any) -> Node:
-    return c.embedding(weight, ids, dtype=weight.dtype)  # type: ignore[no-any-return]
+def _embedding(call: AtenCall, weight: Node, ids: Node, *_: Any) -> Node:
+    return c.embedding(weight, ids, dtype=weight.dtype)

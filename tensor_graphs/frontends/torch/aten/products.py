@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.frontends.torch.aten.reductions import move_axis
-from tensor_graphs.frontends.torch.aten.table import Call, cast, filled, row, wide_dtype
+from tensor_graphs.frontends.torch.aten.table import AtenCall, cast, filled, row, wide_dtype
 from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
@@ -27,8 +27,8 @@ def _product(x: Node, y: Node) -> Node:
     if y.rank == 2 and x.rank == 2:
         weight = y.inputs[0] if y.is_op("permute") and y.attrs["axes"] == (1, 0) else None
         if weight is not None and x.dtype.kind == "float":
-            return c.linear(x, weight)  # type: ignore[no-any-return]
-    return c.dot(x, y)  # type: ignore[no-any-return]
+            return c.linear(x, weight)
+    return c.dot(x, y)
 
 
 row("mm.default", "bmm.default", "matmul.default")(lambda call, x, y: _product(x, y))
@@ -37,10 +37,10 @@ row("mv.default", "dot.default")(lambda call, x, y: atomic.reshape(c.dot(
 
 
 @row("addmm.default", "baddbmm.default")
-def _addmm(call: Call, bias: Node, x: Node, y: Node, beta: Any = 1, alpha: Any = 1) -> Node:
+def _addmm(call: AtenCall, bias: Node, x: Node, y: Node, beta: Any = 1, alpha: Any = 1) -> Node:
     if alpha == 1 and beta == 1 and bias.rank == 1 and y.is_op("permute") and x.dtype.kind == "float":
         if bias.shape[0] == y.shape[-1]:
-            return c.linear(x, y.inputs[0], bias)  # type: ignore[no-any-return]
+            return c.linear(x, y.inputs[0], bias)
     out = _product(x, y)
     out = out if alpha == 1 else c.mul(out, filled(alpha, out.dtype))
     return out if beta == 0 else c.add(out, bias if beta == 1 else c.mul(bias, filled(beta, bias.dtype)))
@@ -65,7 +65,7 @@ def _attention(q: Node, k: Node, v: Node, causal: bool, mask: Node | None, scale
 
 
 @row("_scaled_dot_product_flash_attention_for_cpu.default")
-def _sdpa(call: Call, q: Node, k: Node, v: Node, dropout: float = 0.0, causal: bool = False, *, attn_mask: Node | None = None,
+def _sdpa(call: AtenCall, q: Node, k: Node, v: Node, dropout: float = 0.0, causal: bool = False, *, attn_mask: Node | None = None,
           scale: float | None = None) -> Any:
     if dropout:
         refuse("attention with dropout")
@@ -74,7 +74,7 @@ def _sdpa(call: Call, q: Node, k: Node, v: Node, dropout: float = 0.0, causal: b
 
 
 @row("_scaled_dot_product_flash_attention_for_cpu_backward.default")
-def _sdpa_backward(call: Call, grad: Node, q: Node, k: Node, v: Node, out: Node, sums: Node, dropout: float, causal: bool, *,
+def _sdpa_backward(call: AtenCall, grad: Node, q: Node, k: Node, v: Node, out: Node, sums: Node, dropout: float, causal: bool, *,
                    attn_mask: Node | None = None, scale: float | None = None) -> Any:
     return tuple(vjp([_attention(q, k, v, causal, attn_mask, scale)[0]], [grad], [q, k, v]))
 
@@ -84,7 +84,7 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, paddi
     if x.dtype.kind == "float":
         return c.conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
     n, per, kernel = x.shape[0], weight.shape[0] // groups, weight.shape[2:]
-    seen = c.windows(x, kernel, stride=stride, padding=padding, dilation=dilation)
+    seen = c.windows(x, [int(k) for k in kernel], stride=stride, padding=padding, dilation=dilation)
     places = seen.shape[2 + len(kernel):]
     columns = atomic.reshape(seen, (n, groups, 1, d.product(weight.shape[1:]), d.product(places)))
     rows = atomic.reshape(weight, (1, groups, per, d.product(weight.shape[1:]), 1))
@@ -92,7 +92,7 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, paddi
     return out if bias is None else out + atomic.reshape(bias, (weight.shape[0], *(1,) * len(places)))
 
 
-def _convolve(call: Call, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+def _convolve(call: AtenCall, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
               transposed: bool, groups: int, places: Sequence[Dim]) -> Node:
     axes = x.rank - 2
     stride, padding, dilation = (list(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
@@ -116,8 +116,8 @@ def _convolve(call: Call, x: Node, weight: Node, stride: Sequence[int], padding:
 
 
 @row("convolution.default")
-def _convolution(call: Call, x: Node, weight: Node, bias: Node | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
-                 output_padding: Any, groups: int) -> Node:
+def _convolution(call: AtenCall, x: Node, weight: Node, bias: Node | None, stride: Any, padding: Any, dilation: Any,
+                 transposed: bool, output_padding: Any, groups: int) -> Node:
     if not transposed and bias is not None and len(stride) == x.rank - 2:
         return _conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
     out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, call.shape[2:])
@@ -125,8 +125,8 @@ def _convolution(call: Call, x: Node, weight: Node, bias: Node | None, stride: A
 
 
 @row("convolution_backward.default")
-def _convolution_backward(call: Call, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Any, padding: Any, dilation: Any,
-                          transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> Any:
+def _convolution_backward(call: AtenCall, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Any, padding: Any,
+                          dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> Any:
     out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, grad.shape[2:])
     wanted = [o for o, needed in zip((x, weight), mask, strict=False) if needed]
     slopes = iter(vjp([out], [grad], wanted))
@@ -136,7 +136,7 @@ def _convolution_backward(call: Call, grad: Node, x: Node, weight: Node, bias_si
 
 
 @row("_cdist_forward.default")
-def _cdist(call: Call, x: Node, y: Node, p: float, mode: Any = None) -> Node:
+def _cdist(call: AtenCall, x: Node, y: Node, p: float, mode: Any = None) -> Node:
     """Return the p-norms of the differences of all pairs of rows."""
     apart = c.abs(atomic.reshape(x, (*x.shape[:-1], 1, x.shape[-1])) - atomic.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:])))
     last = apart.rank - 1
@@ -147,7 +147,7 @@ def _cdist(call: Call, x: Node, y: Node, p: float, mode: Any = None) -> Node:
 
 
 @row("_pdist_forward.default")
-def _pdist(call: Call, x: Node, p: float = 2) -> Node:
+def _pdist(call: AtenCall, x: Node, p: float = 2) -> Node:
     n = x.shape[0]
     if not isinstance(n, int):
         refuse("pairs of a number of rows that is a dim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tensor_graphs.frontends.torch.aten.table import ROWS, Call, cast, filled, row, to_shape, wide_dtype
+from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, row, to_shape, wide_dtype
 from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -22,10 +22,10 @@ def _axes(x: Node, dim: Any) -> tuple[int, ...]:
     return tuple(sorted({a % max(x.rank, 1) for a in (dim if isinstance(dim, (tuple, list)) else [dim])} if x.rank else ()))
 
 
-def _reduce(build: Callable[..., Node], dtype: Callable[[Call], DType] = lambda call: call.dtype) -> Callable[..., Node]:
+def _reduce(build: Callable[..., Node], dtype: Callable[[AtenCall], DType] = lambda call: call.dtype) -> Callable[..., Node]:
     """Return a row of a reduction build(x, axes, keepdims=…); dtype: in which it is computed."""
 
-    def row(call: Call, x: Node, dim: Any = None, keepdim: bool = False, **_: Any) -> Node:
+    def row(call: AtenCall, x: Node, dim: Any = None, keepdim: bool = False, **_: Any) -> Node:
         axes, operand = _axes(x, dim), cast(x, dtype(call))
         return cast(build(operand, axes, keepdims=keepdim) if axes else operand, call.dtype)
 
@@ -33,10 +33,10 @@ def _reduce(build: Callable[..., Node], dtype: Callable[[Call], DType] = lambda 
 
 
 def mean(x: Node, axes: Any, keepdims: bool = False) -> Node:
-    return c.mean(x, axes, keepdims=keepdims)  # type: ignore[no-any-return]
+    return c.mean(x, axes, keepdims=keepdims)
 
 
-def computed_in(call: Call) -> DType:
+def computed_in(call: AtenCall) -> DType:
     return i32 if call.dtype is bool_ else call.dtype
 
 
@@ -50,7 +50,7 @@ row("prod.default", "prod.dim_int")(_reduce(c.prod))
 
 
 @row("var.correction", "var.dim", "var.default")
-def _var(call: Call, x: Node, dim: Any = None, unbiased: Any = True, keepdim: bool = False, **named: Any) -> Node:
+def _var(call: AtenCall, x: Node, dim: Any = None, unbiased: Any = True, keepdim: bool = False, **named: Any) -> Node:
     if isinstance(dim, bool):
         dim, unbiased = None, dim
     correction = named.get("correction", int(unbiased))
@@ -64,7 +64,7 @@ def _var(call: Call, x: Node, dim: Any = None, unbiased: Any = True, keepdim: bo
 
 
 def _best(build: Callable[[Node, int], Node]) -> Callable[..., Node]:
-    def row(call: Call, x: Node, dim: Any = None, keepdim: bool = False) -> Node:
+    def row(call: AtenCall, x: Node, dim: Any = None, keepdim: bool = False) -> Node:
         if x.rank == 0:
             return filled(0, i64)
         flat = atomic.reshape(x, (x.type.size(),)) if dim is None else x
@@ -76,7 +76,7 @@ def _best(build: Callable[[Node, int], Node]) -> Callable[..., Node]:
 
 
 def _argmin(x: Node, axis: int) -> Node:
-    return c.argmax(c.neg(x) if x.dtype.kind == "float" else atomic.logical_not(x), axis)  # type: ignore[no-any-return]
+    return c.argmax(c.neg(x) if x.dtype.kind == "float" else atomic.logical_not(x), axis)
 
 
 row("argmax.default")(_best(c.argmax))
@@ -84,8 +84,8 @@ row("argmin.default")(_best(_argmin))
 
 
 def _with_index(value: str, index: str) -> Callable[..., Any]:
-    def row(call: Call, x: Node, dim: int, keepdim: bool = False) -> Any:
-        at = Call(call.shape, i64, i64, ())
+    def row(call: AtenCall, x: Node, dim: int, keepdim: bool = False) -> Any:
+        at = AtenCall(call.shape, i64, i64, ())
         return ROWS[value](call, x, dim, keepdim), ROWS[index](at, x, dim, keepdim)
 
     return row
@@ -106,9 +106,9 @@ row("_log_softmax.default", "log_softmax.int")(_over(c.log_softmax))
 
 
 @row("cumsum.default")
-def _cumsum(call: Call, x: Node, dim: int, **_: Any) -> Node:
+def _cumsum(call: AtenCall, x: Node, dim: int, **_: Any) -> Node:
     operand = cast(x, call.dtype)
-    return c.cumsum(operand, dim) if x.rank else operand  # type: ignore[no-any-return]
+    return c.cumsum(operand, dim) if x.rank else operand
 
 
 def _ordered(x: Node, axis: int, k: Dim, descending: bool) -> tuple[Node, Node]:
@@ -133,11 +133,11 @@ def move_axis(x: Node, source: int, target: int) -> Node:
 
 
 @row("sort.default", "sort.stable")
-def _sort(call: Call, x: Node, dim: int = -1, descending: bool = False, **named: Any) -> Any:
+def _sort(call: AtenCall, x: Node, dim: int = -1, descending: bool = False, **named: Any) -> Any:
     dim, descending = named.get("dim", dim), named.get("descending", descending)
     return _ordered(x, dim % x.rank, x.shape[dim], descending) if x.rank else (x, filled(0, i64))
 
 
 @row("topk.default")
-def _topk(call: Call, x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def _topk(call: AtenCall, x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     return _ordered(x, dim % x.rank, k, largest) if x.rank else (x, filled(0, i64))

@@ -19,9 +19,9 @@ NO_END = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Call:
-    """What torch states of a call: shape and dtype of its (first) result, the common dtype of its first two operands, and the types
-    of all results (None for one that is absent)."""
+class AtenCall:
+    """Facts that torch states of a call: shape and dtype of its (first) result, the common dtype of its first two operands, and the
+    types of all results (None for one that is absent)."""
 
     shape: tuple[Dim, ...]
     dtype: DType

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.frontends.torch.aten.reductions import mean, move_axis
-from tensor_graphs.frontends.torch.aten.table import Call, cast, filled, row, to_shape, wide_dtype
+from tensor_graphs.frontends.torch.aten.table import AtenCall, cast, filled, row, to_shape, wide_dtype
 from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
@@ -31,8 +31,9 @@ def _window(x: Node, size: Any, stride: Any, padding: Any, dilation: Any, places
 
 
 @row("max_pool2d_with_indices.default", "max_pool3d_with_indices.default")
-def _max_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False) -> Any:
-    axes = 2 if "2d" in str(len(call.shape)) else len(size) if len(size) > 1 else x.rank - 2
+def _max_pool(call: AtenCall, x: Node, size: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,),
+              ceil_mode: bool = False) -> Any:
+    axes = len(size) if len(size) > 1 else x.rank - 2
     size = list(size) * (axes if len(size) == 1 else 1)
     places = call.shape[-axes:]
     how = _window(x, size, stride, padding, dilation, places)
@@ -51,8 +52,8 @@ def _max_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (
 
 
 @row("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
-def _avg_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False, count_padding: bool = True,
-              divisor: Any = None) -> Node:
+def _avg_pool(call: AtenCall, x: Node, size: Any, stride: Any = (), padding: Any = (0,), ceil_mode: bool = False,
+              count_padding: bool = True, divisor: Any = None) -> Node:
     if x.dtype.kind != "float":
         refuse("an average of integers")
     axes = len(size)
@@ -66,21 +67,21 @@ def _avg_pool(call: Call, x: Node, size: Any, stride: Any = (), padding: Any = (
     if divisor is not None:
         return atomic.cast(total / float(divisor), x.dtype)
     own = _window(x, size, stride, padding, (1,), places)["padding"]
-    given = list(padding) * (axes if len(padding) == 1 else 1)
-    ones = atomic.pad(filled(1, total.dtype, x.shape[-axes:]), [(p, p) for p in given], 1)
-    rest = tuple((0, after - p) for p, (_, after) in zip(given, own, strict=True))
+    pads = list(padding) * (axes if len(padding) == 1 else 1)
+    ones = atomic.pad(filled(1, total.dtype, x.shape[-axes:]), [(p, p) for p in pads], 1)
+    rest = tuple((0, after - p) for p, (_, after) in zip(pads, own, strict=True))
     count = c.sum(c.windows(ones, **{**how, "padding": rest}), tuple(range(axes)))
     return atomic.cast(total / to_shape(count, total.shape), x.dtype)
 
 
 @row("avg_pool2d_backward.default")
-def _avg_pool_backward(call: Call, grad: Node, x: Node, *how: Any) -> Node:
-    forward = Call(grad.shape, x.dtype, x.dtype, ())
+def _avg_pool_backward(call: AtenCall, grad: Node, x: Node, *how: Any) -> Node:
+    forward = AtenCall(grad.shape, x.dtype, x.dtype, ())
     return vjp([_avg_pool(forward, x, *how)], [grad], [x])[0]
 
 
 @row("adaptive_avg_pool1d.default", "_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
-def _adaptive_avg_pool(call: Call, x: Node, sizes: Sequence[Any]) -> Node:
+def _adaptive_avg_pool(call: AtenCall, x: Node, sizes: Sequence[Any]) -> Node:
     axes = tuple(range(x.rank - len(sizes), x.rank))
     if all(s == 1 for s in sizes):
         return mean(x, axes, keepdims=True)
@@ -98,5 +99,5 @@ def _adaptive_avg_pool(call: Call, x: Node, sizes: Sequence[Any]) -> Node:
 
 
 @row("_adaptive_avg_pool2d_backward.default")
-def _adaptive_backward(call: Call, grad: Node, x: Node) -> Node:
+def _adaptive_backward(call: AtenCall, grad: Node, x: Node) -> Node:
     return vjp([_adaptive_avg_pool(call, x, grad.shape[-2:])], [grad], [x])[0]
