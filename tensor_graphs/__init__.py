@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from tensor_graphs.choice.profile_graph import profile_graph
     from tensor_graphs.frontends.huggingface.load import load_model as load_model
     from tensor_graphs.frontends.onnx.importer import from_onnx as from_onnx
+    from tensor_graphs.frontends.torch.export import from_torch as from_torch
     from tensor_graphs.kernels.c.c_kernel import c_kernel as c_kernel
     from tensor_graphs.kernels.cuda.cuda_kernel import cuda_kernel as cuda_kernel
     from tensor_graphs.kernels.kernel_decorator import host_kernel
@@ -103,6 +104,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.views.explain", "explain"),
     "from_onnx": ("tensor_graphs.frontends.onnx.importer", "from_onnx"),
+    "from_torch": ("tensor_graphs.frontends.torch.export", "from_torch"),
     "generate": ("tensor_graphs.serving.generate", "generate"),
     "grad": ("tensor_graphs.language.autodiff", "grad"),
     "interpret": ("tensor_graphs.meaning.interpreter", "interpret"),

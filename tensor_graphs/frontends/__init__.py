@@ -5,7 +5,7 @@ that share the file's bytes, frozen configurations, token ids, text.  A fault in
 the file. From FlashInfer (flashinfer/): definitions, kernels and measurements, as graphs and rows of the database.
 May import: every room above, records for flashinfer alone.  Never: cli.  Nothing here reaches the network or runs code found in a
 folder (chat templates run in a sandbox).
-Read first: huggingface/ (model folders), onnx/, text/ (tokenizers and chat templates), flashinfer/, torch/ (functions by name);
+Read first: huggingface/ (model folders), onnx/, text/ (tokenizers and chat templates), flashinfer/, torch/ (modules of PyTorch);
 json_settings.py reads JSON files with errors that name the key.
 Words: prefix = the common beginning of a checkpoint's tensor names; shard = one file of a set; end ids = token ids that end a text.
 """

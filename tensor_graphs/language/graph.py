@@ -236,8 +236,8 @@ def _no_graph(wanted: str, value: Any) -> GraphError:
     elif isinstance(value, Node):
         what, fix = f"this is a tensor, {value.type}", "tg.graph(tensor)"
     elif _is_torch_module(value):
-        what = f"this is a torch module ({kind.__name__}), and modules are not translated"
-        fix = ("write its math on tg.input(…) and tg.parameter(…), and give tg.bind the arrays of its state_dict; "
+        what = f"this is a torch module ({kind.__name__})"
+        fix = ("its graph: tg.from_torch(module, example_arguments).graph, or torch.compile(module, backend=\"tensor_graphs\"); "
                "the folder of a model loads with tg.load_model (`tg models` lists what does)")
     elif isinstance(value, (str, PathLike)):
         what = f"this is {str(value)!r}"

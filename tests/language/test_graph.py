@@ -244,7 +244,7 @@ def double(x: tg.Node) -> tg.Node:
 NO_GRAPHS = {
     "function": (double, "this is a Python function (double)", "tg.graph(f(tg.input("),
     "op": (tg.softmax, "this is a Python function (softmax)", "tg.graph(f(tg.input("),
-    "module": (Net(), "this is a torch module (Net), and modules are not translated", "tg.parameter("),
+    "module": (Net(), "this is a torch module (Net)", "tg.from_torch("),
     "file": ("m.onnx", "this is 'm.onnx'", "GGUF and ONNX files are not read yet"),
     "number": (3, "this is a builtins.int", "tg.graph("),
 }

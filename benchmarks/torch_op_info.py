@@ -1,0 +1,262 @@
+"""torch_op_info: PyTorch's own samples of its ops (OpInfo), converted to graphs and compared with eager torch.
+
+    python benchmarks/torch_op_info.py                          # all ops; writes docs/conformance/torch_ops.{json,md}
+    python benchmarks/torch_op_info.py --ops add,softmax --dtypes f32
+
+Each sample's call is traced to core ATen ops as torch.compile does it; the graph is evaluated by the oracle (`tg.interpret`), so
+that the sweep tests the conversion and no kernel. A sample is right if all outputs are within OpInfo's tolerance; opaque, if torch
+would run some op of it between graphs; wrong otherwise. Gradients: of samples that require them, by the traced backward pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import sys
+import time
+import types
+import unittest
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch._functorch.aot_autograd import aot_function
+from torch.utils import _pytree as pytree
+
+import tensor_graphs as tg
+from tensor_graphs.frontends.torch.backend import CompiledModule, boxed, decompositions
+from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, to_numpy
+from tensor_graphs.frontends.torch.fx import GraphStep
+
+if "expecttest" not in sys.modules:  # torch's tests derive a class from it, which the samples do not use
+    sys.modules["expecttest"] = types.ModuleType("expecttest")
+    sys.modules["expecttest"].TestCase = unittest.TestCase  # type: ignore[attr-defined]
+from torch.testing._internal.common_methods_invocations import op_db
+
+DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool}
+UNDEFINED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+"""ops whose values are not defined: shapes and dtypes are compared"""
+TIES = {"topk": (0,), "sort": (0,), "argsort": ()}
+"""ops with indices of equal elements in any order (unless stable) -> the outputs that are compared"""
+LARGE = 20_000  # elements of a sample beyond which the oracle takes too long
+
+
+@dataclass
+class Verdict:
+    """Result of one sample. status: right, wrong, opaque, skipped (torch itself does not trace or run it). core: all ATen ops of
+    the traced call are core ops. reason: of opaque and wrong."""
+
+    op: str
+    dtype: str
+    status: str
+    core: bool
+    reason: str
+    overloads: tuple[str, ...]
+
+
+def samples(info: Any, dtype: torch.dtype, gradients: bool = False) -> Iterator[Any]:
+    """Yield the samples of an op whose tensors are small; none where OpInfo has none."""
+    if dtype not in info.supported_dtypes("cpu") or (gradients and not info.supports_autograd):
+        return
+    torch.manual_seed(0)
+    for sample in info.sample_inputs("cpu", dtype, requires_grad=gradients):
+        leaves = pytree.tree_leaves((sample.input, sample.args, sample.kwargs))
+        if sum(t.numel() for t in leaves if isinstance(t, torch.Tensor)) <= LARGE:
+            yield sample
+
+
+class Interpreted(CompiledModule):
+    """A compiled module whose graphs the oracle evaluates, so that nothing is compiled."""
+
+    def _runner(self, step: Any, request: Any) -> Any:
+        return _Oracle(step) if isinstance(step, GraphStep) else super()._runner(step, request)
+
+
+class _Oracle:
+    def __init__(self, step: GraphStep) -> None:
+        self.step = step
+
+    def __call__(self, scope: Any) -> None:
+        arrays = {name: to_numpy(scope.values[node]) for name, node in self.step.inputs.items()}
+        result = tg.interpret(self.step.graph, arrays, dims=self.step.further_sizes(scope.size))
+        for name, node in self.step.outputs.items():
+            with np.errstate(all="ignore"):
+                array = np.array(np.asarray(result.outputs[name]).astype(self.step.graph.outputs[name].dtype.numpy))
+            order = self.step.orders.get(name)
+            scope.values[node] = from_numpy(array) if order is None else in_axis_order(from_numpy(array), order)
+
+
+def judge_sample(info: Any, name: str, sample: Any, gradients: bool = False,
+                 compiled: type[CompiledModule] = Interpreted) -> Verdict:
+    """Return the verdict on one sample of an op. compiled: the class that runs the converted modules."""
+    flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+    places = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
+    tensors = [flat[i] for i in places]
+    if any(t.layout != torch.strided or t.is_complex() for t in tensors):
+        return Verdict(info.name, name, "skipped", False, "no dense tensors of real numbers", ())
+    wanted = [t for t in tensors if t.requires_grad]
+    modules: list[CompiledModule] = []
+    graphs: list[Any] = []
+
+    def call(*values: torch.Tensor, wide: bool = False) -> list[torch.Tensor]:
+        filled = [torch.float64 if wide and v in (torch.bfloat16, torch.float32) else v for v in flat]
+        for place, value in zip(places, values, strict=True):
+            filled[place] = value
+        first, args, keywords = pytree.tree_unflatten(filled, spec)
+        out = info.op(first, *args, **keywords)
+        out = sample.output_process_fn_grad(out) if gradients else out
+        return [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+
+    def compiler(module: Any, _: Any) -> Any:
+        graphs.append(module)
+        modules.append(compiled(module, {}, False))
+        return boxed(modules[-1])
+
+    def results(function: Any) -> list[torch.Tensor]:
+        outs = function(*tensors)
+        if not gradients:
+            return list(outs)
+        smooth = [o for o in outs if o.requires_grad and not o.is_complex()]
+        slopes = torch.autograd.grad([o.sum() for o in smooth], wanted, allow_unused=True) if smooth else []
+        return [*outs, *(g for g in slopes if g is not None)]
+
+    with warnings.catch_warnings(), torch.set_grad_enabled(gradients):
+        warnings.simplefilter("ignore")
+        try:
+            torch.manual_seed(0)
+            expected = results(call)
+        except Exception as error:
+            return Verdict(info.name, name, "skipped", False, f"torch: {_line(error)}", ())
+        try:
+            torch.manual_seed(0)
+            actual = results(aot_function(call, fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions()))
+            for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
+                if info.name in UNDEFINED or (number not in TIES.get(info.name, (number,)) and not sample.kwargs.get("stable")):
+                    assert (one.shape, one.dtype) == (other.shape, other.dtype)
+                    continue
+                atol, rtol = tolerance(info, other.dtype)
+                try:
+                    torch.testing.assert_close(one.detach(), other.detach(), equal_nan=True, check_stride=False, **(
+                        {} if atol is None else {"atol": atol, "rtol": rtol}))
+                except AssertionError:
+                    if other.dtype not in (torch.bfloat16, torch.float32) or not nearer(one, other, exact(results, call)[number]):
+                        raise
+            status, reason = "right", ""
+        except Exception as error:
+            status, reason = ("wrong" if graphs else "skipped"), _line(error)
+    ops = [n.target for g in graphs for n in g.graph.nodes
+           if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
+    names = tuple(sorted({str(o).removeprefix("aten.") for o in ops}))
+    core = all(torch.Tag.core in o.tags for o in ops)
+    opaque = "; ".join(sorted({f"{n.removeprefix('aten.')}: {why}" for m in modules for n, why in m.opaque.items()}))
+    drawn = any(torch.Tag.nondeterministic_seeded in o.tags for o in ops)      # torch draws, though in another order than eager
+    if "complex" in opaque or any("complex" in str(o.dtype) for o in expected):
+        status, reason = "skipped", "complex numbers"
+    elif opaque and (status == "right" or drawn):
+        status, reason = "opaque", opaque
+    elif "would depend on an order" in reason:
+        status, reason = "skipped", "several values for one place: torch leaves open which one stays"
+    return Verdict(info.name, name, status, core, reason, names)
+
+
+def exact(results: Any, call: Any) -> list[torch.Tensor]:
+    """Return the results of eager torch in f64, on the same inputs."""
+    return results(lambda *values: call(*(v.double() if v.is_floating_point() else v for v in values), wide=True))
+
+
+def nearer(one: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> bool:
+    """Return whether a result is no further from the exact one than that of eager torch, which rounds after each op."""
+    errors = [(t.detach().double() - reference.detach().double()).abs() for t in (one, eager)]
+    same = (one.detach() == eager.detach()) | (one.isnan() & eager.isnan())
+    return bool((same | (errors[0] <= errors[1].max() * 1.01) | (errors[0] <= 0.01 * reference.detach().abs())).all())
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def tolerance(info: Any, dtype: torch.dtype) -> tuple[float | None, float | None]:
+    """Return OpInfo's own (atol, rtol) for an op where it states one, else None: torch's default."""
+    for decorator in info.decorators:
+        overrides = getattr(decorator, "tol", None) or getattr(decorator, "tols", None)
+        if isinstance(overrides, dict) and dtype in overrides:
+            return overrides[dtype].atol, overrides[dtype].rtol
+    return None, None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ops", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--gradients", action="store_true")
+    parser.add_argument("--most", type=int, default=1000, help="samples per op and dtype")
+    parser.add_argument("--out", type=Path, default=None, help="folder for torch_ops.json and torch_ops.md")
+    parser.add_argument("--show", action="store_true", help="print what is not right")
+    options = parser.parse_args()
+    chosen = set(options.ops.split(",")) if options.ops else None
+    verdicts: list[Verdict] = []
+    started = time.time()
+    for info in op_db:
+        if chosen is not None and info.name not in chosen:
+            continue
+        for name in options.dtypes.split(","):
+            for number, sample in enumerate(samples(info, DTYPES[name], options.gradients)):
+                if number >= options.most:
+                    break
+                verdict = judge_sample(info, name, sample, options.gradients)
+                verdicts.append(verdict)
+                if options.show and (verdict.status == "wrong" or (verdict.status == "opaque" and verdict.core)):
+                    print(f"{verdict.status} {verdict.op} {name} #{number}: {verdict.reason}", flush=True)
+    report(verdicts, options.out)
+    print(f"{time.time() - started:.0f} s", file=sys.stderr)
+
+
+PAGE = """# PyTorch's samples of its ops, as graphs
+
+Written by `python benchmarks/torch_op_info.py --out docs/conformance`. Right: within OpInfo's tolerance of eager torch, or no further
+than it from torch in f64. Opaque: torch runs an op of the call between graphs, for the reason in the last column. Skipped: complex
+numbers, sparse tensors, values that torch leaves undefined. Ops whose samples are all right are in [torch_ops.json](torch_ops.json).
+"""
+
+
+def markdown(table: dict[str, Any], counted: list[str]) -> str:
+    """Return the table as a page: the counts, then the ops and dtypes of which a sample is not right, with the reasons."""
+    lines = [*PAGE.splitlines(), "", *(f"- {c}" for c in counted), "",
+             "| op and dtype | right | opaque | wrong | skipped | reasons |", "|---|---|---|---|---|---|"]
+    for name, row in sorted(table.items()):
+        if row["opaque"] or row["wrong"]:
+            reasons = "; ".join(row["reasons"])[:160].replace("|", "\\|")
+            lines.append(f"| {name} | {row['right']} | {row['opaque']} | {row['wrong']} | {row['skipped']} | {reasons} |")
+    return "\n".join(lines) + "\n"
+
+
+def report(verdicts: list[Verdict], out: Path | None) -> None:
+    """Print the counts, and write the table: for each op and dtype the counts, and the reasons of what is not right."""
+    counted = []
+    for title, rows in (("core ATen ops only", [v for v in verdicts if v.core]), ("all", verdicts)):
+        counts = collections.Counter(v.status for v in rows)
+        total = sum(counts.values()) - counts["skipped"]
+        counted.append(f"{title}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
+              + f"; right {100 * counts['right'] / max(total, 1):.1f} % of {total}")
+    print("\n".join(counted))
+    reasons = collections.Counter(r for v in verdicts if v.status == "opaque" for r in v.reason.split("; "))
+    for reason, count in reasons.most_common(60):
+        print(f"{count:6} {reason}")
+    if out is not None:
+        table: dict[str, Any] = {}
+        for v in verdicts:
+            row = table.setdefault(f"{v.op} {v.dtype}", {"right": 0, "wrong": 0, "opaque": 0, "skipped": 0, "reasons": []})
+            row[v.status] += 1
+            if v.reason and v.reason not in row["reasons"]:
+                row["reasons"].append(v.reason)
+        (out / "torch_ops.md").write_text(markdown(table, counted), encoding="utf-8")
+        (out / "torch_ops.json").write_text(json.dumps(table, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""products: matrix products, attention, convolutions and their gradients, distances."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.frontends.torch.aten.reductions import move_axis
+from tensor_graphs.frontends.torch.aten.table import AtenCall, cast, filled, row, wide_dtype
+from tensor_graphs.frontends.torch.functions import refuse
+from tensor_graphs.language import atomic, leaves
+from tensor_graphs.language import composites as c
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.autodiff import vjp
+from tensor_graphs.language.composites.batches import attention
+from tensor_graphs.language.composites.windows import spread
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bool_, i32
+from tensor_graphs.language.node import Node
+
+
+def _product(x: Node, y: Node) -> Node:
+    """x · y; a transposed weight is read as it lies."""
+    if y.rank == 2 and x.rank == 2:
+        weight = y.inputs[0] if y.is_op("permute") and y.attrs["axes"] == (1, 0) else None
+        if weight is not None and x.dtype.kind == "float":
+            return c.linear(x, weight)
+    return c.dot(x, y)
+
+
+row("mm.default", "bmm.default", "matmul.default")(lambda call, x, y: _product(x, y))
+row("mv.default", "dot.default")(lambda call, x, y: atomic.reshape(c.dot(
+    atomic.reshape(x, (1, x.shape[0])) if x.rank == 1 else x, atomic.reshape(y, (y.shape[0], 1))), call.shape))
+
+
+@row("addmm.default", "baddbmm.default")
+def _addmm(call: AtenCall, bias: Node, x: Node, y: Node, beta: Any = 1, alpha: Any = 1) -> Node:
+    if alpha == 1 and beta == 1 and bias.rank == 1 and y.is_op("permute") and x.dtype.kind == "float":
+        if bias.shape[0] == y.shape[-1]:
+            return c.linear(x, y.inputs[0], bias)
+    out = _product(x, y)
+    out = out if alpha == 1 else c.mul(out, filled(alpha, out.dtype))
+    return out if beta == 0 else c.add(out, bias if beta == 1 else c.mul(bias, filled(beta, bias.dtype)))
+
+
+def _attention(q: Node, k: Node, v: Node, causal: bool, mask: Node | None, scale: float | None) -> tuple[Node, Node]:
+    """Return attention of [b, h, t, d] and the logarithms of its sums. Without a mask it is one op, for which there are kernels."""
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    wide = wide_dtype(q.dtype)
+    scores = c.dot(cast(q, wide), move_axis(cast(k, wide), -1, -2)) * float(factor)
+    if causal:
+        rows, columns = (atomic.iota(scores.shape[-2:], axis, i32) for axis in (0, 1))
+        scores = c.where(c.less_equal(columns, rows), scores, -math.inf)
+    if mask is not None:
+        scores = scores + cast(mask, wide) if mask.dtype is not bool_ else c.where(mask, scores, -math.inf)
+    if mask is None:
+        swapped = [atomic.permute(x, (0, 2, 1, 3)) for x in (q, k, v)]
+        out = atomic.permute(attention(*swapped, scale=float(factor), causal=causal), (0, 2, 1, 3))
+    else:
+        out = atomic.cast(c.dot(c.softmax(scores), cast(v, wide)), q.dtype)
+    return out, c.logsumexp(scores)
+
+
+@row("_scaled_dot_product_flash_attention_for_cpu.default")
+def _sdpa(call: AtenCall, q: Node, k: Node, v: Node, dropout: float = 0.0, causal: bool = False, *, attn_mask: Node | None = None,
+          scale: float | None = None) -> Any:
+    if dropout:
+        refuse("attention with dropout")
+    out, sums = _attention(q, k, v, causal, attn_mask, scale)
+    return out, cast(sums, call.results[1][1])
+
+
+@row("_scaled_dot_product_flash_attention_for_cpu_backward.default")
+def _sdpa_backward(call: AtenCall, grad: Node, q: Node, k: Node, v: Node, out: Node, sums: Node, dropout: float, causal: bool, *,
+                   attn_mask: Node | None = None, scale: float | None = None) -> Any:
+    return tuple(vjp([_attention(q, k, v, causal, attn_mask, scale)[0]], [grad], [q, k, v]))
+
+
+def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Node:
+    """c.conv, and the same of integers: windows times weights, summed."""
+    if x.dtype.kind == "float":
+        return c.conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    n, per, kernel = x.shape[0], weight.shape[0] // groups, weight.shape[2:]
+    seen = c.windows(x, [int(k) for k in kernel], stride=stride, padding=padding, dilation=dilation)
+    places = seen.shape[2 + len(kernel):]
+    columns = atomic.reshape(seen, (n, groups, 1, d.product(weight.shape[1:]), d.product(places)))
+    rows = atomic.reshape(weight, (1, groups, per, d.product(weight.shape[1:]), 1))
+    out = atomic.reshape(c.sum(columns * rows, 3), (n, weight.shape[0], *places))
+    return out if bias is None else out + atomic.reshape(bias, (weight.shape[0], *(1,) * len(places)))
+
+
+def _convolve(call: AtenCall, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+              transposed: bool, groups: int, places: Sequence[Dim]) -> Node:
+    axes = x.rank - 2
+    stride, padding, dilation = (list(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    if not transposed:
+        return _conv(x, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
+    kernel = weight.shape[2:]
+    bounds: list[Any] = [(0, s, 1) for s in (x.shape[0], weight.shape[1] * groups)]
+    margins: list[Any] = [(0, 0), (0, 0)]
+    for axis in range(axes):                              # zeros between the elements, then a convolution by the flipped kernel
+        x = spread(x, axis + 2, stride[axis])
+        covers = dilation[axis] * (kernel[axis] - 1)
+        lacking = places[axis] + padding[axis] - (x.shape[axis + 2] + covers)
+        margins.append((covers, covers + (max(lacking, 0) if isinstance(lacking, int) else 0)))
+        bounds.append((padding[axis], padding[axis] + places[axis], 1))
+    turned = c.flip(weight, tuple(range(2, weight.rank)))
+    turned = atomic.reshape(turned, (groups, weight.shape[0] // groups, weight.shape[1], *kernel))
+    turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
+    turned = atomic.reshape(turned, (groups * weight.shape[1], weight.shape[0] // groups, *kernel))
+    full = _conv(x, turned, stride=1, padding=margins[2:], dilation=tuple(dilation), groups=groups)
+    return atomic.slice(full, bounds)
+
+
+@row("convolution.default")
+def _convolution(call: AtenCall, x: Node, weight: Node, bias: Node | None, stride: Any, padding: Any, dilation: Any,
+                 transposed: bool, output_padding: Any, groups: int) -> Node:
+    if not transposed and bias is not None and len(stride) == x.rank - 2:
+        return _conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
+    out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, call.shape[2:])
+    return out if bias is None else out + atomic.reshape(bias, (bias.shape[0], *(1,) * (x.rank - 2)))
+
+
+@row("convolution_backward.default")
+def _convolution_backward(call: AtenCall, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Any, padding: Any,
+                          dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> Any:
+    out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, grad.shape[2:])
+    wanted = [o for o, needed in zip((x, weight), mask, strict=False) if needed]
+    slopes = iter(vjp([out], [grad], wanted))
+    to_x, to_weight = (next(slopes) if needed else None for needed in mask[:2])
+    to_bias = c.sum(grad, (0, *range(2, grad.rank))) if mask[2] else None
+    return to_x, to_weight, to_bias
+
+
+@row("_cdist_forward.default")
+def _cdist(call: AtenCall, x: Node, y: Node, p: float, mode: Any = None) -> Node:
+    """Return the p-norms of the differences of all pairs of rows."""
+    apart = c.abs(atomic.reshape(x, (*x.shape[:-1], 1, x.shape[-1])) - atomic.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:])))
+    last = apart.rank - 1
+    if p in (0, math.inf):
+        return atomic.cast(c.reduce_max(apart, last) if p else c.sum(cast(cast(apart, bool_), apart.dtype), last), call.dtype)
+    total = c.sum(apart if p == 1 else c.square(apart) if p == 2 else c.pow(apart, float(p)), last)
+    return total if p == 1 else atomic.sqrt(total) if p == 2 else c.pow(total, 1 / p)
+
+
+@row("_pdist_forward.default")
+def _pdist(call: AtenCall, x: Node, p: float = 2) -> Node:
+    n = x.shape[0]
+    if not isinstance(n, int):
+        refuse("pairs of a number of rows that is a dim")
+    pairs = np.array([i * n + j for i in range(n) for j in range(i + 1, n)], np.int64)
+    return atomic.gather(atomic.reshape(_cdist(call, x, x, p), (n * n,)), leaves.constant(pairs))

@@ -1,0 +1,77 @@
+"""shapes: ops that move elements: views, slices, concatenation, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tensor_graphs.frontends.torch.aten.table import NO_END, AtenCall, cast, filled, row, to_shape
+from tensor_graphs.frontends.torch.functions import FUNCTIONS
+from tensor_graphs.language import atomic
+from tensor_graphs.language import composites as c
+from tensor_graphs.language.dtypes import i64
+from tensor_graphs.language.node import Node
+
+row("view.default", "reshape.default", "_unsafe_view.default", "squeeze.default", "squeeze.dim", "squeeze.dims",
+    "unsqueeze.default", "flatten.using_ints")(lambda call, x, *_: atomic.reshape(x, call.shape))
+row("permute.default")(lambda call, x, dims: atomic.permute(x, [i % max(x.rank, 1) for i in dims]))
+row("transpose.int")(lambda call, x, a, b: x.transpose(a, b) if x.rank else x)
+row("t.default")(lambda call, x: atomic.permute(x, (1, 0)) if x.rank == 2 else x)
+row("expand.default")(lambda call, x, *_, **__: to_shape(x, call.shape))
+row("flip.default")(lambda call, x, dims: c.flip(x, dims) if dims else x)
+
+
+@row("slice.Tensor")
+def _slice(call: AtenCall, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Node:
+    end = None if isinstance(end, int) and end >= NO_END else end
+    return x[(slice(None),) * (dim % x.rank) + (slice(start, end, step),)]
+
+
+@row("select.int")
+def _select(call: AtenCall, x: Node, dim: int, index: Any) -> Node:
+    return x[(slice(None),) * (dim % x.rank) + (index,)]
+
+
+@row("cat.default")
+def _cat(call: AtenCall, tensors: Sequence[Node], dim: int = 0) -> Node:
+    parts = [cast(t, call.dtype) for t in tensors if not (t.rank == 1 and t.shape[0] == 0 and len(call.shape) != 1)]
+    return c.concat(*parts, axis=dim % len(call.shape)) if len(parts) > 1 else parts[0]
+
+
+@row("split_with_sizes.default", "split.Tensor")
+def _split(call: AtenCall, x: Node, *_: Any) -> Any:
+    return FUNCTIONS["split"](x, [shape[_[1] if len(_) > 1 else 0] for shape, _dtype in call.results], _[1] if len(_) > 1 else 0)
+
+
+@row("repeat.default")
+def _repeat(call: AtenCall, x: Node, repeats: Sequence[Any]) -> Node:
+    old = (1,) * (len(repeats) - x.rank) + x.shape
+    apart = [s for size in old for s in (1, size)]
+    wide = [s for times, size in zip(repeats, old, strict=True) for s in (times, size)]
+    return atomic.reshape(atomic.expand(atomic.reshape(x, apart), wide), call.shape)
+
+
+@row("constant_pad_nd.default")
+def _pad(call: AtenCall, x: Node, amounts: Sequence[Any], value: Any = 0) -> Node:
+    pairs = [(0, 0)] * (x.rank - len(amounts) // 2) + list(zip(amounts[::2], amounts[1::2], strict=True))[::-1]
+    cut = [(-a if isinstance(a, int) and a < 0 else 0, s + b if isinstance(b, int) and b < 0 else s, 1)
+           for s, (a, b) in zip(x.shape, pairs, strict=True)]
+    grown = [tuple(0 if isinstance(e, int) and e < 0 else e for e in pair) for pair in pairs]
+    return atomic.pad(atomic.slice(x, cut), grown, x.dtype.numpy.type(value).item())  # type: ignore[arg-type]
+
+
+@row("as_strided.default")
+def _as_strided(call: AtenCall, x: Node, size: Any, stride: Sequence[Any], offset: Any = 0) -> Node:
+    index = filled(offset or 0, i64, call.shape)
+    for axis, step in enumerate(stride):
+        index = index + atomic.iota(call.shape, axis, i64) * step
+    return atomic.gather(atomic.reshape(x, (x.type.size(),)), index)
+
+
+@row("diagonal.default")
+def _diagonal(call: AtenCall, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    a, b = dim1 % x.rank, dim2 % x.rank
+    rest = [i for i in range(x.rank) if i not in (a, b)]
+    flat = atomic.reshape(atomic.permute(x, [*rest, a, b]), (*(x.shape[i] for i in rest), x.shape[a] * x.shape[b]))
+    places = atomic.iota((call.shape[-1],), 0, i64) * (x.shape[b] + 1)
+    return atomic.gather(flat, places + (offset if offset >= 0 else -offset * x.shape[b]), axis=len(rest))

@@ -1,0 +1,62 @@
+"""exchange: tensors of torch and arrays of numpy on the same memory, and which tensors overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+STORED = {torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
+          torch.float8_e4m3fn: (torch.int8, np.dtype(ml_dtypes.float8_e4m3fn)),
+          torch.float8_e5m2: (torch.int8, np.dtype(ml_dtypes.float8_e5m2))}
+"""dtypes that torch's bridge to numpy lacks: read as integers of the same width, which numpy reads as the dtype of ml_dtypes"""
+
+_TORCH = {dtype: name for name, (_, dtype) in STORED.items()}
+
+
+def to_numpy(tensor: Any) -> np.ndarray:
+    """Return a CPU tensor as an array on the same memory; a copy only where it is not contiguous or is lazily conjugated."""
+    tensor = tensor.detach()
+    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.resolve_neg().resolve_conj().contiguous()
+    if tensor.dtype in STORED:
+        integer, dtype = STORED[tensor.dtype]
+        return np.asarray(tensor.view(integer).numpy().view(dtype))
+    return np.asarray(tensor.numpy())
+
+
+def from_numpy(array: np.ndarray) -> Any:
+    """Return an array as a tensor on the same memory; a copy of one that is read-only."""
+    if not array.flags.writeable:
+        array = array.copy()
+    if array.dtype in _TORCH:
+        stored = torch.from_numpy(array.view(f"i{array.dtype.itemsize}"))
+        return stored.view(_TORCH[array.dtype])
+    return torch.from_numpy(array)
+
+
+def in_axis_order(tensor: Any, order: Sequence[int]) -> Any:
+    """Return the view whose axis order[i] is axis i of `tensor`: it has the shape and the strides that torch recorded."""
+    return tensor.permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+def overlapping(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:
+    """Return pairs of numbers of tensors whose bytes overlap."""
+    spans = sorted((t.data_ptr(), t.data_ptr() + _extent(t), i) for i, t in enumerate(tensors)
+                   if isinstance(t, torch.Tensor) and t.numel())
+    pairs = set()
+    for at, (_, end, i) in enumerate(spans):
+        for low, _, j in spans[at + 1:]:
+            if low >= end:
+                break
+            pairs.add((min(i, j), max(i, j)))
+    return frozenset(pairs)
+
+
+def _extent(tensor: Any) -> int:
+    """Return the number of bytes from a tensor's first element to its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((last + 1) * tensor.element_size())

@@ -1,0 +1,258 @@
+"""fx: converts a functional FX graph of ATen ops to graphs, with steps that torch runs between them.
+
+    steps = convert(graph_module, TorchSizes())          # GraphStep | TorchStep, in the order in which they run
+
+A node whose op has a row in aten.py is part of a graph. Any other is a TorchStep: torch runs it between two graphs, on the same
+memory. So most modules are one graph, and an op without a row costs a second one. Values without tensors (sizes) are expressions of
+dims and no steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.frontends.errors import FrontendError
+from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
+from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
+from tensor_graphs.frontends.torch.functions import OpaqueReference
+from tensor_graphs.frontends.torch.sizes import TorchSizes
+from tensor_graphs.language import leaves
+from tensor_graphs.language.atomic import permute, same_dim
+from tensor_graphs.language.dtypes import DTYPES, DType, bool_, parse_dtype
+from tensor_graphs.language.errors import DTypeError
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.graph import graph as make_graph
+from tensor_graphs.language.node import Node
+
+CHECKS = frozenset({
+    "aten._assert_scalar.default", "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default", "aten._functional_assert_scalar.default",
+})
+"""ops without a result, which tell torch's compiler about sizes; torch's guards have checked them"""
+
+LAYOUT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "dtype"})
+"""keywords that a row does not get: the dtype is that of the result, and a graph has no memory formats"""
+
+
+class TorchDoorError(FrontendError):
+    """A module, an option or a call that the torch front end does not take."""
+
+
+@dataclass
+class GraphStep:
+    """A graph to be compiled. inputs, outputs: names of the graph -> values. orders: for an output, the order of its axes from the
+    largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol."""
+
+    outputs: dict[str, fx.Node]
+    inputs: dict[str, fx.Node]
+    graph: Graph
+    orders: dict[str, tuple[int, ...]]
+    symbols: dict[str, Any]
+
+    def further_sizes(self, size_of: Callable[[Any], int]) -> dict[str, int]:
+        """Return the sizes of dims that are no axis of an input. size_of: value of a symbol of torch."""
+        shown = {s for t in self.graph.inputs.values() for s in t.shape}
+        return {name: size_of(self.symbols[name]) for name, dim in self.graph.dims.items() if dim not in shown}
+
+
+@dataclass
+class TorchStep:
+    """An op that torch runs. why: the reason that it is in no graph."""
+
+    node: fx.Node
+    why: str
+
+
+Step = GraphStep | TorchStep
+
+
+def value_of(node: fx.Node) -> Any:
+    """Return the fake tensors, sizes or numbers that a node stands for."""
+    return node.meta.get("val", node.meta.get("example_value"))
+
+
+def dtype_of(tensor: Any) -> DType:
+    """Return the dtype of a torch tensor. Raises OpaqueReference where graphs do not have it."""
+    try:
+        return parse_dtype(tensor.dtype)
+    except DTypeError:
+        raise OpaqueReference(f"the dtype {str(tensor.dtype).removeprefix('torch.')}") from None
+
+
+def op_name(node: fx.Node) -> str:
+    """Return the name of an op as in `add.Tensor`, with the namespace in front unless it is aten."""
+    return str(node.target).removeprefix("aten.")
+
+
+@dataclass
+class _Level:
+    """The part of the module between two runs of torch: which values a graph reads, and what each node of FX is in it."""
+
+    inputs: dict[fx.Node, Node] = field(default_factory=dict)
+    nodes: dict[fx.Node, Any] = field(default_factory=dict)
+
+
+class Converter:
+    """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX."""
+
+    def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None) -> None:
+        self.module, self.sizes, self._leaf = module, sizes, leaf or self._input
+        self.levels: dict[int, _Level] = {}
+        self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
+        self.opaque: dict[fx.Node, str] = {}
+        self.names: dict[fx.Node, str] = {}
+
+    def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
+        return leaves.input(name, self.sizes.shape(fake), dtype_of(fake))
+
+    def convert(self) -> list[Step]:
+        """Return the steps. Raises TorchDoorError for tensors on another device than the CPU."""
+        for node in self.module.graph.nodes:
+            if node.op == "call_function" and str(node.target) not in CHECKS:
+                self._call(node)
+            elif node.op == "placeholder" and isinstance(value_of(node), torch.Tensor) and value_of(node).device.type != "cpu":
+                raise TorchDoorError(f"{node.name} lies on {value_of(node).device}, and this backend runs on the CPU",
+                                     fix="model.to('cpu'), and inputs there; or another backend of torch.compile")
+        return self._steps()
+
+    def _call(self, node: fx.Node) -> None:
+        fake = value_of(node)
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)):
+            return
+        if node.target is getitem and node.args[0] in self.opaque:
+            self.opaque[node], self.level[node] = "", self.level[node.args[0]]      # an output of an op that torch has run
+            return
+        tensors = [i for i in node.all_input_nodes if not is_scalar(i)]
+        self.level[node] = level = max((self.level.get(i, 0) + (i in self.opaque) for i in tensors), default=0)
+        try:
+            self.levels.setdefault(level, _Level()).nodes[node] = self._build(node, fake, level)
+        except (OpaqueReference, TensorGraphsError, NotImplementedError) as error:
+            self.opaque[node] = re.sub(r"^\w+ at \S+: ", "", str(error).partition("\n")[0])      # without a line of source
+            self.level[node] = max((self.level.get(i, 0) for i in tensors), default=0)
+
+    def _build(self, node: fx.Node, fake: Any, level: int) -> Any:
+        """Return the node, or the tuple of nodes, of an op. Raises OpaqueReference where there is no row, or it refuses."""
+        if node.target is getitem:
+            return self._tensor(node.args[0], level)[node.args[1]]
+        row = ROWS.get(op_name(node))
+        if row is None:
+            raise OpaqueReference("no row")
+        results = fake if isinstance(fake, (tuple, list)) else (fake,)
+        wanted = [None if r is None else (self.sizes.shape(r), dtype_of(r)) for r in results]
+        operands = [value_of(a) if isinstance(a, fx.Node) else a for a in node.args[:3]]
+        numeric = [a for a in operands if isinstance(a, (torch.Tensor, int, float, torch.SymInt))]
+        common = torch.result_type(*numeric[:2]) if len(numeric) > 1 else numeric[0].dtype if numeric and isinstance(
+            numeric[0], torch.Tensor) else None
+        shape, dtype = next((w for w in wanted if w is not None), ((), bool_))
+        call = AtenCall(shape, dtype, BY_TORCH.get(common, dtype), wanted)
+        args = self._converted(node.args, level)
+        keywords = {k: self._converted(v, level) for k, v in node.kwargs.items() if k not in LAYOUT}
+        result = row(call, *args, **keywords)
+        nodes = result if isinstance(result, (tuple, list)) else (result,)
+        for one, expected in zip(nodes, wanted, strict=True):
+            if expected is not None and one is not None:
+                _check(one, *expected)
+        return result
+
+    def _tensor(self, node: fx.Node, level: int) -> Any:
+        """Return a tensor of FX in the graph of a level: computed there, or an input of it."""
+        here = self.levels.setdefault(level, _Level())
+        if node not in self.opaque and node in here.nodes:
+            return here.nodes[node]
+        if self.level.get(node, -1) == level and node not in self.opaque:
+            raise OpaqueReference("an operand that is no tensor")
+        fake = value_of(node)
+        if not isinstance(fake, torch.Tensor):
+            raise OpaqueReference(f"an operand of type {type(fake).__name__}")
+        if node not in here.inputs:
+            name = self.names.setdefault(node, f"x{len(self.names)}")
+            here.inputs[node] = self._leaf(node, name, fake)
+        return here.inputs[node]
+
+    def _converted(self, argument: Any, level: int) -> Any:
+        """Return an argument of FX for a row: tensors as nodes, SymInts as dims, dtypes as ours."""
+        if isinstance(argument, fx.Node):
+            if not is_scalar(argument):
+                return self._tensor(argument, level)
+            argument = value_of(argument)
+        if isinstance(argument, torch.SymInt):
+            return self.sizes.of(argument)
+        if isinstance(argument, (torch.SymFloat, torch.SymBool)):
+            raise OpaqueReference("a number that is computed from sizes")
+        if isinstance(argument, (tuple, list)):
+            return [self._converted(a, level) for a in argument]
+        return argument
+
+    def _steps(self) -> list[Step]:
+        """Return the steps in order: of each level its graph, of the values that others read, then the ops that torch runs."""
+        results = set(self.module.graph.output_node().all_input_nodes)
+        steps: list[Step] = []
+        for level in sorted({*self.levels, *self.level.values()}):
+            here = self.levels.get(level, _Level())
+            outputs: dict[fx.Node, Node] = {}
+            for node, result in here.nodes.items():
+                several = isinstance(result, (tuple, list))
+                for user in node.users if not several else ():
+                    if user in results or user.op == "output" or (user in self.level and self._reads(user, level)):
+                        outputs[node] = result
+            if outputs:
+                steps.append(self._graph_step(outputs, here))
+            steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
+        return steps
+
+    def _reads(self, user: fx.Node, level: int) -> bool:
+        """Return whether a user reads a value of a level's graph from outside: torch, or the graph of a later level."""
+        return user in self.opaque or self.level[user] != level
+
+    def _graph_step(self, outputs: Mapping[fx.Node, Node], here: _Level) -> GraphStep:
+        names: dict[str, fx.Node] = {}
+        roots: dict[str, Node] = {}
+        orders: dict[str, tuple[int, ...]] = {}
+        for i, (value, node) in enumerate(outputs.items()):
+            name = f"y{i}"
+            order = axis_order(value_of(value))
+            if order is not None:
+                orders[name], node = order, permute(node, order)
+            names[name], roots[name] = value, node
+        graph = make_graph(roots)
+        used = {**graph.inputs, **graph.parameters}
+        inputs = {node.attrs["name"]: value for value, node in here.inputs.items() if node.attrs["name"] in used}
+        return GraphStep(names, inputs, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()})
+
+
+BY_TORCH: dict[Any, DType] = {getattr(torch, t.numpy.name): t for t in DTYPES.values() if hasattr(torch, t.numpy.name)}
+"""dtype of torch -> ours"""
+
+
+def is_scalar(node: fx.Node) -> bool:
+    """Return whether a node of FX is a size or a number, and no tensor."""
+    return isinstance(value_of(node), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
+
+
+def axis_order(fake: Any) -> tuple[int, ...] | None:
+    """Return the order of axes from the largest stride to the smallest, for a dense tensor that is not in C order; else None."""
+    numbers = [[s if isinstance(s, int) else s.node.hint for s in values] for values in (fake.shape, fake.stride())]
+    if any(number is None for values in numbers for number in values) or 0 in numbers[0]:
+        return None                                         # sizes that depend on values, or no elements
+    shape, strides = numbers
+    order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], -shape[i], i)))
+    dense = 1
+    for axis in reversed(order):
+        if shape[axis] > 1 and strides[axis] != dense:
+            return None
+        dense *= shape[axis]
+    return None if order == tuple(range(len(shape))) else order
+
+
+def _check(result: Any, shape: Sequence[Any], dtype: DType) -> None:
+    """Raise OpaqueReference unless a row's result has the type that torch states: a row that is wrong about it is not used."""
+    if result.dtype is not dtype or result.rank != len(shape) or not all(map(same_dim, result.shape, shape)):
+        raise OpaqueReference(f"its row gives {result.type}, and torch {dtype}{list(map(str, shape))}")

@@ -1,0 +1,156 @@
+"""backend.py: torch.compile(backend=tensor_graphs) gives what eager torch gives, and compiles no size twice."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tensor_graphs as tg
+from tensor_graphs.frontends.torch import backend
+from tensor_graphs.frontends.torch.backend import tensor_graphs
+
+ROOT = Path(__file__).parents[3]
+NUMPY = {"backends": ["numpy"], "simplify": False}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    backend.forget()
+    yield
+    torch._dynamo.reset()
+    backend.forget()
+
+
+def compiled(module: Any, **options: Any) -> Any:
+    torch.manual_seed(0)
+    return torch.compile(module, backend=tensor_graphs, options={**NUMPY, **options})
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def test_the_entry_point_is_this_callable() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["entry-points"]["torch_dynamo_backends"]["tensor_graphs"].partition(":")
+    assert getattr(importlib.import_module(module), name) is tensor_graphs
+
+
+def test_outputs_and_gradients_are_those_of_eager_torch() -> None:
+    model, x = mlp(), torch.randn(5, 6)
+    out = compiled(model)(x)
+    out.square().sum().backward()
+    slopes = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    expected = model(x)
+    expected.square().sum().backward()
+    torch.testing.assert_close(out, expected)
+    for slope, p in zip(slopes, model.parameters(), strict=True):
+        torch.testing.assert_close(slope, p.grad)
+    assert len(backend.compiled_modules()) == 2 and not any(m.opaque for m in backend.compiled_modules())
+
+
+def test_further_sizes_of_a_dynamic_batch_compile_nothing_and_0_and_1_are_right() -> None:
+    model, x = mlp(), torch.randn(5, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    with torch.no_grad():
+        fast = compiled(model)
+        for size in (5, 3, 17, 1000):
+            batch = x if size == 5 else torch.randn(size, 6)
+            torch.testing.assert_close(fast(batch), model(batch))
+        assert len(backend.compiled_modules()) == len(backend._plans) == 1
+        (plan,) = backend.compiled_modules()[0].plans
+        assert list(plan.graph.dims) == ["d0"]
+        one = torch.randn(1, 6)
+        torch.testing.assert_close(fast(one), model(one))
+        assert fast(torch.empty(0, 6)).shape == (0, 3)
+
+
+def test_an_optimisers_step_is_seen_by_the_next_run() -> None:
+    model, x = mlp(), torch.randn(4, 6)
+    fast = compiled(model)
+    with torch.no_grad():
+        before = fast(x)
+        for p in model.parameters():
+            p.data.mul_(2)                              # which raises no version counter
+        torch.testing.assert_close(fast(x), model(x))
+        assert not torch.allclose(before, fast(x))
+
+
+def test_equal_layers_have_one_plan() -> None:
+    first, second, x = mlp(), mlp(), torch.randn(4, 6)
+    with torch.no_grad():
+        compiled(first)(x)
+        torch._dynamo.reset()
+        compiled(second)(x)
+    assert len(backend.compiled_modules()) == 2 and len(backend._plans) == 1
+
+
+class Drawn(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.cumsum(x * 2, 0)
+        values = torch.special.i1(y)                    # no core op, and none of ours
+        return values + y
+
+
+def test_an_op_without_a_row_is_run_by_torch_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(3, 4)
+    with caplog.at_level(logging.WARNING):
+        torch.testing.assert_close(compiled(Drawn())(x), Drawn()(x))
+    assert "aten.special_i1.default" in caplog.text
+    (module,) = backend.compiled_modules()
+    assert module.opaque == {"aten.special_i1.default": "no row"} and len(module.graph_steps) == 2
+    assert "torch runs aten.special_i1.default: no row" in module.explain()
+
+
+def test_strict_refuses_it_by_name() -> None:
+    with pytest.raises(Exception, match="no graph computes aten.special_i1.default"):
+        compiled(Drawn(), strict=True)(torch.randn(3, 4))
+
+
+def test_an_unknown_option_is_an_error_that_names_a_near_one() -> None:
+    with pytest.raises(Exception, match="did you mean tolerance"):
+        compiled(mlp(), tolerence=1e-3)(torch.randn(2, 6))
+
+
+def test_the_request_reaches_the_plan() -> None:
+    with torch.no_grad():
+        compiled(mlp(), threads=1)(torch.randn(2, 6))
+    (graph, weights), = backend.compiled_graphs()
+    assert weights == {} and graph.outputs and backend.compiled_modules()[0].plans[0].backends == ("numpy",)
+    assert isinstance(graph, tg.Graph)
+
+
+def test_a_result_has_the_strides_that_torch_has() -> None:
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).transpose(0, 1).contiguous().transpose(0, 1) + 0
+
+    x = torch.randn(3, 4)
+    out = compiled(turned)(x)
+    assert out.stride() == turned(x).stride() and torch.equal(out, turned(x))
+
+
+def test_inputs_are_written_to_as_by_eager_torch() -> None:
+    def counted(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        total.add_(x.sum(0))
+        return total * 2
+
+    ours, theirs, x = torch.zeros(4), torch.zeros(4), torch.randn(3, 4)
+    torch.testing.assert_close(compiled(counted)(x, ours), counted(x, theirs))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_bfloat16_is_exchanged_without_a_conversion() -> None:
+    x = torch.randn(3, 4, dtype=torch.bfloat16)
+    out = compiled(lambda v: v * 2)(x)
+    assert out.dtype is torch.bfloat16 and torch.equal(out, x * 2)

@@ -1,0 +1,90 @@
+"""fx.py: whole models become one graph for each pass, with the outputs and gradients of eager torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.torch_models import SMALL
+from tests.frontends.torch.oracle import interpreted
+
+QUICK = ("unet block", "graph network", "llama")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def first(result: Any) -> torch.Tensor:
+    """Return the (first) tensor of what a model returns."""
+    return result if isinstance(result, torch.Tensor) else next(iter(result.values())) if hasattr(result, "values") else result[0]
+
+
+def compare(make: Callable[[], nn.Module], inputs: Callable[[int], tuple[Any, ...]]) -> list[Any]:
+    """Compare outputs and gradients at a batch of 2 and outputs at 3 and 4; return the converted modules."""
+    model = make().eval()
+    modules: list[Any] = []
+    fast = torch.compile(model, backend=interpreted(modules))
+    with torch.no_grad():
+        for size in (2, 3):
+            given = inputs(size)
+            torch.testing.assert_close(first(fast(*given)), first(model(*given)), rtol=1e-4, atol=1e-4)
+        before = len(modules)
+        given = inputs(4)
+        torch.testing.assert_close(first(fast(*given)), first(model(*given)), rtol=1e-4, atol=1e-4)
+        assert len(modules) == before, "a third size was compiled anew"
+    given = inputs(2)
+    slopes = []
+    for run in (fast, model):
+        model.zero_grad()
+        out = first(run(*given))
+        (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum().backward()
+        slopes.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert len(slopes[0]) == len(slopes[1]) > 0
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max() + 1))
+    return modules
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in SMALL])
+def test_a_model_has_the_outputs_and_gradients_of_eager_torch(name: str) -> None:
+    make, inputs, opaque = SMALL[name]
+    modules = compare(make, inputs)
+    assert {op for m in modules for op in m.opaque} <= opaque
+
+
+def test_a_tensor_on_another_device_is_refused() -> None:
+    with pytest.raises(Exception, match="lies on meta, and this backend runs on the CPU"):
+        torch.compile(lambda x: x * 2, backend=interpreted([]))(torch.empty(3, device="meta"))
+
+
+def test_an_op_between_two_graphs_cuts_the_module_once_for_all_of_its_level() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        return torch.special.i1(y) + torch.special.i1e(y) * y.cos()
+
+    modules: list[Any] = []
+    x = torch.randn(4)
+    torch.testing.assert_close(torch.compile(forward, backend=interpreted(modules))(x), forward(x))
+    (module,) = modules
+    assert len(module.graph_steps) == 2 and len(module.opaque) == 2
+
+
+def test_the_number_of_values_that_pass_a_condition_is_a_size_of_the_next_graph() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0] * 2
+
+    modules: list[Any] = []
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        fast = torch.compile(forward, backend=interpreted(modules))
+        for x in (torch.tensor([1.0, -1.0, 2.0]), torch.tensor([-1.0, -2.0, 3.0])):
+            torch.testing.assert_close(fast(x), forward(x))
+    assert len(modules) == 1 and set(modules[0].opaque) == {"aten.index.Tensor"} and modules[0].graph_steps
