@@ -27,7 +27,7 @@ from tensor_graphs.language.errors import DTypeError, LanguageError
 from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.language.subgraph import NAME, Body
 from tensor_graphs.language.text_writer import print_graph
-from tensor_graphs.meaning.same_math import SAME_MATH
+from tensor_graphs.meaning.same_math import licensed_unit, same_math_limit
 from tensor_graphs.measure.conformance.cases import MORE, STANDS_FOR, VARIANTS, CaseDraw, instance, op_named, ops
 
 FUNCTION = {"max": "maximum", "and": "bit_and", "xor": "bit_xor", "idiv": "floor_div", "min": "minimum"}
@@ -50,7 +50,8 @@ SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
             "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
             "convolution": "Convolution", "upsampling": "Upsampling", "resizing": "Resizing",
-            "writes": "Writing into a tensor", "random": "Random numbers", "scan": "Loops"}
+            "writes": "Writing into a tensor", "random": "Random numbers", "rounded": "Rounding to formats that are no dtype",
+            "scan": "Loops"}
 """module of composites -> title in the index"""
 
 CALLS = {"scan": "tg.scan(lambda h, x: ((y := tg.sigmoid(x[0]) * h + x[1]), y), operand0, (operand1, operand2))"}
@@ -205,13 +206,15 @@ def _attributes(op: Op) -> str:
 
 
 def _error(name: str, op: Op, tables: Mapping[str, Mapping[str, Any]]) -> str:
-    outputs = {t.dtype.name for d in _dtypes(name) for t in instance(name, CaseDraw(0, d)).types}
+    cases = [instance(name, CaseDraw(0, dtype)) for dtype in _dtypes(name)]
+    outputs = {t.dtype.name: t for node in cases for t in node.types}
     floats = [n for n in NUMBERED if n in outputs]
+    unit = licensed_unit(cases)
     lines = []
     if floats:
         lines.append("A kernel computes this op, and is never chosen otherwise, if its largest relative error against the float64 "
-                     f"oracle is at most {', '.join(f'{SAME_MATH[n]:g} ({n})' for n in floats)}"
-                     + ("; integers and booleans exactly." if outputs - set(floats) else "."))
+                     f"oracle is at most {', '.join(f'{same_math_limit([outputs[n]], unit):.2g} ({n})' for n in floats)}"
+                     + ("; integers and booleans exactly." if outputs.keys() - set(floats) else "."))
     else:
         lines.append("A kernel computes this op only if its results are exactly the oracle's.")
     measured: dict[str, float] = {}
