@@ -253,6 +253,18 @@ def test_integers_are_those_of_onnx(op: str, attributes: dict[str, int], x: list
     assert run(one(op, inputs, **attributes), inputs)["y"].tolist() == expected
 
 
+@pytest.mark.parametrize("opset", [23, 24])
+def test_attention_has_no_values_for_rows_that_see_nothing_and_is_causal_from_the_first_key(opset: int) -> None:
+    q, k, v = normal(1, 2, 3, 4), normal(1, 2, 5, 4), normal(1, 2, 5, 4) + 1
+    mask = np.ones((3, 5), bool)
+    mask[1] = False
+    seen = {"q": q, "k": k, "v": v, "m": mask}
+    assert np.array_equal(run(one("Attention", seen, opset=opset), seen)["y"][:, :, 1], np.zeros((1, 2, 4), np.float32))
+    causal = one("Attention", {"q": q, "k": k, "v": v}, opset=opset, is_causal=1)
+    (expected,) = ReferenceEvaluator(causal).run(None, {"q": q, "k": k, "v": v})
+    assert np.allclose(run(causal, {"q": q, "k": k, "v": v})["y"], expected, atol=1e-6)
+
+
 def test_a_slice_back_from_before_the_first_element_begins_at_it() -> None:
     """The operator clamps such a start to 0; numpy's slice is empty."""
     x = np.arange(5)
