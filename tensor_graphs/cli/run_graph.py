@@ -45,11 +45,14 @@ def run_file(source: str, inputs: Path | None, out: Path | None, choice: option_
         from tensor_graphs.measure.points.inputs import make_inputs
         from tensor_graphs.runtime.compiled_graph import bind
 
-    model = options.read_onnx(source)
-    graph = model.graph
+    arrays: dict[str, Any]
+    dims: dict[str, int] = {}
     if inputs is not None:
-        arrays, dims = _loaded(model, inputs), {}
+        model, arrays = _with_inputs(source, inputs)
+        graph = model.graph
     else:
+        model = options.read_onnx(source)
+        graph = model.graph
         dims = within(graph, dict.fromkeys(graph.dims, TYPICAL))
         arrays = {name: array for name, array in make_inputs(graph, dims, 0).items() if name in graph.inputs}
     with options.status("compiling", decoder.json) as update:
@@ -67,9 +70,12 @@ def run_file(source: str, inputs: Path | None, out: Path | None, choice: option_
     _show(outputs, out, decoder.json)
 
 
-def _loaded(model: OnnxModel, file: Path) -> dict[str, Any]:
-    """Return the arrays of an .npz file by the graph's names. Raises NotPossible for names that are not the model's inputs."""
+def _with_inputs(source: str, file: Path) -> tuple[OnnxModel, dict[str, Any]]:
+    """Return the model, and the arrays of an .npz file by the names of the graph's inputs. Inputs on which shapes depend are fixed
+    to their arrays. Raises NotPossible for names that are not the model's inputs."""
     import numpy as np
+
+    from tensor_graphs.frontends.onnx.importer import from_onnx_with
 
     try:
         with np.load(file, allow_pickle=False) as stored:
@@ -77,10 +83,12 @@ def _loaded(model: OnnxModel, file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as e:
         raise options.NotPossible(f"--inputs {file} cannot be read: {e}\n"
                                   "  fix: an .npz file, numpy.savez(FILE, name=array)") from None
-    if arrays is None or set(arrays) != set(model.inputs):
+    model = from_onnx_with(source, arrays or {})
+    wanted = {*model.inputs, *model.values}
+    if arrays is None or not wanted <= set(arrays) <= wanted | set(model.unused):
         names = "one array" if arrays is None else ", ".join(arrays) or "nothing"
-        raise options.NotPossible(f"--inputs {file} has {names}\n  fix: the model's inputs: {', '.join(model.inputs) or 'none'}")
-    return {model.inputs[name]: array for name, array in arrays.items()}
+        raise options.NotPossible(f"--inputs {file} has {names}\n  fix: the model's inputs: {', '.join(sorted(wanted)) or 'none'}")
+    return model, {model.inputs[name]: array for name, array in arrays.items() if name in model.inputs}
 
 
 def _show(outputs: Mapping[str, np.ndarray], out: Path | None, json: bool) -> None:

@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from tests.cli.command import assert_complains, document, tg
-from tests.frontends.onnx.files import perceptron
+from tests.frontends.onnx.files import one, perceptron
 
 NUMPY = ("--backends", "numpy")
 
@@ -29,6 +29,15 @@ def test_a_file_is_run_on_the_inputs_of_another_one(file: Path, tmp_path: Path) 
     assert shown.returncode == 0 and shown.stdout == f"y float32[4, 3]\nwritten: {tmp_path / 'y.npz'}\n", shown.stderr
     (expected,) = ReferenceEvaluator(perceptron()).run(None, {"x": x})
     assert np.allclose(np.load(tmp_path / "y.npz")["y"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_input_on_which_a_shape_depends_is_fixed_to_its_array(tmp_path: Path) -> None:
+    inputs = {"x": np.arange(6, dtype=np.float32), "to": np.array([2, 3])}
+    onnx.save(one("Reshape", inputs), tmp_path / "reshape.onnx")
+    np.savez(tmp_path / "x.npz", **inputs)
+    said = document(tg("run", tmp_path / "reshape.onnx", "--inputs", tmp_path / "x.npz", "--json", *NUMPY))
+    assert said["outputs"]["y"]["values"] == [[0, 1, 2], [3, 4, 5]]
+    assert_complains(tg("run", tmp_path / "reshape.onnx"), "depends on the input to", "fix:")
 
 
 def test_without_inputs_they_are_random(file: Path) -> None:

@@ -11,12 +11,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.errors import NotSupported, ValueNeeded
-from tensor_graphs.frontends.onnx.importer import OnnxModel, from_onnx, onnx_package
+from tensor_graphs.frontends.onnx.errors import NotSupported
+from tensor_graphs.frontends.onnx.importer import OnnxModel, from_onnx_with, onnx_package
 from tensor_graphs.frontends.onnx.tensor_data import DTYPES, read_tensor
 from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.meaning.interpreter import interpret
@@ -45,14 +46,37 @@ class Judged:
     rounded: bool = False
 
 
-def node_tests() -> list[Any]:
+@dataclass(frozen=True)
+class NodeTest:
+    """A node test. data_sets: (inputs, outputs) in the model's order, as arrays or TensorProtos."""
+
+    name: str
+    model: Any
+    data_sets: Sequence[tuple[Sequence[Any], Sequence[Any]]]
+    rtol: float
+    atol: float
+
+
+def node_tests() -> list[NodeTest]:
     """Return the node tests of the installed onnx package, in its order."""
     onnx_package()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")                  # the package computes its cases, some of which overflow on purpose
         from onnx.backend.test.loader import load_model_tests
 
-        return list(load_model_tests(kind="node"))
+        return [_read(test) for test in load_model_tests(kind="node")]
+
+
+def _read(test: Any) -> NodeTest:
+    """Return a test of the package, whose older versions (before 1.18) have them as files."""
+    if test.model is not None:
+        return NodeTest(test.name, test.model, test.data_sets or (), test.rtol, test.atol)
+    onnx, folder = onnx_package(), Path(test.model_dir)
+    model, sets = onnx.load(folder / "model.onnx"), []
+    for data in sorted(folder.glob("test_data_set_*")) if is_plain(model) else ():
+        files = [[data / f"{kind}_{i}.pb" for i in range(len(list(data.glob(f"{kind}_*.pb"))))] for kind in ("input", "output")]
+        sets.append(tuple([onnx.TensorProto.FromString(file.read_bytes()) for file in part] for part in files))
+    return NodeTest(test.name, model, sets, test.rtol, test.atol)  # type: ignore[arg-type]
 
 
 def by_interpreter(model: OnnxModel, inputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
@@ -66,41 +90,29 @@ def is_plain(proto: Any) -> bool:
                for item in (*proto.graph.input, *proto.graph.output))
 
 
-def judge(test: Any, run: Run = by_interpreter) -> Judged:
+def judge(test: NodeTest, run: Run = by_interpreter) -> Judged:
     """Import a node test, run it on each of its data sets and compare. Wrong values and unexpected errors have status "wrong"."""
     proto = test.model
     plain, op = is_plain(proto), proto.graph.node[0].op_type if len(proto.graph.node) == 1 else test.name.removeprefix("test_")
-    values: dict[str, np.ndarray] = {}
+    values: tuple[str, ...] = ()
     try:
         rounded, functions = False, False
         for inputs, outputs in test.data_sets if plain else [((), ())]:
             arrays = {item.name: _array(x) for item, x in zip(proto.graph.input, inputs, strict=False)}
-            values = {}
-            model = _imported(proto, arrays, values)
+            model = from_onnx_with(proto, arrays)
+            values = model.values
             functions = functions or bool(model.nodes.get("function"))
             results = run(model, {model.inputs[name]: x for name, x in arrays.items() if name in model.inputs}) if plain else {}
             for item, expected in zip(proto.graph.output, outputs, strict=False):
                 why = _difference(np.asarray(results[model.outputs[item.name]]), _array(expected), test.rtol, test.atol)
                 if why not in ("", "rounded"):
-                    return Judged(test.name, op, plain, "wrong", f"{item.name}: {why}", tuple(values))
+                    return Judged(test.name, op, plain, "wrong", f"{item.name}: {why}", values)
                 rounded = rounded or why == "rounded"
     except NotSupported as e:
         return Judged(test.name, op, plain, "refused", e.message)
     except Exception as e:
         return Judged(test.name, op, plain, "wrong", f"{type(e).__name__}: {e}")
-    return Judged(test.name, op, plain, "function" if functions else "native", "", tuple(values), rounded)
-
-
-def _imported(proto: Any, arrays: Mapping[str, np.ndarray], values: dict[str, np.ndarray]) -> OnnxModel:
-    """Return the model; inputs on which shapes depend are added to `values`."""
-    while True:
-        try:
-            return from_onnx(proto, values=values)
-        except ValueNeeded as e:
-            missing = {name: arrays[name] for name in e.inputs if name in arrays and name not in values}
-            if not missing:
-                raise
-            values.update(missing)
+    return Judged(test.name, op, plain, "function" if functions else "native", "", values, rounded)
 
 
 def _array(x: Any) -> np.ndarray:

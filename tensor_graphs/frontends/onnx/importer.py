@@ -56,7 +56,8 @@ Scope = ChainMap[str, OnnxValue]
 class OnnxModel:
     """An imported model. `tg.bind(tg.compile(model.graph), model.weights)` runs it.
 
-    inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. nodes: number of the file's
+    inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. values: inputs that are fixed;
+    unused: inputs that no output depends on; the graph has neither. nodes: number of the file's
     nodes that were computed "native" (by a row of the table) and by "function"; opsets: version by domain.
     """
 
@@ -65,6 +66,8 @@ class OnnxModel:
     weights: Mapping[str, np.ndarray]
     inputs: Mapping[str, str]
     outputs: Mapping[str, str]
+    values: tuple[str, ...]
+    unused: tuple[str, ...]
     opsets: Mapping[str, int]
     nodes: Mapping[str, int]
 
@@ -126,6 +129,19 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
         return _narrowed(proto, path.parent, dims or {}, values or {}, onnx, path.stem)
     except OnnxError as e:
         raise e.within(path) from None
+
+
+def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray]) -> OnnxModel:
+    """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend."""
+    values: dict[str, np.ndarray] = {}
+    while True:
+        try:
+            return from_onnx(source, values=values)
+        except ValueNeeded as e:
+            missing = {name: arrays[name] for name in e.inputs if name in arrays and name not in values}
+            if not missing:
+                raise
+            values.update(missing)
 
 
 def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
@@ -209,8 +225,10 @@ class _Importer:
         built = graph({names[item]: node for item, node in outputs.items()})
         read = {n: self.weights.tensors[n] for n in built.parameters}
         self.weights.tensors = read
-        return OnnxModel(name, built, self.weights, {k: v for k, v in inputs.items() if v in built.inputs}, names,
-                         self.opsets, {kind: count for kind, count in self.counts.items() if count})
+        used = {k: v for k, v in inputs.items() if v in built.inputs}
+        unused = tuple(k for k in inputs if k not in used and k not in self.values)
+        return OnnxModel(name, built, self.weights, used, names, tuple(self.values), unused, self.opsets,
+                         {kind: count for kind, count in self.counts.items() if count})
 
     # ---- leaves ----
 
