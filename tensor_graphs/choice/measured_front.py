@@ -25,7 +25,7 @@ from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy, measured_accuracy
 from tensor_graphs.choice.mixed_forms import METRICS, MixedForms, joined
 from tensor_graphs.choice.plan_times import interleaved
-from tensor_graphs.choice.precision_forms import NARROWED, candidates, estimate
+from tensor_graphs.choice.precision_forms import NARROWED, WIDE, candidates, estimate
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.form_front import spaced, within
@@ -147,15 +147,15 @@ class _Forms:
 
 
 def _spread(prepared: Graph, request: Request, mixed: MixedForms, points: int) -> Iterator[Form]:
-    """Yield the words of forms to try first: as written, forms with one dtype per kind of sites, and some of the predicted front,
-    at equal ratios of their errors. Forms of the front that are more accurate than all in f32 differ in their f64 sites alone, and
-    are left out."""
-    uniform = [words for words, _ in candidates(prepared, request, NARROWED if mixed.errors is None else NARROWED[:2])]
+    """Yield the words of forms to try first: as written, in f64, with one dtype per kind of sites, and some of the predicted front,
+    at equal distances. Forms of the front that are more accurate than all in f32 differ in their f64 sites alone, and are left
+    out."""
+    uniform = [words for words, _ in candidates(prepared, request, NARROWED if mixed.errors is None else NARROWED[:2]) if words]
     mixed.narrows = mixed.errors is not None and (mixed.error({}) or 0.0) <= 2 * _useful(mixed)    # written in f32, or f64
     front = [form for form in mixed.front if form.error >= _useful(mixed)]
-    yield {}
-    pairs = itertools.zip_longest(uniform, map(joined, spaced(front, max(2, points // 2))) if front else ())
-    yield from (words for pair in pairs for words in pair if words)
+    yield from ({}, WIDE)
+    pairs = itertools.zip_longest(uniform, map(joined, spaced(front, max(2, points // 3))) if front else ())
+    yield from (words for pair in pairs for words in pair if words and words != WIDE)
 
 
 def _useful(mixed: MixedForms) -> float:
