@@ -39,7 +39,8 @@ from tensor_graphs.rewrites.passes.apply_precision import resolved
 from tensor_graphs.runtime.compiled_graph import bind
 
 SAME_TIME, SAME_ERROR = 0.99, 0.95
-"""two plans count as equally fast, or accurate, if the ratio is between this and 1; equally fast also within half of a spread"""
+"""two plans count as equally fast, or accurate, if the ratio is between this and 1; equally fast if it is in more than a quarter of
+the rounds of interleaved runs"""
 
 QUICK = 4.0
 """seconds of timing by which the forms between measured ones are chosen"""
@@ -58,7 +59,8 @@ MEASURED = tuple(statistic for statistic in METRICS if statistic != "as_written"
 class FrontPoint:
     """One measured form with its plan. seconds: median time of a run; spread: half of the interquartile range, relative to it.
     error: geometric mean over `draws` draws; bound: upper bound of further draws. predicted: the error as predicted, None if
-    unknown. nbytes: of the parameters. measured: True; it distinguishes these points from estimates in charts."""
+    unknown. nbytes: of the parameters. measured: True; it distinguishes these points from estimates in charts. samples: seconds of
+    each run, interleaved with those of the other points."""
 
     words: Mapping[str, str]
     plan: Plan
@@ -70,6 +72,7 @@ class FrontPoint:
     nbytes: int
     draws: int
     measured: bool = True
+    samples: tuple[float, ...] = ()
 
     @property
     def id(self) -> str:
@@ -200,7 +203,8 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
     quartiles = statistics.quantiles([*samples, *samples], n=4)      # two at least
     seconds = statistics.median(samples)
     return FrontPoint(dict(words), plan, seconds, (quartiles[2] - quartiles[0]) / 2 / seconds, error,
-                      1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws))
+                      1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws),
+                      samples=tuple(samples))
 
 
 def _is_far_behind(point: FrontPoint, points: Sequence[FrontPoint]) -> bool:
@@ -215,7 +219,14 @@ def _not_dominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
     for point in order:
         if front and point.error >= SAME_ERROR * front[-1].error:
             continue
-        if front and front[-1].seconds >= min(SAME_TIME, 1.0 - max(point.spread, front[-1].spread) / 2) * point.seconds:
+        if front and _is_as_fast(point, front[-1]):
             front.pop()
         front.append(point)
     return front
+
+
+def _is_as_fast(slower: FrontPoint, faster: FrontPoint) -> bool:
+    """Return whether a point is as fast as a faster one, but for noise."""
+    pairs = zip(faster.samples or (faster.seconds,), slower.samples or (slower.seconds,), strict=True)
+    ratios = sorted(a / b for a, b in pairs)
+    return ratios[(3 * len(ratios)) // 4] >= SAME_TIME
