@@ -171,24 +171,25 @@ def _between(points: Sequence[FrontPoint], mixed: MixedForms, count: int) -> Ite
     front, or the faster neighbour with the words of the other one at one class of sites (the same one of all layers)."""
     gaps = [(a, b) for a, b in itertools.pairwise(points) if b.seconds >= GAP[0] * a.seconds and a.error >= GAP[1] * b.error]
     size = {i: math.log(b.seconds / a.seconds) * math.log(a.error / max(b.error, 1e-16)) for i, (a, b) in enumerate(gaps)}
-    within_gap: dict[int, int] = dict.fromkeys(size, 0)
+    within_gap, least = dict.fromkeys(size, 0), _useful(mixed)
     for _ in range(count if size else 0):                           # the largest gap, in as many parts as it has already
         largest = max(size, key=lambda i: size[i] / (1 + within_gap[i]))
         within_gap[largest] += 1
     for i, parts in within_gap.items():
         ends = [resolved(point.words, mixed.graph) for point in gaps[i]]
         errors = [mixed.error(words) for words in ends]
-        if not all(errors) or (errors[0] or 0.0) <= 2 * _useful(mixed):
+        if not all(errors) or (errors[0] or 0.0) <= 2 * least:
             continue
         by_class: dict[str, list[str]] = {}
         for key in ends[0]:
             by_class.setdefault(re.sub(r"\d+", "*", key), []).append(key)
         swaps = [{**ends[0], **{key: ends[1][key] for key in keys}} for keys in by_class.values()]
         for part in range(parts):
-            target = math.exp(np.interp((part + 1) / (parts + 1), (0, 1), np.log(np.array(errors, float))))
+            target = math.exp(np.interp((part + 1) / (parts + 1), (0, 1), np.log(np.maximum(np.array(errors, float), least))))
             on_front = within(mixed.front, target)
             tried = [{key: word for key, word in words.items() if word != WRITTEN}
-                     for words in (*swaps, *([] if on_front is None else [joined(on_front)])) if words not in ends]
+                     for words in (*swaps, *([] if on_front is None else [joined(on_front)]))
+                     if words not in ends and WIDE["between"] not in words.values()]
             yield min(tried, key=lambda words: abs(math.log((mixed.error(words) or 1e-300) / target)), default={})
 
 
