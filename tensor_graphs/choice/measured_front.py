@@ -25,7 +25,7 @@ from tensor_graphs.choice.graph_forms import words_text
 from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy, measured_accuracy
 from tensor_graphs.choice.mixed_forms import METRICS, MixedForms, joined
 from tensor_graphs.choice.plan_times import interleaved
-from tensor_graphs.choice.precision_forms import NARROWED, candidates, estimate
+from tensor_graphs.choice.precision_forms import NARROWED, WIDE, candidates, estimate
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.form_front import spaced, within
@@ -39,7 +39,8 @@ from tensor_graphs.rewrites.passes.apply_precision import resolved
 from tensor_graphs.runtime.compiled_graph import bind
 
 SAME_TIME, SAME_ERROR = 0.99, 0.95
-"""two plans count as equally fast, or accurate, if the ratio is between this and 1; equally fast also within half of a spread"""
+"""two plans count as equally fast, or accurate, if the ratio is between this and 1; equally fast if it is in more than a quarter of
+the rounds of interleaved runs"""
 
 QUICK = 4.0
 """seconds of timing by which the forms between measured ones are chosen"""
@@ -58,7 +59,8 @@ MEASURED = tuple(statistic for statistic in METRICS if statistic != "as_written"
 class FrontPoint:
     """One measured form with its plan. seconds: median time of a run; spread: half of the interquartile range, relative to it.
     error: geometric mean over `draws` draws; bound: upper bound of further draws. predicted: the error as predicted, None if
-    unknown. nbytes: of the parameters. measured: True; it distinguishes these points from estimates in charts."""
+    unknown. nbytes: of the parameters. measured: True; it distinguishes these points from estimates in charts. samples: seconds of
+    each run, interleaved with those of the other points."""
 
     words: Mapping[str, str]
     plan: Plan
@@ -70,6 +72,7 @@ class FrontPoint:
     nbytes: int
     draws: int
     measured: bool = True
+    samples: tuple[float, ...] = ()
 
     @property
     def id(self) -> str:
@@ -147,15 +150,15 @@ class _Forms:
 
 
 def _spread(prepared: Graph, request: Request, mixed: MixedForms, points: int) -> Iterator[Form]:
-    """Yield the words of forms to try first: as written, forms with one dtype per kind of sites, and some of the predicted front,
-    at equal ratios of their errors. Forms of the front that are more accurate than all in f32 differ in their f64 sites alone, and
-    are left out."""
-    uniform = [words for words, _ in candidates(prepared, request, NARROWED if mixed.errors is None else NARROWED[:2])]
+    """Yield the words of forms to try first: as written, in f64, with one dtype per kind of sites, and some of the predicted front,
+    at equal distances. Forms of the front that are more accurate than all in f32 differ in their f64 sites alone, and are left
+    out."""
+    uniform = [words for words, _ in candidates(prepared, request, NARROWED if mixed.errors is None else NARROWED[:2]) if words]
     mixed.narrows = mixed.errors is not None and (mixed.error({}) or 0.0) <= 2 * _useful(mixed)    # written in f32, or f64
     front = [form for form in mixed.front if form.error >= _useful(mixed)]
-    yield {}
-    pairs = itertools.zip_longest(uniform, map(joined, spaced(front, max(2, points // 2))) if front else ())
-    yield from (words for pair in pairs for words in pair if words)
+    yield from ({}, WIDE)
+    pairs = itertools.zip_longest(uniform, map(joined, spaced(front, max(2, points // 3))) if front else ())
+    yield from (words for pair in pairs for words in pair if words and words != WIDE)
 
 
 def _useful(mixed: MixedForms) -> float:
@@ -168,24 +171,25 @@ def _between(points: Sequence[FrontPoint], mixed: MixedForms, count: int) -> Ite
     front, or the faster neighbour with the words of the other one at one class of sites (the same one of all layers)."""
     gaps = [(a, b) for a, b in itertools.pairwise(points) if b.seconds >= GAP[0] * a.seconds and a.error >= GAP[1] * b.error]
     size = {i: math.log(b.seconds / a.seconds) * math.log(a.error / max(b.error, 1e-16)) for i, (a, b) in enumerate(gaps)}
-    within_gap: dict[int, int] = dict.fromkeys(size, 0)
+    within_gap, least = dict.fromkeys(size, 0), _useful(mixed)
     for _ in range(count if size else 0):                           # the largest gap, in as many parts as it has already
         largest = max(size, key=lambda i: size[i] / (1 + within_gap[i]))
         within_gap[largest] += 1
     for i, parts in within_gap.items():
         ends = [resolved(point.words, mixed.graph) for point in gaps[i]]
         errors = [mixed.error(words) for words in ends]
-        if not all(errors) or (errors[0] or 0.0) <= 2 * _useful(mixed):
+        if not all(errors) or (errors[0] or 0.0) <= 2 * least:
             continue
         by_class: dict[str, list[str]] = {}
         for key in ends[0]:
             by_class.setdefault(re.sub(r"\d+", "*", key), []).append(key)
         swaps = [{**ends[0], **{key: ends[1][key] for key in keys}} for keys in by_class.values()]
         for part in range(parts):
-            target = math.exp(np.interp((part + 1) / (parts + 1), (0, 1), np.log(np.array(errors, float))))
+            target = math.exp(np.interp((part + 1) / (parts + 1), (0, 1), np.log(np.maximum(np.array(errors, float), least))))
             on_front = within(mixed.front, target)
             tried = [{key: word for key, word in words.items() if word != WRITTEN}
-                     for words in (*swaps, *([] if on_front is None else [joined(on_front)])) if words not in ends]
+                     for words in (*swaps, *([] if on_front is None else [joined(on_front)]))
+                     if words not in ends and WIDE["between"] not in words.values()]
             yield min(tried, key=lambda words: abs(math.log((mixed.error(words) or 1e-300) / target)), default={})
 
 
@@ -200,7 +204,8 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
     quartiles = statistics.quantiles([*samples, *samples], n=4)      # two at least
     seconds = statistics.median(samples)
     return FrontPoint(dict(words), plan, seconds, (quartiles[2] - quartiles[0]) / 2 / seconds, error,
-                      1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws))
+                      1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws),
+                      samples=tuple(samples))
 
 
 def _is_far_behind(point: FrontPoint, points: Sequence[FrontPoint]) -> bool:
@@ -215,7 +220,14 @@ def _not_dominated(points: Sequence[FrontPoint]) -> list[FrontPoint]:
     for point in order:
         if front and point.error >= SAME_ERROR * front[-1].error:
             continue
-        if front and front[-1].seconds >= min(SAME_TIME, 1.0 - max(point.spread, front[-1].spread) / 2) * point.seconds:
+        if front and _is_as_fast(point, front[-1]):
             front.pop()
         front.append(point)
     return front
+
+
+def _is_as_fast(slower: FrontPoint, faster: FrontPoint) -> bool:
+    """Return whether a point is as fast as a faster one, but for noise."""
+    pairs = zip(faster.samples or (faster.seconds,), slower.samples or (slower.seconds,), strict=True)
+    ratios = sorted(a / b for a, b in pairs)
+    return ratios[(3 * len(ratios)) // 4] >= SAME_TIME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,16 @@ def point(seconds: float, error: float) -> FrontPoint:
 def test_what_another_point_beats_is_left_out() -> None:
     points = [point(1, 1e-2), point(2, 2e-2), point(2, 1e-3), point(2.001, 1e-4), point(3, 1e-4), point(4, 1e-7)]
     assert [(p.seconds, p.error) for p in _not_dominated(points)] == [(1, 1e-2), (2.001, 1e-4), (4, 1e-7)]
+
+
+def test_points_are_compared_round_by_round() -> None:
+    one, other = point(1.0, 1e-2), point(1.1, 1e-3)
+    rounds = (1.0, 1.5, 2.0, 3.0)                                    # of a machine that others slow down
+    of_one = replace(one, samples=rounds)
+    always, seldom = (replace(other, samples=tuple(x * y for x, y in zip(rounds, by, strict=True)))
+                      for by in ((1.1, 1.1, 1.1, 1.1), (1.2, 0.9, 1.2, 0.9)))
+    assert _not_dominated([of_one, always]) == [of_one, always]
+    assert _not_dominated([of_one, seldom]) == [seldom]
 
 
 def test_the_front_of_a_graph_is_measured(database: Database) -> None:
