@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice import plan_file
+from tensor_graphs.choice import storing
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.plan_file import Images
 from tensor_graphs.choice.prepare import prepare
@@ -145,7 +145,7 @@ def test_values_after_a_loop_and_of_it_are_found_in_the_plan(filled: Database) -
 
 
 def test_a_plan_on_file_knows_what_became_of_a_loop(filled: Database, tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(plan_file.VARIABLE, "on")
+    monkeypatch.setenv(storing.VARIABLE, "on")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph = tg.graph({"out": tg.tanh(rnn(4).outputs["ys"])})
     compile_graph(graph, backends=FAKE, database=filled)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.choice import plan_file
+from tensor_graphs.choice import storing
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.language.node import Node
 from tensor_graphs.records.database import Database
@@ -118,7 +118,7 @@ def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too
                                                                                  wide: str | None) -> None:
     (script := tmp_path / "own.py").write_text(SCRIPT)
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    env.pop(plan_file.VARIABLE, None)
+    env.pop(storing.VARIABLE, None)
     bound(filled, precision=wide)                               # so that neither process adds rows
     first, second = (subprocess.run([sys.executable, str(script), str(filled.location), wide], capture_output=True, text=True,
                                     check=True, env=env) for _ in range(2))

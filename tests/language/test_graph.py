@@ -245,7 +245,7 @@ NO_GRAPHS = {
     "function": (double, "this is a Python function (double)", "tg.graph(f(tg.input("),
     "op": (tg.softmax, "this is a Python function (softmax)", "tg.graph(f(tg.input("),
     "module": (Net(), "this is a torch module (Net)", "tg.from_torch("),
-    "file": ("m.onnx", "this is 'm.onnx'", "GGUF and ONNX files are not read yet"),
+    "file": ("m.onnx", "this is 'm.onnx'", "of an ONNX file: tg.from_onnx(file).graph"),
     "number": (3, "this is a builtins.int", "tg.graph("),
 }
 

@@ -24,6 +24,8 @@ MAY_LIST = {
     "proof": "what is known of a value is carried through each of the 27 ops by a rule of its own, as an algebra carries numbers",
     "cli/op_pages.py": "examples for the pages of docs/ops",
     "measure/conformance/cases.py": "an instance of each op",
+    "frontends/onnx": "names of ONNX",
+    "frontends/torch": "names of ATen",
 }
 """where ops are listed, and why that is no fact about them"""
 

@@ -136,7 +136,7 @@ def _index_put(call: AtenCall, x: Node, indices: Sequence[Node | None], values: 
         rows = _chosen_rows(mask, values)
         wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
         return c.where(wide, c.add(x, rows) if accumulate else rows, x)
-    while values.op.name in ("expand", "reshape") and values.inputs[0].type.size() == 1:
+    while values.op.facts.view and values.inputs[0].type.size() == 1:
         values = values.inputs[0]
     if values.type.size() == 1 and not accumulate and x.rank:      # a place may occur twice
         hits = _index_put(call, filled(0, i32, x.shape), indices, filled(1, i32, ()), True)
