@@ -193,16 +193,14 @@ class Converter:
 
     def _steps(self) -> list[Step]:
         """Return the steps in order: of each level its graph, of the values that others read, then the ops that torch runs."""
-        results = set(self.module.graph.output_node().all_input_nodes)
         steps: list[Step] = []
         for level in sorted({*self.levels, *self.level.values()}):
             here = self.levels.get(level, _Level())
             outputs: dict[fx.Node, Node] = {}
             for node, result in here.nodes.items():
-                several = isinstance(result, (tuple, list))
-                for user in node.users if not several else ():
-                    if user in results or user.op == "output" or (user in self.level and self._reads(user, level)):
-                        outputs[node] = result
+                read = any(user.op == "output" or (user in self.level and self._reads(user, level)) for user in node.users)
+                if read and not isinstance(result, (tuple, list)):
+                    outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]

@@ -7,7 +7,8 @@ import random
 import pytest
 import torch
 
-from benchmarks.torch_op_info import DTYPES, Verdict, judge_sample, nearer, op_db, samples
+from benchmarks.torch_op_info import DTYPES, Verdict, judge_sample, nearer, samples
+from benchmarks.torch_samples import op_db
 from tensor_graphs.frontends.torch.aten.table import ROWS
 
 SEED = 7
