@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import argparse
 import collections
+import sys
 import warnings
+from pathlib import Path
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.utils import _pytree as pytree
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.torch_op_info import Interpreted, line_of
 from benchmarks.torch_samples import module_db
 from tensor_graphs.frontends.torch.backend import boxed, decompositions

@@ -26,6 +26,7 @@ import torch
 from torch._functorch.aot_autograd import aot_function
 from torch.utils import _pytree as pytree
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.torch_samples import op_db
 from tensor_graphs.frontends.torch.backend import CompiledModule, boxed, decompositions
