@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.torch_models import SMALL
 from tests.frontends.torch.oracle import interpreted
 
-QUICK = ("unet block", "graph network", "llama")
+QUICK = ("mlp", "unet block", "graph network")
 
 
 @pytest.fixture(autouse=True)
