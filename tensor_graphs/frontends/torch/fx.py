@@ -134,6 +134,8 @@ class Converter:
         self.level[node] = level = max((self.level.get(i, 0) + (i in self.opaque) for i in tensors), default=0)
         try:
             self.levels.setdefault(level, _Level()).nodes[node] = self._build(node, fake, level)
+        except TorchDoorError:
+            raise
         except (OpaqueReference, TensorGraphsError, NotImplementedError) as error:
             self.opaque[node] = re.sub(r"^\w+ at \S+: ", "", str(error).partition("\n")[0])      # without a line of source
             self.level[node] = max((self.level.get(i, 0) for i in tensors), default=0)
@@ -143,6 +145,8 @@ class Converter:
         if node.target is getitem:
             return self._tensor(node.args[0], level)[node.args[1]]
         row = ROWS.get(op_name(node))
+        if op_name(node).startswith("as_strided"):
+            _require_own_storage(node, row is not None)
         if row is None:
             raise OpaqueReference("no row")
         results = fake if isinstance(fake, (tuple, list)) else (fake,)
@@ -248,6 +252,20 @@ def axis_order(fake: Any) -> tuple[int, ...] | None:
             return None
         dense *= shape[axis]
     return None if order == tuple(range(len(shape))) else order
+
+
+def _require_own_storage(node: fx.Node, in_graph: bool) -> None:
+    """Raise OpaqueReference unless the operand of an op on storage is all of its storage, in C order if a graph computes the op:
+    then it is the same of values. Raises TorchDoorError for another operand that is no input, as a graph makes no such views."""
+    operand = node.args[0]
+    fake = value_of(operand)
+    static = all(isinstance(s, int) for s in (*fake.shape, *fake.stride()))
+    whole = static and fake.storage_offset() == 0 and fake.untyped_storage().nbytes() == fake.numel() * fake.element_size()
+    if whole and (fake.is_contiguous() or (not in_graph and axis_order(fake) is not None)):
+        return
+    if operand.op != "placeholder" and not (whole and axis_order(fake) is not None):
+        raise TorchDoorError(f"{op_name(node)} reads the storage of a view", fix="an index, a slice, or .contiguous() before it")
+    raise OpaqueReference("an operand that is not all of its storage in C order")
 
 
 def _check(result: Any, shape: Sequence[Any], dtype: DType) -> None:
