@@ -215,10 +215,10 @@ def main() -> None:
 
 PAGE = """# PyTorch's samples of its ops, as graphs
 
-Written by `python benchmarks/torch_op_info.py --most 3 --out docs/conformance`: three samples of each variant of an op and each dtype.
-Right: within OpInfo's tolerance of eager torch, or no further than it from torch in f64. Opaque: torch runs an op of the call between
-graphs, for the reason in the last column. Skipped: complex numbers, sparse tensors, values that torch leaves open. Ops whose samples are
-all right: [torch_ops.json](torch_ops.json).
+Written by `python benchmarks/torch_op_info.py --most 3 --out docs/conformance`: three samples of each variant of an op and dtype.
+Right: within OpInfo's tolerance of eager torch, or no further than it from torch in f64. Opaque: torch runs an op of the call
+between graphs, for the reason in the last column. Skipped: complex numbers, sparse tensors, values that torch leaves open. Ops
+whose samples are all right: [torch_ops.json](torch_ops.json).
 """
 
 
