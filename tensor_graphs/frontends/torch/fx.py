@@ -1,8 +1,8 @@
 """fx: converts a functional FX graph of ATen ops to graphs, with steps that torch runs between them.
 
-    steps = convert(graph_module, TorchSizes())          # GraphStep | TorchStep, in the order in which they run
+    steps = Converter(graph_module, TorchSizes()).convert()          # GraphStep | TorchStep, in the order in which they run
 
-A node whose op has a row in aten.py is part of a graph. Any other is a TorchStep: torch runs it between two graphs, on the same
+A node whose op has a row in aten/ is part of a graph. Any other is a TorchStep: torch runs it between two graphs, on the same
 memory. So most modules are one graph, and an op without a row costs a second one. Values without tensors (sizes) are expressions of
 dims and no steps.
 """
