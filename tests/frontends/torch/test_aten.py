@@ -44,7 +44,7 @@ def test_samples_of_core_ops_are_right_and_almost_all_are_graphs(dtype: str, eve
     verdicts = [v for name in random.Random(SEED).sample(CORE, len(CORE) // every) for v in judged(name, dtype, 1)]
     assert wrong(verdicts) == []
     counted = [v for v in verdicts if v.core and v.status != "skipped"]
-    assert len(counted) >= 6 and sum(v.status == "right" for v in counted) >= 0.93 * len(counted)
+    assert len(counted) >= 6 and sum(v.status == "right" for v in counted) >= len(counted) - 2
 
 
 def test_gradients_of_samples_are_right() -> None:
