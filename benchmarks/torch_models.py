@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 Case = tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]], frozenset[str]]
 """(module, batch size -> inputs, ops that torch is expected to run)"""

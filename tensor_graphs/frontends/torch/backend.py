@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -39,19 +40,19 @@ REQUEST = ("tolerance", "backends", "database", "threads", "precision", "simplif
 OPTIONS = (*REQUEST, "strict")
 
 _plans: dict[Any, Plan] = {}
-_compiled: list[CompiledModule] = []
+_compiled: list[weakref.ref[CompiledModule]] = []
 
 
 def compiled_modules() -> list[CompiledModule]:
-    """Return what this backend has compiled in this process, in order: a module for each forward or backward pass."""
-    return list(_compiled)
+    """Return what this backend has compiled and torch still holds, in order: a module for each forward or backward pass."""
+    return [module for reference in _compiled if (module := reference()) is not None]
 
 
 def compiled_graphs() -> list[tuple[Graph, dict[str, np.ndarray]]]:
     """Return (graph, weights) of each graph that this backend has compiled, for `tg.profile(graph, weights=weights)`. Parameters
     are inputs of these graphs, so the weights are empty. After a profile, a new process (or `torch.compiler.reset`) uses what it
     measured."""
-    graphs = {step.graph.structural_key: step.graph for module in _compiled for step in module.graph_steps}
+    graphs = {step.graph.structural_key: step.graph for module in compiled_modules() for step in module.graph_steps}
     return [(graph, {}) for graph in graphs.values()]
 
 
@@ -83,7 +84,7 @@ class CompiledModule:
         self._run = [self._runner(step, request) for step in self.steps]
         self._sources = _size_sources(self.placeholders, self.steps)
         self._overlap: frozenset[tuple[int, int]] | None = None
-        _compiled.append(self)
+        _compiled.append(weakref.ref(self))
 
     @property
     def plans(self) -> list[Plan]:

@@ -1,8 +1,8 @@
 """fx: converts a functional FX graph of ATen ops to graphs, with steps that torch runs between them.
 
-    steps = convert(graph_module, TorchSizes())          # GraphStep | TorchStep, in the order in which they run
+    steps = Converter(graph_module, TorchSizes()).convert()          # GraphStep | TorchStep, in the order in which they run
 
-A node whose op has a row in aten.py is part of a graph. Any other is a TorchStep: torch runs it between two graphs, on the same
+A node whose op has a row in aten/ is part of a graph. Any other is a TorchStep: torch runs it between two graphs, on the same
 memory. So most modules are one graph, and an op without a row costs a second one. Values without tensors (sizes) are expressions of
 dims and no steps.
 """
@@ -134,6 +134,8 @@ class Converter:
         self.level[node] = level = max((self.level.get(i, 0) + (i in self.opaque) for i in tensors), default=0)
         try:
             self.levels.setdefault(level, _Level()).nodes[node] = self._build(node, fake, level)
+        except TorchDoorError:
+            raise
         except (OpaqueReference, TensorGraphsError, NotImplementedError) as error:
             self.opaque[node] = re.sub(r"^\w+ at \S+: ", "", str(error).partition("\n")[0])      # without a line of source
             self.level[node] = max((self.level.get(i, 0) for i in tensors), default=0)
@@ -143,6 +145,8 @@ class Converter:
         if node.target is getitem:
             return self._tensor(node.args[0], level)[node.args[1]]
         row = ROWS.get(op_name(node))
+        if op_name(node).startswith("as_strided"):
+            _require_own_storage(node, row is not None)
         if row is None:
             raise OpaqueReference("no row")
         results = fake if isinstance(fake, (tuple, list)) else (fake,)
@@ -193,16 +197,14 @@ class Converter:
 
     def _steps(self) -> list[Step]:
         """Return the steps in order: of each level its graph, of the values that others read, then the ops that torch runs."""
-        results = set(self.module.graph.output_node().all_input_nodes)
         steps: list[Step] = []
         for level in sorted({*self.levels, *self.level.values()}):
             here = self.levels.get(level, _Level())
             outputs: dict[fx.Node, Node] = {}
             for node, result in here.nodes.items():
-                several = isinstance(result, (tuple, list))
-                for user in node.users if not several else ():
-                    if user in results or user.op == "output" or (user in self.level and self._reads(user, level)):
-                        outputs[node] = result
+                read = any(user.op == "output" or (user in self.level and self._reads(user, level)) for user in node.users)
+                if read and not isinstance(result, (tuple, list)):
+                    outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
@@ -250,6 +252,20 @@ def axis_order(fake: Any) -> tuple[int, ...] | None:
             return None
         dense *= shape[axis]
     return None if order == tuple(range(len(shape))) else order
+
+
+def _require_own_storage(node: fx.Node, in_graph: bool) -> None:
+    """Raise OpaqueReference unless the operand of an op on storage is all of its storage, in C order if a graph computes the op:
+    then it is the same of values. Raises TorchDoorError for another operand that is no input, as a graph makes no such views."""
+    operand = node.args[0]
+    fake = value_of(operand)
+    static = all(isinstance(s, int) for s in (*fake.shape, *fake.stride()))
+    whole = static and fake.storage_offset() == 0 and fake.untyped_storage().nbytes() == fake.numel() * fake.element_size()
+    if whole and (fake.is_contiguous() or (not in_graph and axis_order(fake) is not None)):
+        return
+    if operand.op != "placeholder" and not (whole and axis_order(fake) is not None):
+        raise TorchDoorError(f"{op_name(node)} reads the storage of a view", fix="an index, a slice, or .contiguous() before it")
+    raise OpaqueReference("an operand that is not all of its storage in C order")
 
 
 def _check(result: Any, shape: Sequence[Any], dtype: DType) -> None:

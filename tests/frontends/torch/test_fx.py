@@ -12,7 +12,7 @@ from torch import nn
 from benchmarks.torch_models import SMALL
 from tests.frontends.torch.oracle import interpreted
 
-QUICK = ("unet block", "graph network", "llama")
+QUICK = ("mlp", "unet block", "graph network")
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,9 @@ def compare(make: Callable[[], nn.Module], inputs: Callable[[int], tuple[Any, ..
         model.zero_grad()
         out = first(run(*given))
         (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum().backward()
-        slopes.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    assert len(slopes[0]) == len(slopes[1]) > 0
+        # AOT autograd gives 0 where eager torch has no gradient: of what only an unused output needs
+        slopes.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()])
+    assert any(slope.any() for slope in slopes[0])
     for one, other in zip(*slopes, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4 * float(other.abs().max() + 1))
     return modules

@@ -5,7 +5,7 @@ from __future__ import annotations
 KEPT = frozenset({
     "_log_softmax.default", "_native_batch_norm_legit_no_training.default", "_scaled_dot_product_flash_attention_for_cpu.default",
     "_softmax.default", "addmm.default", "convolution_backward.default", "embedding.default", "gelu.default",
-    "native_group_norm.default", "native_layer_norm.default", "relu.default", "sigmoid.default", "silu.default", "softplus.default",
+    "native_group_norm.default", "native_layer_norm.default", "relu.default", "sigmoid.default", "silu.default",
     "tanh.default", "where.self",
 })
 """ops that are not decomposed: rows here, of which one kernel may compute all"""

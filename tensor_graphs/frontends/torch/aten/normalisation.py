@@ -34,7 +34,7 @@ def _layer_norm(call: AtenCall, x: Node, normalized: Sequence[Any], weight: Node
     if eps < 0:                                           # of which the op is not defined
         out = atomic.cast(_scaled((cast(wide, wide_dtype(x.dtype)) - moments[0]) * moments[1], *flat), x.dtype)
     else:
-        out = c.layer_norm(wide, *flat, eps=eps) if flat[0] is not None or flat[1] is None else c.layer_norm(wide, eps=eps) + flat[1]
+        out = c.layer_norm(wide, *flat, eps=eps)
     return (atomic.reshape(out, x.shape), *(atomic.cast(atomic.reshape(m, (*lead, *(1,) * count)), dtype) for m in moments))
 
 

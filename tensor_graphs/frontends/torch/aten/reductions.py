@@ -63,6 +63,11 @@ def _var(call: AtenCall, x: Node, dim: Any = None, unbiased: Any = True, keepdim
     return atomic.cast(squares / to_shape(divisor, squares.shape), call.dtype)
 
 
+row("prims.sum.default")(lambda call, x, dims, **_: ROWS["sum.dim_IntList"](call, x, dims))
+row("prims.prod.default")(lambda call, x, dims, **_: ROWS["prod.dim_int"](call, x, dims))
+row("prims.var.default")(lambda call, x, dims, correction=1, **_: _var(call, x, dims, correction=correction))
+
+
 def _best(build: Callable[[Node, int], Node]) -> Callable[..., Node]:
     def row(call: AtenCall, x: Node, dim: Any = None, keepdim: bool = False) -> Node:
         if x.rank == 0:

@@ -75,3 +75,9 @@ def _diagonal(call: AtenCall, x: Node, offset: int = 0, dim1: int = 0, dim2: int
     flat = atomic.reshape(atomic.permute(x, [*rest, a, b]), (*(x.shape[i] for i in rest), x.shape[a] * x.shape[b]))
     places = atomic.iota((call.shape[-1],), 0, i64) * (x.shape[b] + 1)
     return atomic.gather(flat, places + (offset if offset >= 0 else -offset * x.shape[b]), axis=len(rest))
+
+
+@row("prims.broadcast_in_dim.default")
+def _broadcast_in_dim(call: AtenCall, x: Node, shape: Sequence[Any], axes: Sequence[int]) -> Node:
+    sizes = iter(x.shape)
+    return to_shape(atomic.reshape(x, [next(sizes) if i in axes else 1 for i in range(len(shape))]), call.shape)
