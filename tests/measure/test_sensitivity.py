@@ -83,8 +83,10 @@ def test_a_cosine_is_predicted_as_its_mean() -> None:
 
 def test_words_of_a_site_are_those_that_change_something() -> None:
     words = {site.key: words_of(site) for site in sites(layers(tg.bf16))}
-    assert words["weight:layers.1.w"] == ["written"] and words["product:layers.1.w"] == ["written", "f16", "bf16"]
+    assert words["weight:layers.1.w"] == ["written"] and words["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3"]
     assert words["between:layers.1"] == ["written", "f64", "f32", "f16"]
+    of_floats = {site.key: words_of(site) for site in sites(layers(tg.f32))}
+    assert of_floats["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3", "tf32", "bf16x2"]
 
 
 def test_behind_an_op_without_a_gradient_nothing_is_predicted() -> None:

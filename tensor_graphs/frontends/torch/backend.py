@@ -5,7 +5,7 @@
 AOT autograd gives functional graphs of core ATen ops, one of the forward pass and one of the backward pass; each becomes graphs of
 this package (fx.py), compiled by `tg.compile`. Plans are kept in the process by the structure of the graph and the request, never
 by the shapes of an example: sizes that torch calls dynamic are dims. Parameters are inputs of the graphs, read where they lie, so
-that an optimiser's step is seen by the next run; with the option freeze they are bound.
+that an optimiser's step is seen by the next run.
 """
 
 from __future__ import annotations
