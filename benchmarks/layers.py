@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.plan_file import VARIABLE
+from tensor_graphs.choice.storing import VARIABLE
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.phase_times import OURS
 

@@ -16,7 +16,7 @@ from benchmarks.cpu_graphs import cases
 from benchmarks.twin_plans import gemma, minilm
 from tensor_graphs.choice import search
 from tensor_graphs.choice.compile import compile_graph
-from tensor_graphs.choice.plan_file import VARIABLE
+from tensor_graphs.choice.storing import VARIABLE
 from tensor_graphs.kernels import registry
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.records.database import Database
