@@ -24,7 +24,7 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen.generated import Library
-from tests.codegen.test_generated import drawn
+from tests.codegen.test_generated import drawn, expected_of
 from tests.codegen.test_scans import SCANS
 from tests.codegen.test_tiles import TILED
 from tests.kernels.cases import CASES
@@ -44,7 +44,7 @@ def means_the_same(graph: Graph, definition: Definition, values: Mapping[str, np
         programs = [lower(definition), arranged(lower(definition))]
     except NotLowered:
         return False
-    expected = list(interpret(graph, values).outputs.values())
+    expected = expected_of(graph, values)
     for program in programs:
         same(run(program, list(values.values())), expected)
     return True
