@@ -28,7 +28,7 @@ EVERY = {
     "test_a_kernel_that_is_wrong_somewhere_at_random_does_not_pass": 3,
     "test_a_wrong_kernel_is_stored_as_wrong": 2,
     "test_wrong_kernels_are_never_chosen_though_they_look_fastest": 3,
-    "test_one_that_says_so_passes_on_rows_of_any_length": 3,
+    "test_a_kernel_that_rounds_to_tf32_computes_the_rounded_product_of_rows_of_any_length": 3,
     "test_each_ends_in_its_own_process_as_a_row": 2,
     "test_nothing_is_lost_when_profilers_and_workers_are_killed": 0,
     "test_workers_that_find_no_quiet_are_made_up_for_as_often_again": 0,

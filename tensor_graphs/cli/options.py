@@ -120,7 +120,7 @@ PrecisionWords = Annotated[
         "--precision",
         callback=_precision,
         metavar="WORDS",
-        help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16 or written for all of it, tf32, bf16x2 or f8e4m3 "
+        help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16, written for all of it, tf32, bf16x2 or f8e4m3 "
         "for its products, or words of sites, as between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
         "[default: as the tolerance says]",
     ),
