@@ -197,25 +197,17 @@ def _split(n: OnnxNode) -> Built:
     return list(c.split(x, tuple(parts), axis=axis))
 
 
-@row("DepthToSpace")
-def _depth_to_space(n: OnnxNode) -> Node:
-    x, by = n.x(), n.get("blocksize")
+@row("DepthToSpace", "SpaceToDepth")
+def _depth_and_space(n: OnnxNode) -> Node:
+    x, by, channels_last = n.x(), n.get("blocksize"), n.get("mode", "DCR") == "DCR"
     b, ch, h, w = x.shape
+    if n.op == "SpaceToDepth":
+        apart = x.reshape(b, ch, h // by, by, w // by, by)
+        order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
+        return apart.permute(order).reshape(b, ch * by * by, h // by, w // by)
     deep = d.product([ch]) // (by * by)
-    if n.get("mode", "DCR") == "DCR":
-        out = x.reshape(b, by, by, deep, h, w).permute(0, 3, 4, 1, 5, 2)
-    else:
-        out = x.reshape(b, deep, by, by, h, w).permute(0, 1, 4, 2, 5, 3)
-    return out.reshape(b, deep, h * by, w * by)
-
-
-@row("SpaceToDepth")
-def _space_to_depth(n: OnnxNode) -> Node:
-    x, by = n.x(), n.get("blocksize")
-    b, ch, h, w = x.shape
-    if n.get("mode", "DCR") != "DCR":
-        return x.reshape(b, ch, h // by, by, w // by, by).permute(0, 1, 3, 5, 2, 4).reshape(b, ch * by * by, h // by, w // by)
-    return x.reshape(b, ch, h // by, by, w // by, by).permute(0, 3, 5, 1, 2, 4).reshape(b, ch * by * by, h // by, w // by)
+    apart = x.reshape(b, by, by, deep, h, w) if channels_last else x.reshape(b, deep, by, by, h, w)
+    return apart.permute((0, 3, 4, 1, 5, 2) if channels_last else (0, 1, 4, 2, 5, 3)).reshape(b, deep, h * by, w * by)
 
 
 row("Trilu")(lambda n: (c.triu if n.get("upper", 1) else c.tril)(n.x(), int(n.scalar(1, 0))))
@@ -234,24 +226,15 @@ def _bound(value: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
     return value if dim_ge(high, value) is True else d.dim_min(value, high)
 
 
-@row("Slice", since=10)
-def _slice(n: OnnxNode) -> Built:
-    starts, stops = n.dims(1), n.dims(2)
-    rank = len(n.value(0).shape)
-    axes = n.ints(3) if n.has(3) else list(range(len(starts)))
-    return _sliced(n, starts, stops, n.places(axes, rank), n.ints(4) if n.has(4) else [1] * len(starts))
-
-
 @row("Slice")
-def _slice_1(n: OnnxNode) -> Built:
-    starts, rank = n.get("starts"), len(n.value(0).shape)
-    return _sliced(n, starts, n.get("ends"), n.places(n.get("axes") or range(len(starts)), rank), [1] * len(starts))
-
-
-def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence[int], steps: Sequence[int]) -> Built:
-    value = n.value(0)
+def _slice(n: OnnxNode) -> Built:
+    value, newer = n.value(0), n.opset >= 10
+    starts, stops = (n.dims(1), n.dims(2)) if newer else (n.get("starts"), n.get("ends"))
+    axes = (n.ints(3) if n.has(3) else None) if newer else n.get("axes")
+    steps = n.ints(4) if newer and n.has(4) else [1] * len(starts)
     bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in value.shape]
-    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
+    places = n.places(axes or range(len(starts)), len(value.shape))
+    for start, stop, axis, step in zip(starts, stops, places, steps, strict=True):
         size = value.shape[axis]
         if step > 0:
             first, last = _bound(start, size, 0, size), _bound(stop, size, 0, size)
@@ -260,9 +243,9 @@ def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequ
             first, last = _bound(start, size, 0, size - 1), _bound(stop, size, -1, size - 1)   # a start before 0 is 0, unlike numpy
             last = last if dim_ge(first, last) is True else d.dim_min(last, first)
         bounds[axis] = (0, 0, 1) if proved_equal(first, last) else (first, last, step)
-    places = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
-    if value.array is not None and len(places) == len(bounds):
-        return OnnxValue(value.dtype, array=value.array[tuple(places)])
+    cuts = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
+    if value.array is not None and len(cuts) == len(bounds):
+        return OnnxValue(value.dtype, array=value.array[tuple(cuts)])
     return atomic.slice(value.node(), bounds)
 
 

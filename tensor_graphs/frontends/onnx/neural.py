@@ -17,6 +17,10 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_to
 
 
+MOST_SLICES = 256
+"""channels over which LRN sums; a graph grows by each"""
+
+
 def _geometry(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> dict[str, Any]:
     """Return the stride, padding and dilation that a node's attributes give for axes of these sizes; of pools, ceil_mode too."""
     count, how, pool = len(sizes), n.get("auto_pad", "NOTSET"), n.op.endswith("Pool")
@@ -46,10 +50,8 @@ def conv_of(n: OnnxNode, x: Node, weight: Node, bias: Node | None) -> Node:
 row("Conv")(lambda n: conv_of(n, n.x(), n.x(1), n.optional(2)))
 
 
-@row("ConvInteger")
-def _conv_integer(n: OnnxNode) -> Node:
-    x, weight = less_zero(n, 0, 2), less_zero(n, 1, 3, 0)
-    return conv_of(n, x.cast(f64), weight.cast(f64), None).cast(i32)   # products of bytes: exact in f64
+# products of bytes are exact in f64
+row("ConvInteger")(lambda n: conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 1, 3, 0).cast(f64), None).cast(i32))
 
 
 @row("ConvTranspose")
@@ -92,15 +94,6 @@ def _average_pool(n: OnnxNode) -> Node:
     return c.avg_pool(n.x(), n.get("kernel_shape"), count_padding=bool(n.get("count_include_pad", 0)), **how)
 
 
-@row("LpPool")
-def _lp_pool(n: OnnxNode) -> Node:
-    x, kernel, p = n.x(), n.get("kernel_shape"), n.get("p", 2)
-    how = _geometry(n, x.shape[2:], kernel)
-    if how.pop("ceil_mode"):
-        n.refuse("LpPool with ceil_mode", "ceil_mode=0")
-    return c.pow(c.windows(c.pow(c.abs(x), p), kernel, **how).sum(_all_places(n)), 1 / p)
-
-
 def _all_places(n: OnnxNode) -> tuple[int, ...]:
     return tuple(range(2, n.x().rank))
 
@@ -109,10 +102,16 @@ row("GlobalAveragePool")(lambda n: c.mean(n.x(), _all_places(n), keepdims=True))
 row("GlobalMaxPool")(lambda n: n.x().max(_all_places(n), keepdims=True))
 
 
-@row("GlobalLpPool", since=2)
-def _global_lp_pool(n: OnnxNode) -> Node:
+@row("LpPool", "GlobalLpPool", since=2)
+def _lp_pool(n: OnnxNode) -> Node:
     p = n.get("p", 2)
-    return c.pow(c.pow(c.abs(n.x()), p).sum(_all_places(n), keepdims=True), 1 / p)
+    powers = c.pow(c.abs(n.x()), p)
+    if n.op == "GlobalLpPool":
+        return c.pow(powers.sum(_all_places(n), keepdims=True), 1 / p)
+    how = _geometry(n, n.x().shape[2:], n.get("kernel_shape"))
+    if how.pop("ceil_mode"):
+        n.refuse("LpPool with ceil_mode", "ceil_mode=0")
+    return c.pow(c.windows(powers, n.get("kernel_shape"), **how).sum(_all_places(n)), 1 / p)
 
 
 @row("MaxUnpool")
@@ -155,35 +154,34 @@ def _group_norm(n: OnnxNode) -> Node:
     return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5))
 
 
+def _by_rows(n: OnnxNode, axis: int, norm: Callable[..., Node]) -> Node:
+    """Return operand 0 normalised over the axes from `axis` on together, with the vectors of the other operands."""
+    x, rest = n.x(), n.x().shape[axis:]
+    vectors = [None if v is None else v if v.rank == 1 == len(rest) else broadcast_to(v, rest).reshape(d.product(rest))
+               for v in (n.x(1), n.optional(2))]
+    n.only("stash_type", 1)
+    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
+    return norm(flat, *(v for v in vectors if v is not None), eps=n.get("epsilon", 1e-5)).reshape(x.shape)
+
+
+row("RMSNormalization", since=23)(lambda n: _by_rows(n, n.axis(-1), c.rms_norm))
+
+
 @row("LayerNormalization", since=17)
 def _layer_norm(n: OnnxNode) -> Built:
-    x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
-    n.only("stash_type", 1)
-    rest = x.shape[axis:]
-    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
-    vectors = [None if v is None else v if v.shape == rest and v.rank == 1 else broadcast_to(v, rest).reshape(d.product(rest))
-               for v in (n.x(1), n.optional(2))]
-    out = c.layer_norm(flat, *vectors, eps=eps).reshape(x.shape)
+    x, axis = n.x(), n.axis(-1)
+    out = _by_rows(n, axis, c.layer_norm)
     if n.wanted == 1:
         return out
-    axes = tuple(range(axis, x.rank))
-    wide = x.cast(f32) if x.dtype.itemsize < 4 else x
-    return [out, c.mean(wide, axes, keepdims=True), c.rsqrt(c.var(wide, axes, keepdims=True) + eps)]
-
-
-@row("RMSNormalization", since=23)
-def _rms_norm(n: OnnxNode) -> Node:
-    x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
-    n.only("stash_type", 1)
-    rest = x.shape[axis:]
-    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
-    weight = n.x(1) if len(rest) == 1 and n.x(1).rank == 1 else broadcast_to(n.x(1), rest).reshape(d.product(rest))
-    return c.rms_norm(flat, weight, eps=eps).reshape(x.shape)
+    axes, wide = tuple(range(axis, x.rank)), x.cast(f32) if x.dtype.itemsize < 4 else x
+    return [out, c.mean(wide, axes, keepdims=True), c.rsqrt(c.var(wide, axes, keepdims=True) + n.get("epsilon", 1e-5))]
 
 
 @row("LRN")
 def _lrn(n: OnnxNode) -> Node:
     how = {"size": n.get("size"), "alpha": n.get("alpha", 1e-4), "beta": n.get("beta", 0.75), "k": n.get("bias", 1.0)}
+    if how["size"] > MOST_SLICES:
+        n.refuse(f"LRN over {how['size']} channels")
     if how["size"] % 2:
         return c.local_response_norm(n.x(), **how)
     return c.flip(c.local_response_norm(c.flip(n.x(), 1), **how), 1)   # of an even number of channels, the longer half is behind
