@@ -16,7 +16,6 @@ from tensor_graphs.language.dtypes import f32, f64, i32, i64
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_to
 
-
 MOST_SLICES = 256
 """channels over which LRN sums; a graph grows by each"""
 
