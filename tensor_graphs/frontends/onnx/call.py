@@ -139,7 +139,8 @@ class OnnxNode:
         return f"the attribute {unread[0]}={self.attributes[unread[0]]!r:.60}" if unread else None
 
 
-Row = Callable[[OnnxNode], Built]
+Row = Callable[[OnnxNode], Built | None]
+"""A builder of nodes; None: this call is for the function of the op's schema"""
 
 ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
 """(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""

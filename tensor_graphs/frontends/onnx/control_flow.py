@@ -8,12 +8,13 @@ stopped. A Scan is written out up to MOST_UNROLLED iterations, and is a `scan` b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
-from tensor_graphs.frontends.onnx.values import OnnxValue
+from tensor_graphs.frontends.onnx.values import OnnxValue, known_array
 from tensor_graphs.language import composites as c
 from tensor_graphs.language.node import Node
 
@@ -21,10 +22,10 @@ MOST_UNROLLED = 64
 """largest number of iterations that are written out; a graph grows by each"""
 
 
-def _known(n: OnnxNode, index: int) -> object | None:
-    """Return the operand's value if it follows from constants; None where it is computed at run time."""
+def _known(n: OnnxNode, value: OnnxValue) -> Any:
+    """Return a condition that follows from constants; None where it is computed at run time."""
     try:
-        return n.scalar(index)
+        return known_array(value, n.importer.weights, f"the condition of {n.op}").ravel()[0]
     except NotSupported:
         return None
 
@@ -40,7 +41,7 @@ def _count(n: OnnxNode) -> int:
 @row("If")
 def _if(n: OnnxNode) -> Built:
     then, otherwise = n.get("then_branch"), n.get("else_branch")
-    condition = _known(n, 0)
+    condition = _known(n, n.value(0))
     if condition is not None:
         return list(n.importer.subgraph(then if condition else otherwise, n, []))
     results = [n.importer.subgraph(branch, n, []) for branch in (then, otherwise)]
@@ -62,7 +63,7 @@ def _chosen(active: Node, new: OnnxValue, old: OnnxValue, n: OnnxNode) -> OnnxVa
 def _loop(n: OnnxNode) -> Built:
     body, carried = n.get("body"), [n.value(i) for i in range(2, len(n.inputs))]
     count = _count(n)
-    going = _known(n, 1) if n.has(1) else True
+    going = _known(n, n.value(1)) if n.has(1) else True
     active: Node | None = None if going is not None else n.x(1).reshape(())
     stacks: list[list[Node]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
     turn = 0
@@ -77,7 +78,7 @@ def _loop(n: OnnxNode) -> Built:
         carried = [v if active is None else _chosen(active, v, old, n) for v, old in zip(new, carried, strict=True)]
         for stack, value in zip(stacks, stacked, strict=True):
             stack.append(value.node())
-        goes_on = stop.array if stop.array is not None else _folded(n, stop)
+        goes_on = _known(n, stop)
         if goes_on is None:
             active = stop.node().reshape(()) if active is None else active & stop.node().reshape(())
         else:
@@ -86,15 +87,6 @@ def _loop(n: OnnxNode) -> Built:
     if not turn and stacks:
         n.refuse("a Loop of no iterations that stacks values")
     return [*carried, *[c.stack(*stack) if len(stack) > 1 else stack[0].reshape((1, *stack[0].shape)) for stack in stacks]]
-
-
-def _folded(n: OnnxNode, value: OnnxValue) -> np.ndarray | None:
-    from tensor_graphs.frontends.onnx.values import known_array
-
-    try:
-        return known_array(value, n.importer.weights, "the condition of a Loop")
-    except NotSupported:
-        return None
 
 
 @row("Scan", since=9)

@@ -16,11 +16,14 @@ class OnnxError(FrontendError):
 
     def at(self, node: str) -> OnnxError:
         """Return the error with the node's name, unless it has one."""
-        return self if self.located else type(self)(f"{self.message} {node}", fix=self.fix, located=True)
+        return self if self.located else self._again(f"{self.message} {node}", None, True)
 
     def within(self, file: Path) -> OnnxError:
         """Return the error with the file's name."""
-        return type(self)(self.message, file=file, fix=self.fix, located=self.located)
+        return self._again(self.message, file, self.located)
+
+    def _again(self, message: str, file: Path | None, located: bool) -> OnnxError:
+        return type(self)(message, file=file, fix=self.fix, located=located)
 
 
 class NotSupported(OnnxError):
@@ -39,8 +42,5 @@ class ValueNeeded(NotSupported):
                          fix=fix or f"give it: tg.from_onnx(file, values={{{inputs[0]!r}: array}})" if inputs else fix)
         self.inputs = inputs
 
-    def at(self, node: str) -> OnnxError:
-        return self if self.located else ValueNeeded(f"{self.message} {node}", fix=self.fix, located=True, inputs=self.inputs)
-
-    def within(self, file: Path) -> OnnxError:
-        return ValueNeeded(self.message, file=file, fix=self.fix, located=self.located, inputs=self.inputs)
+    def _again(self, message: str, file: Path | None, located: bool) -> OnnxError:
+        return ValueNeeded(message, file=file, fix=self.fix, located=located, inputs=self.inputs)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tensor_graphs.argument_checks import place
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, optimisers, quantised, recurrent, sampling, signals
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, sampling, signals
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
@@ -34,7 +34,7 @@ from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
 
-TABLES = (ops, moves, neural, recurrent, quantised, sampling, signals, optimisers, control_flow)
+TABLES = (ops, moves, neural, quantised, sampling, signals, control_flow)
 """the modules whose rows are in the table"""
 
 MOST_DIM, LEAST_MOST_DIM = 4096, 16
@@ -371,8 +371,8 @@ class _Importer:
                 self.counts["native"] += self.depth == 0
                 return [folded]
             build = None if function is not None else row_of(domain, proto.op_type, opset)
-            if build is not None:
-                built = _listed(build(call))
+            if build is not None and (result := build(call)) is not None:
+                built = _listed(result)
                 if (unread := call.unread()) is not None:
                     raise NotSupported(f"{unread} of {proto.op_type} has no counterpart here")
                 self.counts["native"] += self.depth == 0

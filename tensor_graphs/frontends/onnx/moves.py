@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
-from tensor_graphs.frontends.onnx.ops import reversed_order
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
 from tensor_graphs.frontends.onnx.values import MOST_KNOWN, OnnxValue, dims_array
 from tensor_graphs.language import atomic, leaves
@@ -78,10 +76,9 @@ def _range(n: OnnxNode) -> Built:
 
 @row("EyeLike")
 def _eye(n: OnnxNode) -> Node:
-    shape, to, k = n.value(0).shape, n.get("dtype"), n.get("k", 0)
-    dtype = n.value(0).dtype if to is None else dtype_of(to, "the result of EyeLike")
-    hit = c.equals(atomic.iota(shape, 1, i64), atomic.iota(shape, 0, i64) + k)
-    return hit.cast(dtype)
+    value, to = n.value(0), n.get("dtype")
+    rows, columns = value.shape
+    return c.eye(rows, columns, n.get("k", 0), value.dtype if to is None else dtype_of(to, "the result of EyeLike"))
 
 
 @row("OneHot")
@@ -200,33 +197,20 @@ def _split(n: OnnxNode) -> Built:
     return list(c.split(x, tuple(parts), axis=axis))
 
 
-@row("DepthToSpace")
-def _depth_to_space(n: OnnxNode) -> Node:
-    x, by = n.x(), n.get("blocksize")
+@row("DepthToSpace", "SpaceToDepth")
+def _depth_and_space(n: OnnxNode) -> Node:
+    x, by, channels_last = n.x(), n.get("blocksize"), n.get("mode", "DCR") == "DCR"
     b, ch, h, w = x.shape
+    if n.op == "SpaceToDepth":
+        apart = x.reshape(b, ch, h // by, by, w // by, by)
+        order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
+        return apart.permute(order).reshape(b, ch * by * by, h // by, w // by)
     deep = d.product([ch]) // (by * by)
-    if n.get("mode", "DCR") == "DCR":
-        out = x.reshape(b, by, by, deep, h, w).permute(0, 3, 4, 1, 5, 2)
-    else:
-        out = x.reshape(b, deep, by, by, h, w).permute(0, 1, 4, 2, 5, 3)
-    return out.reshape(b, deep, h * by, w * by)
+    apart = x.reshape(b, by, by, deep, h, w) if channels_last else x.reshape(b, deep, by, by, h, w)
+    return apart.permute((0, 3, 4, 1, 5, 2) if channels_last else (0, 1, 4, 2, 5, 3)).reshape(b, deep, h * by, w * by)
 
 
-@row("SpaceToDepth")
-def _space_to_depth(n: OnnxNode) -> Node:
-    x, by = n.x(), n.get("blocksize")
-    b, ch, h, w = x.shape
-    if n.get("mode", "DCR") != "DCR":
-        return x.reshape(b, ch, h // by, by, w // by, by).permute(0, 1, 3, 5, 2, 4).reshape(b, ch * by * by, h // by, w // by)
-    return x.reshape(b, ch, h // by, by, w // by, by).permute(0, 3, 5, 1, 2, 4).reshape(b, ch * by * by, h // by, w // by)
-
-
-@row("Trilu")
-def _trilu(n: OnnxNode) -> Node:
-    x, k, upper = n.x(), int(n.scalar(1, 0)), n.get("upper", 1)
-    apart = atomic.iota(x.shape, x.rank - 1, i64) - atomic.iota(x.shape, x.rank - 2, i64)
-    return c.where(apart >= k if upper else apart <= k, x, False if x.dtype is bool_ else 0)
-
+row("Trilu")(lambda n: (c.triu if n.get("upper", 1) else c.tril)(n.x(), int(n.scalar(1, 0))))
 
 # ---- slices ----------------------------------------------------------------------------------------------------------
 
@@ -242,24 +226,15 @@ def _bound(value: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
     return value if dim_ge(high, value) is True else d.dim_min(value, high)
 
 
-@row("Slice", since=10)
-def _slice(n: OnnxNode) -> Built:
-    starts, stops = n.dims(1), n.dims(2)
-    rank = len(n.value(0).shape)
-    axes = n.ints(3) if n.has(3) else list(range(len(starts)))
-    return _sliced(n, starts, stops, n.places(axes, rank), n.ints(4) if n.has(4) else [1] * len(starts))
-
-
 @row("Slice")
-def _slice_1(n: OnnxNode) -> Built:
-    starts, rank = n.get("starts"), len(n.value(0).shape)
-    return _sliced(n, starts, n.get("ends"), n.places(n.get("axes") or range(len(starts)), rank), [1] * len(starts))
-
-
-def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequence[int], steps: Sequence[int]) -> Built:
-    value = n.value(0)
+def _slice(n: OnnxNode) -> Built:
+    value, newer = n.value(0), n.opset >= 10
+    starts, stops = (n.dims(1), n.dims(2)) if newer else (n.get("starts"), n.get("ends"))
+    axes = (n.ints(3) if n.has(3) else None) if newer else n.get("axes")
+    steps = n.ints(4) if newer and n.has(4) else [1] * len(starts)
     bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in value.shape]
-    for start, stop, axis, step in zip(starts, stops, axes, steps, strict=True):
+    places = n.places(axes or range(len(starts)), len(value.shape))
+    for start, stop, axis, step in zip(starts, stops, places, steps, strict=True):
         size = value.shape[axis]
         if step > 0:
             first, last = _bound(start, size, 0, size), _bound(stop, size, 0, size)
@@ -268,9 +243,9 @@ def _sliced(n: OnnxNode, starts: Sequence[Dim], stops: Sequence[Dim], axes: Sequ
             first, last = _bound(start, size, 0, size - 1), _bound(stop, size, -1, size - 1)   # a start before 0 is 0, unlike numpy
             last = last if dim_ge(first, last) is True else d.dim_min(last, first)
         bounds[axis] = (0, 0, 1) if proved_equal(first, last) else (first, last, step)
-    places = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
-    if value.array is not None and len(places) == len(bounds):
-        return OnnxValue(value.dtype, array=value.array[tuple(places)])
+    cuts = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
+    if value.array is not None and len(cuts) == len(bounds):
+        return OnnxValue(value.dtype, array=value.array[tuple(cuts)])
     return atomic.slice(value.node(), bounds)
 
 
@@ -294,18 +269,7 @@ def _pad(n: OnnxNode) -> Node:
     grown = [(_no_less_than_0(low), _no_less_than_0(high)) for low, high in padding]
     if mode == "constant":
         return atomic.pad(x, grown, bool(value) if x.dtype is bool_ else value if x.dtype.is_float else int(value))
-    for axis, (low, high) in enumerate(grown):
-        if (low, high) != (0, 0):
-            place, size = atomic.iota((x.shape[axis] + low + high,), 0, i64) - low, x.shape[axis]
-            if mode == "edge":
-                place = c.minimum(c.maximum(place, 0), size - 1)
-            elif mode == "wrap":
-                place = c.mod(place, size)
-            else:                                       # reflect: a zigzag of period 2·(size − 1)
-                place = c.mod(c.abs(place), d.dim_max(2 * (size - 1), 1))
-                place = c.minimum(place, 2 * (size - 1) - place)
-            x = atomic.gather(x, place, axis)
-    return x
+    return c.pad_edges(x, grown, mode=mode)
 
 
 # ---- gathers and scatters --------------------------------------------------------------------------------------------
@@ -332,91 +296,60 @@ def _gather(n: OnnxNode) -> Built:
     return atomic.gather(x.node(), positive(index.node(), x.shape[axis]), axis)
 
 
-def _number(shape: Sequence[Dim], index: Node, axis: int, base: Sequence[Dim]) -> Node:
-    """Return the place in a flattened tensor of sizes `base` of each element of `index`, which replaces the coordinate `axis`."""
-    place: Any = 0
-    for i in range(len(base)):
-        own = positive(index, base[i]) if i == axis else atomic.iota(index.shape, i, i64)
-        place = place + own * d.product(base[i + 1:])
-    inside = positive(index, base[axis])
-    return c.where((inside >= 0) & (inside < base[axis]), place, -1)
+def _coordinates(index: Node, sizes: Sequence[Dim], batch: int = 0) -> Node:
+    """Return index[…, k] counted from the front, behind the element's own place along each of the first `batch` axes."""
+    own = [positive(index[(..., k)], size) for k, size in enumerate(sizes)]
+    return c.stack(*(atomic.iota(own[0].shape, axis, i64) for axis in range(batch)), *own, axis=-1)
+
+
+Read = Callable[[Node], Node]
+Write = Callable[[Node, Node, str], Node]
+
+
+def _scattered(n: OnnxNode, read: Read, write: Write) -> Node:
+    """Return operand 0 with operand 2 put there by ONNX's `reduction`. read: elements at the places; write: puts them."""
+    base, updates, how = n.x(), n.x(2), n.get("reduction", "none")
+    if how != "mul":
+        return write(base, updates, {"none": "set"}.get(how, how))
+    size, count = d.product(base.shape), d.product(updates.shape)
+    place = read((atomic.iota((size,), 0, i64) + 1).reshape(base.shape)).reshape(1, count) - 1     # −1: out of range
+    hit = c.equals(atomic.iota((size, count), 0, i64), atomic.expand(place, (size, count)))
+    return base * c.prod(c.where(hit, updates.reshape(1, count), 1), 1).reshape(base.shape)
 
 
 @row("GatherElements")
 def _gather_elements(n: OnnxNode) -> Node:
-    x, index, axis = n.x(), n.x(1), n.axis(0)
-    return atomic.gather(x.reshape(-1) if x.rank != 1 else x, _number(x.shape, index, axis, x.shape), 0)
+    x, axis = n.x(), n.axis(0)
+    return c.take_along_axis(x, positive(n.x(1), x.shape[axis]), axis)
 
 
 @row("Scatter", "ScatterElements")
 def _scatter_elements(n: OnnxNode) -> Node:
-    x, index, updates, axis = n.x(), n.x(1), n.x(2), n.axis(0)
-    place = _number(x.shape, index, axis, x.shape).reshape(d.product(index.shape))
-    flat = x.reshape(d.product(x.shape))
-    return _scattered(n, flat, place, updates.reshape(d.product(index.shape)), n.get("reduction", "none")).reshape(x.shape)
-
-
-def _scattered(n: OnnxNode, base: Node, place: Node, updates: Node, how: str) -> Node:
-    """Return base[s, …] with updates[m, …] put at place[m] by ONNX's `reduction`."""
-    if how in ("none", "add", "max"):
-        return atomic.scatter(base, place, updates, axis=0, mode="set" if how == "none" else how)
-    if how == "min":
-        return reversed_order(atomic.scatter(reversed_order(base), place, reversed_order(updates), axis=0, mode="max"))
-    if how != "mul":
-        n.refuse(f"reduction={how!r} of {n.op}")
-    shape = (base.shape[0], *updates.shape)              # each place with all updates
-    row_of = broadcast_to(place.reshape(1, -1, *(1,) * (updates.rank - 1)), shape)
-    hit = c.equals(atomic.iota(shape, 0, i64), row_of)
-    return base * c.prod(c.where(hit, broadcast_to(updates.reshape(1, *updates.shape), shape), 1), 1)
-
-
-def _slices(index: Node, sizes: Sequence[Dim], batch: Sequence[Dim] = ()) -> Node:
-    """Return the number, among slices of `sizes`, of each coordinate in index[batch…, q…, k]; −1 where it is out of range."""
-    count, place, inside = len(batch), None, None
-    for k, size in enumerate(sizes):
-        own = positive(index[(..., k)], size)
-        fits = (own >= 0) & (own < size)
-        place = own if place is None else place * size + own
-        inside = fits if inside is None else inside & fits
-    assert place is not None and inside is not None
-    for axis in range(count):
-        place = place + atomic.iota(place.shape, axis, i64) * d.product((*batch[axis + 1:], *sizes))
-    return c.where(inside, place, -1)
+    axis = n.axis(0)
+    index = positive(n.x(1), n.x().shape[axis])
+    return _scattered(n, lambda x: c.take_along_axis(x, index, axis),
+                      lambda x, updates, how: c.put_along_axis(x, index, updates, axis, mode=how))
 
 
 @row("GatherND")
 def _gather_nd(n: OnnxNode) -> Node:
     x, index, batch = n.x(), n.x(1), n.get("batch_dims", 0)
-    k = index.shape[-1]
-    if not isinstance(k, int) or k == 0:
-        n.refuse("GatherND with indices of a dim's length")
-    lead, rest = x.shape[:batch + k], x.shape[batch + k:]
-    place = _slices(index, x.shape[batch:batch + k], x.shape[:batch])
-    return atomic.gather(x.reshape((d.product(lead), *rest)), place, 0)
+    return c.gather_nd(x, _coordinates(index, x.shape[batch:batch + n.whole(index.shape[-1])], batch))
 
 
 @row("ScatterND")
 def _scatter_nd(n: OnnxNode) -> Node:
-    x, index, updates = n.x(), n.x(1), n.x(2)
-    k = index.shape[-1]
-    if not isinstance(k, int) or k == 0:
-        n.refuse("ScatterND with indices of a dim's length")
-    rest, count = x.shape[k:], d.product(index.shape[:-1])
-    place = _slices(index, x.shape[:k]).reshape(count)
-    out = _scattered(n, x.reshape((d.product(x.shape[:k]), *rest)), place, updates.reshape((count, *rest)),
-                     n.get("reduction", "none"))
-    return out.reshape(x.shape)
+    index = _coordinates(n.x(1), n.x().shape[:n.whole(n.x(1).shape[-1])])
+    return _scattered(n, lambda x: c.gather_nd(x, index), lambda x, u, how: c.scatter_nd(x, index, u, mode=how))
 
 
 @row("TensorScatter", since=24)
 def _tensor_scatter(n: OnnxNode) -> Node:
-    past, update, axis, circular = n.x(), n.x(1), n.axis(-2), n.get("mode", "linear") == "circular"
-    starts = n.optional(2)
-    start: Any = 0 if starts is None else starts.cast(i64).reshape((-1, *(1,) * (past.rank - 1)))
-    place = atomic.iota(update.shape, axis, i64) + start
-    place = c.mod(place, past.shape[axis]) if circular else place
-    flat = _number(past.shape, place, axis, past.shape).reshape(d.product(update.shape))
-    return atomic.scatter(past.reshape(d.product(past.shape)), flat, update.reshape(d.product(update.shape)), 0).reshape(past.shape)
+    past, update, axis, starts = n.x(), n.x(1), n.axis(-2), n.optional(2)
+    place = atomic.iota(update.shape, axis, i64)
+    place = place if starts is None else place + starts.cast(i64).reshape((-1, *(1,) * (past.rank - 1)))
+    place = c.mod(place, past.shape[axis]) if n.get("mode", "linear") == "circular" else place
+    return c.put_along_axis(past, place, update, axis)
 
 
 @row("ReverseSequence")
@@ -424,8 +357,7 @@ def _reverse_sequence(n: OnnxNode) -> Node:
     x, time, batch = n.x(), n.get("time_axis", 0), n.get("batch_axis", 1)
     lengths = n.x(1).cast(i64).reshape(tuple(-1 if i == batch else 1 for i in range(x.rank)))
     step = atomic.iota(x.shape, time, i64)
-    place = c.where(step < lengths, lengths - 1 - step, step)
-    return atomic.gather(x.reshape(d.product(x.shape)), _number(x.shape, place, time, x.shape), 0)
+    return c.take_along_axis(x, c.where(step < lengths, lengths - 1 - step, step), time)
 
 
 # ---- of known values only --------------------------------------------------------------------------------------------

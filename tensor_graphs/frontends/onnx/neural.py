@@ -1,10 +1,10 @@
-"""neural: rows of convolutions, pools and norms."""
+"""neural: rows of convolutions, pools, norms and recurrent layers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.ops import less_zero
@@ -19,145 +19,78 @@ from tensor_graphs.language.operands import broadcast_to
 MOST_SLICES = 256
 """channels over which LRN sums; a graph grows by each"""
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
 
-
-class Windows(NamedTuple):
-    """The geometry of a convolution or a pool. pads: (before, behind) an axis as written; extra: behind it, by ceil_mode."""
-
-    kernel: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    extra: tuple[int, ...]
-
-    @property
-    def padding(self) -> tuple[tuple[int, int], ...]:
-        return tuple((low, high + more) for (low, high), more in zip(self.pads, self.extra, strict=True))
-
-
-def _windows(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> Windows:
-    """Return the geometry that a node's attributes give for axes of these sizes."""
-    count, how = len(sizes), n.get("auto_pad", "NOTSET")
+def _geometry(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> dict[str, Any]:
+    """Return the stride, padding and dilation that a node's attributes give for axes of these sizes; of pools, ceil_mode too."""
+    count, how, pool = len(sizes), n.get("auto_pad", "NOTSET"), n.op.endswith("Pool")
     strides, dilations = n.get("strides") or [1] * count, n.get("dilations") or [1] * count
     flat = n.get("pads") or [0] * (2 * count)
-    pads, extra = list(zip(flat[:count], flat[count:], strict=True)), [0] * count
-    up = bool(n.get("ceil_mode", 0))
+    pads = list(zip(flat[:count], flat[count:], strict=True))
     for i, (size, k, by, step) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
-        k = n.whole(k)
-        covers = (k - 1) * step + 1
         if how.startswith("SAME"):
+            covers = (n.whole(k) - 1) * step + 1
             total = covers - 1 if by == 1 else (-(-n.whole(size) // by) - 1) * by + covers - n.whole(size)
-            if total < 0 and n.op.endswith("Pool"):
+            if total < 0 and pool:
                 n.refuse(f"{how} of a window that is shorter than its stride, of which implementations differ", "write the pads")
-            total = max(total, 0)
-            pads[i] = (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
-        if up and by > 1:
-            size = n.whole(size)
-            room = size + sum(pads[i]) - covers
-            places = -(-room // by) + 1
-            places -= (places - 1) * by >= size + pads[i][0]     # no window starts behind the tensor
-            extra[i] = max((places - 1) * by - room, 0)
-    if any(p < 0 for pair in pads for p in pair):
-        n.refuse("negative pads")
-    return Windows(tuple(map(n.whole, kernel)), tuple(strides), tuple(dilations), tuple(pads), tuple(extra))
+            pads[i] = _halves(how, max(total, 0))
+    return {"stride": tuple(strides), "padding": tuple(pads), "dilation": tuple(dilations)} | (
+        {"ceil_mode": bool(n.get("ceil_mode", 0))} if pool else {})
 
 
-def _conv_of(n: OnnxNode, x: Node, weight: Node, bias: Node | None) -> Node:
+def _halves(how: str, total: int) -> tuple[int, int]:
+    return (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
+
+
+def conv_of(n: OnnxNode, x: Node, weight: Node, bias: Node | None) -> Node:
     n.ignore("kernel_shape")
-    w = _windows(n, x.shape[2:], weight.shape[2:])
-    return c.conv(x, weight, bias, stride=w.strides, padding=w.pads, dilation=w.dilations, groups=n.get("group", 1))
+    return c.conv(x, weight, bias, groups=n.get("group", 1), **_geometry(n, x.shape[2:], weight.shape[2:]))
 
 
-@row("Conv")
-def _conv(n: OnnxNode) -> Node:
-    return _conv_of(n, n.x(), n.x(1), n.optional(2))
+row("Conv")(lambda n: conv_of(n, n.x(), n.x(1), n.optional(2)))
 
 
-@row("ConvInteger")
-def _conv_integer(n: OnnxNode) -> Node:
-    x, weight = less_zero(n, 0, 2), less_zero(n, 1, 3, 0)
-    return _conv_of(n, x.cast(f64), weight.cast(f64), None).cast(i32)   # products of bytes: exact in f64
+# products of bytes are exact in f64
+row("ConvInteger")(lambda n: conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 1, 3, 0).cast(f64), None).cast(i32))
 
 
 @row("ConvTranspose")
 def _conv_transpose(n: OnnxNode) -> Node:
-    x, weight, bias = n.x(), n.x(1), n.optional(2)
-    count, groups = x.rank - 2, n.get("group", 1)
+    x, weight, count = n.x(), n.x(1), n.x().rank - 2
     n.ignore("kernel_shape")
     more, wanted, how = n.get("output_padding") or [0] * count, n.get("output_shape"), n.get("auto_pad", "NOTSET")
     strides, dilations = n.get("strides") or [1] * count, n.get("dilations") or [1] * count
     flat = n.get("pads") or [0] * (2 * count)
-    ch, per, kernel = weight.shape[0], weight.shape[1], weight.shape[2:]
-    apart = weight.reshape(groups, d.product([ch]) // groups, per, *kernel)
-    turned = apart.permute(0, 2, 1, *range(3, 3 + count)).reshape(groups * per, d.product([ch]) // groups, *kernel)
-    cuts: list[tuple[int, int]] = []
-    for i, (size, k, by, step) in enumerate(zip(x.shape[2:], kernel, strides, dilations, strict=True)):
-        low, high, covers = flat[i], flat[count + i], (k - 1) * step + 1
+    pads, more = list(zip(flat[:count], flat[count:], strict=True)), list(more)
+    for i, (size, k, by, step) in enumerate(zip(x.shape[2:], weight.shape[2:], strides, dilations, strict=True)):
         if wanted is not None or how.startswith("SAME"):
-            total = by * (size - 1) + more[i] + covers - (wanted[i] if wanted is not None else size * by)
-            if wanted is None and n.whole(total) < 0:
+            total = n.whole(by * (size - 1) + more[i] + (k - 1) * step + 1 - (wanted[i] if wanted is not None else size * by))
+            if wanted is None and total < 0:
                 n.refuse(f"{how} of ConvTranspose where the kernel is shorter than the stride", "write the pads")
-            low, high = (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
-        cuts.append((n.whole(covers - 1 - low), n.whole(covers - 1 - high + more[i])))
-    for i, by in enumerate(strides, 2):                  # zeros between the elements
-        if by > 1:
-            grown = atomic.pad(x.reshape(*x.shape[:i + 1], 1, *x.shape[i + 1:]),
-                               [(0, by - 1 if axis == i + 1 else 0) for axis in range(x.rank + 1)])
-            x = grown.reshape(*x.shape[:i], x.shape[i] * by, *x.shape[i + 1:])
-            x = atomic.slice(x, [(0, s - (by - 1) if axis == i else s, 1) for axis, s in enumerate(x.shape)])
-    x = atomic.slice(x, [(0, s, 1) for s in x.shape[:2]] + [(max(-low, 0), s - max(-high, 0), 1)
-                                                            for s, (low, high) in zip(x.shape[2:], cuts, strict=True)])
-    padding = tuple((max(low, 0), max(high, 0)) for low, high in cuts)
-    return c.conv(x, c.flip(turned, tuple(range(2, 2 + count))), bias, padding=padding, dilation=tuple(dilations), groups=groups)
+            pads[i] = _halves(how, total)
+        if pads[i][1] < 0 <= pads[i][0]:                 # zeros behind
+            pads[i], more[i] = (pads[i][0], 0), more[i] - pads[i][1]
+    return c.conv_transpose(x, weight, n.optional(2), stride=tuple(strides), padding=tuple(pads), output_padding=tuple(more),
+                            dilation=tuple(dilations), groups=n.get("group", 1))
 
 
 @row("MaxPool")
 def _max_pool(n: OnnxNode) -> Built:
-    x, kernel, order = n.x(), n.get("kernel_shape"), n.get("storage_order", 0)
-    w = _windows(n, x.shape[2:], kernel)
-    out = c.max_pool(x, kernel, stride=w.strides, padding=w.padding, dilation=w.dilations)
-    return [out, _places(x, w, order)] if n.wants(1) else out
-
-
-def _places(x: Node, w: Windows, order: int) -> Node:
-    """Return the place, in the flattened tensor, of the largest element of each window; order 1: the last axis varies slowest."""
-    count = len(w.kernel)
-    seen = c.windows(x, w.kernel, stride=w.strides, padding=w.padding, dilation=w.dilations,
-                     value=-math.inf if x.dtype.is_float else x.dtype.min)
-    lead, positions = x.shape[:2], seen.shape[2 + count:]
-    best = c.argmax(seen.reshape(*lead, math.prod(w.kernel), *positions), axis=2).cast(i64)
-    strides: list[Dim] = [d.product(x.shape[2:][i + 1:] if not order else x.shape[2:][:i]) for i in range(count)]
-    place: Any = (atomic.iota(best.shape, 0, i64) * lead[1] + atomic.iota(best.shape, 1, i64)) * d.product(x.shape[2:])
-    rest = best
-    for i in reversed(range(count)):
-        own = c.mod(rest, w.kernel[i]) * w.dilations[i] + atomic.iota(best.shape, 2 + i, i64) * w.strides[i] - w.pads[i][0]
-        place, rest = place + own * strides[i], c.floor_div(rest, w.kernel[i])
-    return place
-
-
-def _sums(x: Node, w: Windows, padding: Sequence[tuple[int, int]]) -> Node:
-    seen = c.windows(x, w.kernel, stride=w.strides, padding=padding, dilation=w.dilations)
-    return seen.sum(tuple(range(x.rank - len(w.kernel), x.rank)))
+    x, kernel, sizes, order = n.x(), n.get("kernel_shape"), n.x().shape[2:], n.get("storage_order", 0)
+    how = _geometry(n, sizes, kernel)
+    out = c.max_pool(x, kernel, **how)
+    if not n.wants(1):
+        return out
+    place, all_sizes = c.max_pool_indices(x, kernel, **how).cast(i64), d.product(sizes)
+    if order:                                            # counted with the first axis as the fastest
+        numbers = atomic.iota((all_sizes,), 0, i64).reshape(sizes[::-1]).permute(tuple(reversed(range(len(sizes)))))
+        place = atomic.gather(numbers.reshape(all_sizes), place)
+    return [out, place + (atomic.iota(place.shape, 0, i64) * x.shape[1] + atomic.iota(place.shape, 1, i64)) * all_sizes]
 
 
 @row("AveragePool")
 def _average_pool(n: OnnxNode) -> Node:
-    x, kernel, all_count = n.x(), n.get("kernel_shape"), bool(n.get("count_include_pad", 0))
-    w = _windows(n, x.shape[2:], kernel)
-    if set(w.dilations) == {1} and not any(w.extra):
-        return c.avg_pool(x, kernel, stride=w.strides, padding=w.pads, count_padding=all_count)
-    none = [(0, 0)] * len(kernel)
-    ones = atomic.pad(c.ones((1, 1, *x.shape[2:]), x.dtype), [(0, 0), (0, 0), *w.pads], 1 if all_count else 0)
-    grown = atomic.pad(ones, [(0, 0), (0, 0), *((0, more) for more in w.extra)])
-    return c.div(_sums(x, w, w.padding), _sums(grown, w, none))
-
-
-@row("LpPool")
-def _lp_pool(n: OnnxNode) -> Node:
-    x, kernel, p = n.x(), n.get("kernel_shape"), n.get("p", 2)
-    w = _windows(n, x.shape[2:], kernel)
-    return c.pow(_sums(c.pow(c.abs(x), p), w, w.padding), 1 / p)
+    how = _geometry(n, n.x().shape[2:], n.get("kernel_shape"))
+    return c.avg_pool(n.x(), n.get("kernel_shape"), count_padding=bool(n.get("count_include_pad", 0)), **how)
 
 
 def _all_places(n: OnnxNode) -> tuple[int, ...]:
@@ -168,10 +101,16 @@ row("GlobalAveragePool")(lambda n: c.mean(n.x(), _all_places(n), keepdims=True))
 row("GlobalMaxPool")(lambda n: n.x().max(_all_places(n), keepdims=True))
 
 
-@row("GlobalLpPool", since=2)
-def _global_lp_pool(n: OnnxNode) -> Node:
+@row("LpPool", "GlobalLpPool", since=2)
+def _lp_pool(n: OnnxNode) -> Node:
     p = n.get("p", 2)
-    return c.pow(c.pow(c.abs(n.x()), p).sum(_all_places(n), keepdims=True), 1 / p)
+    powers = c.pow(c.abs(n.x()), p)
+    if n.op == "GlobalLpPool":
+        return c.pow(powers.sum(_all_places(n), keepdims=True), 1 / p)
+    how = _geometry(n, n.x().shape[2:], n.get("kernel_shape"))
+    if how.pop("ceil_mode"):
+        n.refuse("LpPool with ceil_mode", "ceil_mode=0")
+    return c.pow(c.windows(powers, n.get("kernel_shape"), **how).sum(_all_places(n)), 1 / p)
 
 
 @row("MaxUnpool")
@@ -205,9 +144,7 @@ def _batch_norm(n: OnnxNode) -> Built:
             var * momentum + spread.cast(var.dtype) * (1 - momentum)]
 
 
-@row("InstanceNormalization", since=6)
-def _instance_norm(n: OnnxNode) -> Node:
-    return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.whole(n.x().shape[1]), eps=n.get("epsilon", 1e-5))
+row("InstanceNormalization", since=6)(lambda n: c.instance_norm(n.x(), n.x(1), n.x(2), eps=n.get("epsilon", 1e-5)))
 
 
 @row("GroupNormalization", since=21)
@@ -216,41 +153,37 @@ def _group_norm(n: OnnxNode) -> Node:
     return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5))
 
 
+def _by_rows(n: OnnxNode, axis: int, norm: Callable[..., Node]) -> Node:
+    """Return operand 0 normalised over the axes from `axis` on together, with the vectors of the other operands."""
+    x, rest = n.x(), n.x().shape[axis:]
+    vectors = [None if v is None else v if v.rank == 1 == len(rest) else broadcast_to(v, rest).reshape(d.product(rest))
+               for v in (n.x(1), n.optional(2))]
+    n.only("stash_type", 1)
+    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
+    return norm(flat, *(v for v in vectors if v is not None), eps=n.get("epsilon", 1e-5)).reshape(x.shape)
+
+
+row("RMSNormalization", since=23)(lambda n: _by_rows(n, n.axis(-1), c.rms_norm))
+
+
 @row("LayerNormalization", since=17)
 def _layer_norm(n: OnnxNode) -> Built:
-    x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
-    n.only("stash_type", 1)
-    rest = x.shape[axis:]
-    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
-    vectors = [None if v is None else v if v.shape == rest and v.rank == 1 else broadcast_to(v, rest).reshape(d.product(rest))
-               for v in (n.x(1), n.optional(2))]
-    out = c.layer_norm(flat, *vectors, eps=eps).reshape(x.shape)
+    x, axis = n.x(), n.axis(-1)
+    out = _by_rows(n, axis, c.layer_norm)
     if n.wanted == 1:
         return out
-    axes = tuple(range(axis, x.rank))
-    wide = x.cast(f32) if x.dtype.itemsize < 4 else x
-    return [out, c.mean(wide, axes, keepdims=True), c.rsqrt(c.var(wide, axes, keepdims=True) + eps)]
-
-
-@row("RMSNormalization", since=23)
-def _rms_norm(n: OnnxNode) -> Node:
-    x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
-    n.only("stash_type", 1)
-    rest = x.shape[axis:]
-    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
-    weight = n.x(1) if len(rest) == 1 and n.x(1).rank == 1 else broadcast_to(n.x(1), rest).reshape(d.product(rest))
-    return c.rms_norm(flat, weight, eps=eps).reshape(x.shape)
+    axes, wide = tuple(range(axis, x.rank)), x.cast(f32) if x.dtype.itemsize < 4 else x
+    return [out, c.mean(wide, axes, keepdims=True), c.rsqrt(c.var(wide, axes, keepdims=True) + n.get("epsilon", 1e-5))]
 
 
 @row("LRN")
 def _lrn(n: OnnxNode) -> Node:
-    x, size = n.x(), n.get("size")
-    if size > MOST_SLICES:
-        n.refuse(f"LRN over {size} channels")
-    before, squares, channels = (size - 1) // 2, n.x() * n.x(), n.x().shape[1]
-    grown = atomic.pad(squares, [(before, size - 1 - before) if i == 1 else (0, 0) for i in range(x.rank)])
-    total = sum((grown[:, k:k + channels] for k in range(1, size)), grown[:, 0:channels])
-    return x / c.pow(n.get("bias", 1.0) + total * (n.get("alpha", 1e-4) / size), n.get("beta", 0.75))
+    how = {"size": n.get("size"), "alpha": n.get("alpha", 1e-4), "beta": n.get("beta", 0.75), "k": n.get("bias", 1.0)}
+    if how["size"] > MOST_SLICES:
+        n.refuse(f"LRN over {how['size']} channels")
+    if how["size"] % 2:
+        return c.local_response_norm(n.x(), **how)
+    return c.flip(c.local_response_norm(c.flip(n.x(), 1), **how), 1)   # of an even number of channels, the longer half is behind
 
 
 @row("LpNormalization")
@@ -260,3 +193,63 @@ def _lp_norm(n: OnnxNode) -> Node:
     return c.where(c.equals(size, 0), 0.0 * x, x / size)
 
 
+# ---- recurrent layers ------------------------------------------------------------------------------------------------
+
+LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]] = {
+    "RNN": (c.rnn, (0,), ("tanh",)), "GRU": (c.gru, (1, 0, 2), ("sigmoid", "tanh")),
+    "LSTM": (c.lstm, (0, 2, 3, 1), ("sigmoid", "tanh", "tanh")),
+}
+"""op -> (layer, ONNX's places of its gates, activations by default)"""
+
+
+@row("RNN", "GRU", "LSTM", since=7)
+def _recurrent(n: OnnxNode) -> Built:
+    """Return the layers of the language; other activations, a clip, peepholes and coupled gates are refused."""
+    layer, order, usual = LAYERS[n.op]
+    x, lengths, batch_first, which = n.x(), n.optional(4), n.get("layout", 0), n.get("direction", "forward")
+    directions, how = 2 if which == "bidirectional" else 1, dict[str, Any]()
+    n.ignore("hidden_size")
+    named = [name.lower() for name in n.get("activations") or usual * directions]
+    if n.op == "RNN" and named == ["relu"] * directions:
+        how = {"activation": "relu"}
+    elif named != list(usual) * directions or n.get("input_forget", 0):
+        n.refuse(f"{n.op} with the activations {', '.join(named)}, or with coupled gates", "a layer with its usual activations")
+    if n.op == "GRU":
+        how = {"reset_after": bool(n.get("linear_before_reset", 0))}
+    if batch_first and (n.has(5) or n.has(6)):
+        n.refuse("initial states with layout=1", "layout=0")
+    parts = [n.x(1), n.x(2), *(c.split(n.x(3), 2, axis=1) if n.has(3) else (None, None))]
+    weights = [None if w is None else c.concat(*(c.split(w, len(order), axis=1)[k] for k in order), axis=1)
+               if len(order) > 1 else w for w in parts]
+    initial: Any = n.optional(5)
+    if n.op == "LSTM" and (n.has(5) or n.has(6)):
+        zeros = c.zeros((directions, x.shape[0 if batch_first else 1], n.x(2).shape[2]), x.dtype)
+        initial = tuple(zeros if state is None else state for state in (initial, n.optional(6)))
+    x = x.permute(1, 0, 2) if batch_first else x
+    y, states = layer(x, *weights, initial=initial, lengths=lengths, reverse=which == "reverse", **how)
+    y = y.reshape(*y.shape[:2], directions, n.x(2).shape[2])
+    states = states if isinstance(states, tuple) else (states,)
+    if batch_first:
+        return [y.permute(1, 0, 2, 3), *(s.permute(1, 0, 2) for s in states)]
+    return [y.permute(0, 2, 1, 3), *states]
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+@row("Attention", since=23)
+def _attention(n: OnnxNode) -> Built | None:
+    """Return the language's attention where it is without a mask, a past and scores, and of f32 or f64; else None."""
+    q, k, v = (n.x(i) for i in range(3))
+    plain = {"scale", "is_causal", "softcap", "q_num_heads", "kv_num_heads", "qk_matmul_output_mode"}
+    if n.wanted > 1 or any(map(n.has, range(3, len(n.inputs)))) or q.dtype not in (f32, f64) or set(n.attributes) - plain:
+        return None
+    n.ignore("qk_matmul_output_mode")                    # of scores, which are no output
+    if flat := q.rank == 3:
+        heads = n.get("q_num_heads"), n.get("kv_num_heads"), n.get("kv_num_heads")
+        q, k, v = (x.reshape(*x.shape[:2], h, -1) for x, h in zip((q, k, v), heads, strict=True))
+    else:
+        q, k, v = (x.permute(0, 2, 1, 3) for x in (q, k, v))
+    scale = n.get("scale", 1 / math.sqrt(n.whole(q.shape[3])))
+    out = c.attention(q, k, v, scale=scale, causal=bool(n.get("is_causal", 0)), softcap=n.get("softcap", 0.0))
+    return out.reshape(*out.shape[:2], d.product(out.shape[2:])) if flat else out.permute(0, 2, 1, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tensor_graphs.frontends.onnx.call import OnnxNode, row
-from tensor_graphs.frontends.onnx.neural import _conv_of
+from tensor_graphs.frontends.onnx.neural import conv_of
 from tensor_graphs.frontends.onnx.ops import cast_to, less_zero
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
 from tensor_graphs.language import atomic
@@ -72,7 +72,7 @@ def _qlinear_matmul(n: OnnxNode) -> Node:
 @row("QLinearConv")
 def _qlinear_conv(n: OnnxNode) -> Node:
     bias = None if not n.has(8) else n.x(8).cast(f64)
-    out = _conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 3, 5, 0).cast(f64), bias)
+    out = conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 3, 5, 0).cast(f64), bias)
     scale = n.x(4)
     scale = scale.reshape(-1, *(1,) * (out.rank - 2)) if scale.rank == 1 and scale.shape[0] != 1 else scale.reshape(())
     return quantise(n, out.cast(f32) * n.x(1).reshape(()) * scale, n.x(6).reshape(()), n.x(7).reshape(()), n.x(7).dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 from tensor_graphs.frontends.onnx.call import OnnxNode, row
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
-from tensor_graphs.language import dims as d
 from tensor_graphs.language.dtypes import i64
 from tensor_graphs.language.node import Node
 
@@ -83,34 +83,9 @@ def _col2im(n: OnnxNode) -> Node:
     return atomic.slice(out, [(0, out.shape[0], 1), (0, out.shape[1], 1), *inner])
 
 
-@row("Det")
-def _det(n: OnnxNode) -> Node:
-    x, size = n.x(), n.x().shape[-1]
-    if not isinstance(size, int) or size > 16:
-        n.refuse(f"Det of {x.type}")
-    out: Any = c.ones(x.shape[:-2], x.dtype)
-    for k in range(size):                                # elimination; the largest element of each column is brought up
-        column = c.abs(x[..., 0])
-        best = c.argmax(column, axis=-1).cast(i64)
-        rows = atomic.iota(column.shape, column.rank - 1, i64)
-        chosen = c.equals(rows, best.reshape(*best.shape, 1)).cast(x.dtype)
-        pivot_row = (x * chosen.reshape(*chosen.shape, 1)).sum(-2)
-        pivot = pivot_row[..., 0]
-        moved = c.equals(best, 0)
-        out = out * c.where(moved, pivot, -pivot)
-        if k == size - 1:
-            break
-        first = c.equals(rows, best.reshape(*best.shape, 1)).reshape(*rows.shape, 1)
-        x = c.where(first, atomic.expand(x[..., 0:1, :], x.shape), x)[..., 1:, :]
-        safe = c.where(c.equals(pivot, 0), c.ones(pivot.shape, pivot.dtype), pivot)
-        factor = x[..., 0:1] / safe.reshape(*safe.shape, 1, 1)
-        x = (x - factor * pivot_row.reshape(*pivot_row.shape[:-1], 1, -1))[..., 1:]
-    return out
-
-
 @row("RoiAlign", since=10)
 def _roi_align(n: OnnxNode) -> Node:
-    """Means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
+    """Return means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
     x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
     height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)
     newer, mode = n.opset >= 16, n.get("mode", "avg")
@@ -120,29 +95,20 @@ def _roi_align(n: OnnxNode) -> Node:
     if not 0 < ratio * height * width <= MOST_WEIGHTS:
         n.refuse("RoiAlign with sampling_ratio=0, a grid that depends on the regions", "a fixed sampling_ratio")
     corners = rois * n.get("spatial_scale", 1.0) - (0.5 if half else 0.0)
-    sides = []
+    shape, sides = (rois.shape[0], height * ratio, width * ratio), []
     for axis, count, size in ((1, height, x.shape[2]), (0, width, x.shape[3])):
-        low, high = corners[:, axis], corners[:, axis + 2]
-        extent = high - low if half else c.maximum(high - low, 1.0)
-        steps = leaves.constant(((np.arange(count * ratio) + 0.5) / (count * ratio)).astype(np.float64), x.dtype)
-        place = low.reshape(-1, 1) + extent.reshape(-1, 1) * steps.reshape(1, -1)
-        last = n.whole(size) - 1.0
+        low, extent = corners[:, axis:axis + 1], corners[:, axis + 2:axis + 3] - corners[:, axis:axis + 1]
+        steps = (np.arange(count * ratio) + 0.5) / (count * ratio)
+        place = low + (extent if half else c.maximum(extent, 1.0)) * leaves.constant(steps, x.dtype)
+        last, line = n.whole(size) - 1.0, (-1, shape[1], 1) if axis else (-1, 1, shape[2])
         inside = (place >= -1.0) & (place <= last + 1)
         place = c.clip(place, 0.0, last)
         base = c.minimum(atomic.floor(place), max(last - 1, 0.0))
-        sides.append((inside, [(base, 1 - (place - base)), (c.minimum(base + 1, last), place - base)]))
-    (rows_in, rows), (columns_in, columns) = sides
-    table = x.permute(0, 2, 3, 1).reshape(d.product((x.shape[0], *x.shape[2:])), x.shape[1])
-    shape = (rois.shape[0], height * ratio, width * ratio)
-    seen = atomic.expand(rows_in.reshape(-1, height * ratio, 1), shape) & columns_in.reshape(-1, 1, width * ratio)
-    total: Any = None
-    for i, v in rows:
-        for j, w in columns:
-            place = (batch.reshape(-1, 1, 1) * x.shape[2] + i.cast(i64).reshape(-1, height * ratio, 1)) * x.shape[3]
-            index = place + j.cast(i64).reshape(-1, 1, width * ratio)
-            weight = c.where(seen, v.reshape(-1, height * ratio, 1) * w.reshape(-1, 1, width * ratio), 0.0)
-            part = atomic.gather(table, index, 0) * weight.reshape(*shape, 1)
-            total = part if total is None else c.maximum(total, part) if mode == "max" else total + part
+        taps = [(base, 1 - (place - base)), (c.minimum(base + 1, last), place - base)]
+        sides.append([(atomic.expand(i.cast(i64).reshape(line), shape), c.where(inside, w, 0.0).reshape(line)) for i, w in taps])
+    rows, images = x.permute(0, 2, 3, 1), atomic.expand(batch.reshape(-1, 1, 1), shape)
+    parts = [c.gather_nd(rows, c.stack(images, i, j, axis=-1)) * (v * w).reshape(*shape, 1)
+             for i, v in sides[0] for j, w in sides[1]]
+    total = functools.reduce(c.maximum if mode == "max" else c.add, parts)
     bins = total.reshape(rois.shape[0], height, ratio, width, ratio, x.shape[1])
-    out = bins.max((2, 4)) if mode == "max" else c.mean(bins, (2, 4))
-    return out.permute(0, 3, 1, 2)
+    return (bins.max((2, 4)) if mode == "max" else c.mean(bins, (2, 4))).permute(0, 3, 1, 2)

@@ -265,6 +265,38 @@ def test_attention_has_no_values_for_rows_that_see_nothing_and_is_causal_from_th
     assert np.allclose(run(causal, {"q": q, "k": k, "v": v})["y"], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"softcap": 2.0, "is_causal": 1}, {"scale": 0.3}])
+@pytest.mark.parametrize("flat", [False, True])
+def test_attention_without_a_mask_is_that_of_the_language(attributes: dict[str, float], flat: bool) -> None:
+    seen = {"q": normal(2, 4, 3, 8), "k": normal(2, 2, 5, 8), "v": normal(2, 2, 5, 8)}
+    if flat:
+        seen = {name: x.transpose(0, 2, 1, 3).reshape(2, x.shape[2], -1) for name, x in seen.items()}
+        attributes = {**attributes, "q_num_heads": 4, "kv_num_heads": 2}
+    proto = one("Attention", seen, opset=24, **attributes)
+    assert dict(tg.from_onnx(proto).nodes) == {"native": 1}
+    (expected,) = ReferenceEvaluator(proto).run(None, seen)
+    assert np.allclose(run(proto, seen)["y"], expected, atol=1e-6)
+
+
+def test_channels_of_an_even_number_are_more_behind_than_before() -> None:
+    x = normal(6, 6, 2, 2)                               # the reference goes over as many channels as there are images
+    proto = one("LRN", {"x": x}, size=4, alpha=0.5)
+    (expected,) = ReferenceEvaluator(proto).run(None, {"x": x})
+    assert np.allclose(run(proto, {"x": x})["y"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["ii", "ii->i", "iij", "...ii->...i"])
+def test_a_letter_twice_is_a_diagonal_and_without_a_result_its_sum(equation: str) -> None:
+    x = normal(*{"iij": (3, 3, 2), "...ii->...i": (2, 3, 3)}.get(equation, (3, 3)))
+    assert np.allclose(run(one("Einsum", {"x": x}, equation=equation), {"x": x})["y"], np.einsum(equation, x), atol=1e-6)
+
+
+def test_a_layer_with_other_activations_is_refused() -> None:
+    inputs = {"x": normal(2, 1, 3), "w": normal(1, 8, 3), "r": normal(1, 8, 2)}
+    with pytest.raises(NotSupported, match="LSTM with the activations relu, tanh, tanh"):
+        tg.from_onnx(one("LSTM", inputs, hidden_size=2, activations=["Relu", "Tanh", "Tanh"]))
+
+
 def test_a_slice_back_from_before_the_first_element_begins_at_it() -> None:
     """The operator clamps such a start to 0; numpy's slice is empty."""
     x = np.arange(5)
