@@ -99,7 +99,8 @@ class Small(CaseDraw):
 
 def pages(conformance: Path) -> dict[str, str]:
     """Return file name -> text, for each op, the functions built from ops, and the index. conformance: the folder of its tables."""
-    tables = {p.stem: json.loads(p.read_text(encoding="utf-8"))["cells"] for p in sorted(conformance.glob("*.json"))}
+    documents = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in sorted(conformance.glob("*.json"))}
+    tables = {name: document["cells"] for name, document in documents.items() if "cells" in document}     # those of backends
     texts = {f"{name}.md": page(name, tables) for name in ops()}
     return {**texts, "functions.md": functions_page(), "README.md": index()}
 
