@@ -45,6 +45,8 @@ def accurate_plan(request: Request, graph: Graph, decided: GraphForm | None, pla
     nearest: list[tuple[PlanAccuracy, Plan]] = []
     for plan in plans:
         measured = accuracy.of(plan)
+        if not plan.words and all(t.statistic == "as_written" and t.limit >= 1.0 for t in accuracy.accuracy.terms):
+            return _finished(request, plan, measured, ["the graph as written is as accurate as written"])
         if not measured.allowed.allowed:
             nearest.append((measured, plan))
         elif decided is not None or loses_nothing(plan.words, graph) or not rival.is_faster(plan):

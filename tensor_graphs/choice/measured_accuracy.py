@@ -27,6 +27,7 @@ from tensor_graphs.costs.predicted_error import predicted_error, unpredictable
 from tensor_graphs.errors import TensorGraphsError, counted, listed
 from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.meaning.accuracy import RANGES, Accuracy, Allowed, Term, named
 from tensor_graphs.meaning.draw_bound import LEAST, PRIOR, Spread
 from tensor_graphs.meaning.draw_statistics import Statistics
@@ -107,6 +108,11 @@ class MeasuredAccuracy:
         if lacking:
             raise ArgumentError(f"weights lack the parameter {lacking[0]!r}, {request.graph.parameters[lacking[0]].type}\n"
                                 f"  fix: an array for each of {listed(request.graph.parameters)}")
+        for name, node in request.graph.parameters.items():
+            shape = node.shape if request.weights is None else np.shape(request.weights[name])
+            if shape != node.shape:
+                raise ArgumentError(f"the weight {name!r} has the shape {list(shape)}, and the parameter is {node.type}\n"
+                                    "  fix: an array of that shape")
         self.sizes = typical_sizes(request.graph, request.at)
         self.latest: PlanAccuracy | None = None
         """the decision on the last plan"""
@@ -134,6 +140,11 @@ class MeasuredAccuracy:
     @cached_property
     def weights_key(self) -> str:
         return DRAWN if self.request.weights is None else weights_key(self.request.weights, self.request.graph)
+
+    @cached_property
+    def graph_key(self) -> str:
+        """Digest of the graph with its names: rows are filed by structure alone, and errors by the names of outputs."""
+        return hashlib.sha256(graph_to_json(self.request.graph).encode()).hexdigest()
 
     @property
     def inputs_key(self) -> str:
@@ -229,8 +240,9 @@ class MeasuredAccuracy:
         request.store.add_trace(TraceRecord(
             plan_record(plan), path_workload(request.graph, self.sizes), path_environment(plan.backends, request.threads), "verify",
             "PASSED" if math.isfinite(worst) else "INCORRECT_NUMERICAL", max_relative_error=worst, verifier=VERIFIER,
-            conditions={"what": KIND, "weights": self.weights_key, "inputs": self.inputs_key, "form": words_text(plan.words),
-                        "predicted": self.predicted(plan.words), "measured": _means(list(draws.values())),
+            conditions={"what": KIND, "graph": self.graph_key, "weights": self.weights_key, "inputs": self.inputs_key,
+                        "form": words_text(plan.words), "predicted": self.predicted(plan.words),
+                        "measured": _means(list(draws.values())),
                         "draws": {str(seed): {name: _numbers(s) for name, s in draw.items()} for seed, draw in draws.items()}}))
         return draws
 
@@ -244,7 +256,7 @@ class MeasuredAccuracy:
         """Return the conditions of the rows of one plan of the graph, by its key, or of all its plans."""
         workload = path_workload(self.request.graph, self.sizes)
         rows = conditions_at(self.request.store, workload.key, key, "verify", verifier=VERIFIER)
-        return [row for row in rows if row.get("what") == KIND]
+        return [row for row in rows if (row.get("what"), row.get("graph")) == (KIND, self.graph_key)]
 
     def _predicted(self, plan: Plan, why: str) -> PlanAccuracy:
         """Return the decision by the predicted error, which says nothing of terms other than the largest error."""

@@ -199,7 +199,7 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
     of_draws = accuracy.draws_of(plan, draws)
     values = [getattr(draw[term.output], term.statistic) for draw in of_draws.values()]
     errors = [1.0 - v if term.statistic == "cosine" else v for v in values]
-    error = float(np.exp(np.mean(np.log(np.maximum(errors, 1e-300))))) if all(map(math.isfinite, errors)) else math.inf
+    error = float(np.exp(np.mean(np.log(errors)))) if all(map(math.isfinite, errors)) and min(errors) > 0 else max(errors)
     bound = accuracy.accuracy.allows(list(of_draws.values()), [], accuracy.spread).bound
     quartiles = statistics.quantiles([*samples, *samples], n=4)      # two at least
     seconds = statistics.median(samples)

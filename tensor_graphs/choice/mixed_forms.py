@@ -100,8 +100,9 @@ class MixedForms:
             return None
         metrics = tuple(dict.fromkeys((term.output, METRICS[term.statistic]) for term in terms))
         draws = self.accuracy.draws
-        key = (package_digest(), self.graph.structural_key, [(site.key, str(site.dtype)) for site in self.places],
-               self.accuracy.weights_key, self.accuracy.inputs_key, draws.sizes, metrics)
+        places = [(site.key, str(site.dtype)) for site in self.places]
+        key = (package_digest(), self.accuracy.graph_key, self.graph.structural_key, places, self.accuracy.weights_key,
+               self.accuracy.inputs_key, draws.sizes, metrics)
         try:
             rows = stored("sensitivities", key, lambda: self._sensitivities(metrics))
         except (TensorGraphsError, MemoryError) as error:

@@ -44,13 +44,16 @@ def statistics(out: Any, reference: Any, dtype: DType) -> Statistics:
     """Compare an output with its reference.
 
     out: an array of `dtype`, or float64. reference: float64 of the same shape for a float dtype, else integers or booleans, which
-    must be equal. A scalar is one row of one element. An output without elements is exact.
+    must be equal. A scalar is one row of one element. An output without elements is exact; of a reference without a finite element
+    nothing is within an accuracy.
     """
     y, r = np.asarray(out), np.asarray(reference)
     if y.shape != r.shape:
         return WRONG
     if dtype.kind != "float" or r.size == 0:
         return EXACT if np.array_equal(y, r) else WRONG
+    if not np.isfinite(r).any():
+        return WRONG
     width = r.shape[-1] if r.ndim else 1
     y, r = y.reshape(-1, width), r.reshape(-1, width)
     most = math.ceil(r.size / 1000)

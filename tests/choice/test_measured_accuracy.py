@@ -11,7 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 import tensor_graphs as tg
-from tensor_graphs.choice.measured_accuracy import weights_key
+from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.choice.compile import answer
+from tensor_graphs.choice.measured_accuracy import measured_accuracy, weights_key
+from tensor_graphs.choice.request import Request
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.records.database import Database
 from tensor_graphs.views.explain import explain
@@ -255,3 +258,40 @@ def test_an_integer_output_has_no_error_to_limit(database: Database) -> None:
     x = tg.input("x", (N, 32))
     with pytest.raises(tg.TensorGraphsError, match="only floats have an error\n  fix: max:y:0.001"):
         compiled(tg.graph({"y": tg.exp(x), "i": tg.argmax(x)}), database, {"i": 1e-3})
+
+
+def test_errors_on_file_are_of_the_outputs_with_these_names(database: Database) -> None:
+    """The rows of equal graphs are shared, whatever the names of their outputs."""
+    x, w = tg.input("x", (8, 64)), tg.parameter("w", (32, 64))
+    product = tg.linear(x, w)
+    there, exchanged = tg.graph({"p": product, "q": tg.exp(product)}), tg.graph({"q": product, "p": tg.exp(product)})
+    assert there.structural_key == exchanged.structural_key
+    rng = np.random.default_rng(0)
+    weights = {"w": (rng.standard_normal((32, 64)) / 4).astype(np.float32)}
+    bounds = {}
+    for name, graph in (("there", there), ("exchanged", exchanged)):
+        request = Request(graph, {"q": 0.5}, ("numpy",), database, precision="product=bf16", weights=weights)
+        accuracy = measured_accuracy(request)
+        bounds[name] = accuracy.of(answer(request)).allowed.bound
+        assert all(row["graph"] == accuracy.graph_key for row in accuracy.rows())
+    assert bounds["there"] != bounds["exchanged"]
+
+
+def test_a_weight_of_another_shape_is_refused_by_name(database: Database) -> None:
+    graph = tg.graph(tg.linear(tg.input("x", (8, 64)), tg.parameter("w", (32, 64))))
+    with pytest.raises(ArgumentError, match=r"the weight 'w' has the shape \[3, 64\](.|\n)*fix: an array of that shape"):
+        tg.compile(graph, tolerance=1e-3, weights={"w": np.ones((3, 64), np.float32)}, database=database)
+
+
+def test_weights_that_are_no_numbers_are_within_no_tolerance(database: Database) -> None:
+    graph = tg.graph(tg.linear(tg.input("x", (8, 64)), tg.parameter("w", (32, 64))))
+    with pytest.raises(NoPathError):
+        tg.compile(graph, tolerance=1e-3, weights={"w": np.full((32, 64), np.nan, np.float32)}, backends=("numpy",),
+                   database=database)
+
+
+def test_the_graph_as_written_is_as_accurate_as_written(database: Database) -> None:
+    x, w, v = tg.input("x", (8, 256)), tg.parameter("w", (256, 256)), tg.parameter("v", (32, 256))
+    graph = tg.graph(tg.linear(tg.gelu(tg.linear(x, w)), v))
+    plan = tg.compile(graph, tolerance="as_written:1", backends=("numpy",), database=database)
+    assert not plan.words
