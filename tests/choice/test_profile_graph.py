@@ -392,7 +392,7 @@ from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.measure.queue import next_measurements
 from tensor_graphs.measure.rates import calibration
 from tensor_graphs.measure.rates.table import Speed
-finalists.MOST, finalists.ROUNDS, finalists.TURNS, questions.PER_KERNEL = 2, 2, 1, 0.01     # as `quick` has it
+finalists.MOST, finalists.ROUNDS, finalists.TURNS, next_measurements.PER_KERNEL = 2, 2, 1, 0.01     # as `quick` has it
 calibration.memory_speeds = lambda: {"read_bandwidth": Speed(2e10, "byte/s")}
 calibration.backend_speeds = lambda backend: {"flops_f32": Speed(5e10, "flop/s")}
 if __name__ == "__main__":
