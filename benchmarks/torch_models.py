@@ -28,7 +28,8 @@ Case = tuple[Callable[[], nn.Module], Callable[[int], tuple[Any, ...]], frozense
 
 
 class UNetBlock(nn.Module):
-    """Down, group norm, up by a transposed convolution, and beside it by nearest neighbours."""
+    """A level of a UNet: downsampling, group norm, and two ways up whose results are added, a transposed convolution and nearest
+    neighbours."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -39,8 +40,8 @@ class UNetBlock(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         high = torch.relu(self.first(x))
         low = nn.functional.silu(self.norm(self.down(high)))
-        beside = nn.functional.interpolate(low, scale_factor=2, mode="nearest").mean(1, keepdim=True)
-        return self.last(torch.cat([high, self.up(low)], 1)) + beside
+        nearest = nn.functional.interpolate(low, scale_factor=2, mode="nearest").mean(1, keepdim=True)
+        return self.last(torch.cat([high, self.up(low)], 1)) + nearest
 
 
 class GraphLayer(nn.Module):
@@ -154,12 +155,12 @@ def measure(case: Case, backend: Any, runs: int, training: bool) -> tuple[float,
     make, inputs, _ = case
     torch.manual_seed(0)
     torch._dynamo.reset()
-    model, given = make().eval(), inputs(1)
+    model, batch = make().eval(), inputs(1)
     fast = model if backend is None else torch.compile(model, backend=backend)
 
     def run() -> None:
         with torch.set_grad_enabled(training):
-            out = fast(*given)
+            out = fast(*batch)
             out = out if isinstance(out, torch.Tensor) else next(iter(out.values()))
             if training:
                 out.sum().backward()

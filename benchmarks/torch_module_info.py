@@ -54,7 +54,7 @@ def judge(info: object, sample: object) -> tuple[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = info.module_cls(*sample.constructor_input.args, **sample.constructor_input.kwargs).eval()  # type: ignore[attr-defined]
-        given, named = sample.forward_input.args, sample.forward_input.kwargs  # type: ignore[attr-defined]
+        feeds, named = sample.forward_input.args, sample.forward_input.kwargs  # type: ignore[attr-defined]
         modules: list[Interpreted] = []
 
         def compiler(graph: torch.fx.GraphModule, _: object) -> object:
@@ -63,7 +63,7 @@ def judge(info: object, sample: object) -> tuple[str, str]:
 
         with torch.no_grad():
             try:
-                expected = module(*given, **named)
+                expected = module(*feeds, **named)
             except Exception as error:
                 return "failed", f"eager torch: {line_of(error)}"
             try:
@@ -71,7 +71,7 @@ def judge(info: object, sample: object) -> tuple[str, str]:
                 enabled = torch._C._get_mkldnn_enabled()
                 torch._C._set_mkldnn_enabled(False)
                 try:
-                    result = torch.compile(module, backend=backend)(*given, **named)
+                    result = torch.compile(module, backend=backend)(*feeds, **named)
                 finally:
                     torch._C._set_mkldnn_enabled(enabled)
                 for one, other in zip(pytree.tree_leaves(result), pytree.tree_leaves(expected), strict=True):

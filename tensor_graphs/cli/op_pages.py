@@ -286,6 +286,7 @@ def _definition(name: str, op: Op, taken: list[DType]) -> str:
     node, _ = _example_node(name, taken)
     head = f"For `{name}({', '.join(str(i.type) for i in node.inputs)}{'; ' if node.attrs else ''}{_shown_attributes(node)})`:"
     direct = "" if op.direct is None else (
+        "\n\nOver the real numbers, where the oracle evaluates it, nothing is rounded." if op.facts.licence else
         "\n\nThe oracle evaluates the same in float64 by a function of its own (`direct`); a test holds it to the definition.")
     return f"{head}\n\n{_text(_named_outputs(expand(node)))}{direct}"
 
@@ -306,7 +307,8 @@ def _gradient(name: str, op: Op, taken: list[DType]) -> str:
         return f"None: {str(e).splitlines()[0]}"
     if isinstance(op, CompositeOp) and op.gradient_rule is None:
         return "The derivative of its definition, made op by op."
-    what = "Its own rule, which a test holds to the derivative of the definition." if isinstance(op, CompositeOp) else "Its row."
+    what = ("Its row." if not isinstance(op, CompositeOp) else "That of the identity." if op.facts.licence else
+            "Its own rule, which a test holds to the derivative of the definition.")
     return f"{what} g is the gradient of the result.\n\n" + _text(
         {f"to_{x.attrs['name']}": g for x, g in zip(wanted, gradients, strict=True)})
 
@@ -369,7 +371,7 @@ def _example(name: str, op: Op, taken: list[DType]) -> str:
     names = ["value"] if len(node.types) == 1 else [f"value{i}" for i in range(len(node.types))]
     lines.append(f"{', '.join(names)} = {_call(node)}")
     outputs = "value" if len(names) == 1 else "{" + ", ".join(f'"{n}": {n}' for n in names) + "}"
-    lines.append(f"found = tg.interpret(tg.graph({outputs}), {{")
+    lines.append(f"outputs = tg.interpret(tg.graph({outputs}), {{")
     lines += [f'    "{k}": {json.dumps(v).replace("true", "True").replace("false", "False")},' for k, v in feeds.items()]
     lines.append("}).outputs")
     code = "\n".join(lines)
@@ -378,7 +380,7 @@ def _example(name: str, op: Op, taken: list[DType]) -> str:
     value = scope[names[0]]
     value = value.inputs[0] if value.op is leaves.ITEM else value
     assert value is node or value.op is not op, (name, code)
-    printed = [f"{n} = {np.array2string(np.asarray(v), **PRINTED)}" for n, v in scope["found"].items()]
+    printed = [f"{n} = {np.array2string(np.asarray(v), **PRINTED)}" for n, v in scope["outputs"].items()]
     return f"```python\n{code}\n```\n\n```text\n" + "\n".join(printed) + "\n```"
 
 

@@ -42,7 +42,7 @@ def host_kernel(op: Computed, *, backend: str = "numpy", name: str | None = None
     one makes it a new kernel, which is compared with the oracle before use.
     requirements: features of the device, like {"arch": ["avx512f"]} (device_requirements.py); elsewhere the kernel is no candidate.
     A kernel that rounds f32 operands to TF32, as tl.dot of Triton does by default, is one of the op "rounded_linear", not "linear";
-    its `accepts` takes specs with the attribute to="tf32".
+    its `accepts` returns None for specs with the attribute to="tf32".
     assuming: conditions on values, like "no overflow". The kernel is compared at points where they hold, and is a candidate where
     the caller assumes them too (`tg.compile(graph, assuming="no overflow")`).
     name: must begin with the backend's name and a dot; by default the backend's name, a dot and the function's name.

@@ -157,11 +157,11 @@ def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_val
 def test_words_for_the_precision_are_checked(filled: Database) -> None:
     assert compile_graph(GRAPH, database=filled, precision="written", tolerance=1e-4).precision.startswith("as written")
     assert compile_graph(GRAPH, database=filled, precision="f64").precision == "f64, asked for"
-    for wrong, said in {"wide": "precision 'wide' is no dtype\n  fix: one word",
-                        "layer=f32": "precision names the site 'layer'\n  fix: a kind",
-                        "f32,f64": "cannot be read\n  fix: one word",
-                        "product:q=bf16": "the graph has no such site\n  fix: it has no site product:"}.items():
-        with pytest.raises(ArgumentError, match=said):
+    for wrong, message in {"wide": "precision 'wide' is no dtype\n  fix: one word",
+                           "layer=f32": "precision names the site 'layer'\n  fix: a kind",
+                           "f32,f64": "cannot be read\n  fix: one word",
+                           "product:q=bf16": "the graph has no such site\n  fix: it has no site product:"}.items():
+        with pytest.raises(ArgumentError, match=message):
             compile_graph(GRAPH, database=filled, precision=wrong)
     with pytest.raises(ArgumentError, match="did you mean 'product:w'"):
         compile_graph(LAYER, database=filled, precision={"product:W": "bf16"})

@@ -53,9 +53,9 @@ def test_the_front_of_a_graph_is_measured(database: Database) -> None:
 
 
 def test_what_has_no_front_is_told() -> None:
-    for wrong, said in (({"statistic": "top1"}, "no front of 'top1'\n  fix: one of cosine, kl, max, norm"),
+    for wrong, printed in (({"statistic": "top1"}, "no front of 'top1'\n  fix: one of cosine, kl, max, norm"),
                         ({"output": "z"}, "no float output z"), ({"points": 1}, "points")):
-        with pytest.raises(ArgumentError, match=said):
+        with pytest.raises(ArgumentError, match=printed):
             pareto(layers(), database=":memory:", **wrong)
     with pytest.raises(ArgumentError, match="no float output"):
         pareto(tg.graph(tg.input("x", (3,), tg.i32) + 1), database=":memory:")

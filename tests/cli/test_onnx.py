@@ -35,14 +35,14 @@ def test_an_input_on_which_a_shape_depends_is_fixed_to_its_array(tmp_path: Path)
     inputs = {"x": np.arange(6, dtype=np.float32), "to": np.array([2, 3])}
     onnx.save(one("Reshape", inputs), tmp_path / "reshape.onnx")
     np.savez(tmp_path / "x.npz", **inputs)
-    said = document(tg("run", tmp_path / "reshape.onnx", "--inputs", tmp_path / "x.npz", "--json", *NUMPY))
-    assert said["outputs"]["y"]["values"] == [[0, 1, 2], [3, 4, 5]]
+    printed = document(tg("run", tmp_path / "reshape.onnx", "--inputs", tmp_path / "x.npz", "--json", *NUMPY))
+    assert printed["outputs"]["y"]["values"] == [[0, 1, 2], [3, 4, 5]]
     assert_complains(tg("run", tmp_path / "reshape.onnx"), "depends on the input to", "fix:")
 
 
 def test_without_inputs_they_are_random(file: Path) -> None:
-    said = document(tg("run", file, "--json", *NUMPY))
-    assert said["file"] is None and np.asarray(said["outputs"]["y"]["values"]).shape == (4, 3)
+    printed = document(tg("run", file, "--json", *NUMPY))
+    assert printed["file"] is None and np.asarray(printed["outputs"]["y"]["values"]).shape == (4, 3)
 
 
 def test_inputs_that_do_not_fit_are_refused(file: Path, tmp_path: Path) -> None:

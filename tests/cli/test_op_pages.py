@@ -45,7 +45,7 @@ def test_the_example_of_a_page_runs_and_gives_what_it_shows(name, made):
     scope: dict = {}
     exec(code, scope)
     assert "\n".join(f"{n} = {op_pages.np.array2string(op_pages.np.asarray(v), **op_pages.PRINTED)}"
-                     for n, v in scope["found"].items()) == shown.rstrip("\n")
+                     for n, v in scope["outputs"].items()) == shown.rstrip("\n")
 
 
 def test_writing_the_pages_removes_those_of_ops_that_are_no_more(tmp_path):

@@ -85,10 +85,10 @@ def test_prelu_has_one_weight_or_one_for_each_channel() -> None:
     for name in ("w", "one"):
         x, w = tg.input("x", (2, 3, 4), tg.f64), tg.input(name, values[name].shape, tg.f64)
         t = {n: torch.tensor(values[n], requires_grad=True) for n in ("x", name)}
-        given = {"x": values["x"], name: values[name]}
+        feeds = {"x": values["x"], name: values[name]}
         node, expected = tg.prelu(x, w), F.prelu(t["x"], t[name])
-        check(node, expected.detach().numpy(), **given)
-        check_gradients(node, expected, t, **given)
+        check(node, expected.detach().numpy(), **feeds)
+        check_gradients(node, expected, t, **feeds)
 
 
 def test_glu_is_that_of_torch() -> None:
@@ -104,18 +104,18 @@ def test_glu_is_that_of_torch() -> None:
 def test_narrow_floats_are_computed_wide_and_rounded_once(build: Callable[[Any], Any]) -> None:
     values = np.linspace(-6, 6, 101).astype(np.float16)
     graph = tg.graph(build(tg.input("x", values.shape, tg.f16)))
-    found = tg.interpret(graph, {"x": values}, mode="as_written").outputs["out"]
+    actual = tg.interpret(graph, {"x": values}, mode="as_written").outputs["out"]
     true = np.asarray(tg.interpret(graph, {"x": values}).outputs["out"], np.float64)
-    assert (np.abs(np.asarray(found, np.float64) - true) <= 2.0**-11 * 1.01 * np.abs(true) + 2.0**-24).all()
+    assert (np.abs(np.asarray(actual, np.float64) - true) <= 2.0**-11 * 1.01 * np.abs(true) + 2.0**-24).all()
 
 
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (8, 16))
     graph = tg.graph({"glu": tg.glu(tg.mish(x)), "sum": tg.logaddexp(tg.hypot(tg.selu(x), tg.hardswish(x)), tg.fmod(x, 0.7))})
     values = {"x": RNG.normal(size=(8, 16)).astype(np.float32)}
-    found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
+    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
     for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(found[name], exact, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

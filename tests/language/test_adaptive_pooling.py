@@ -38,9 +38,9 @@ def test_pooling_and_transposed_convolution_compute_the_same_compiled():
     graph = tg.graph({"mean": tg.adaptive_avg_pool(x, (3, 9)),
                       "spread": tg.conv_transpose(x, w, stride=2, padding=1, output_padding=1)})
     values = {"x": RNG.normal(size=(1, 2, 7, 9)).astype(np.float32)}
-    found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
+    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
     for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(found[name], exact, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
 
 
 def test_what_has_no_intervals_is_refused():

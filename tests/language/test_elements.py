@@ -88,9 +88,9 @@ def test_they_compute_the_same_compiled() -> None:
     part = tg.take_along_axis(x, i)
     graph = tg.graph({"part": part, "sum": tg.put_along_axis(x, i, part, mode="add")})
     values = {"x": RNG.normal(size=(4, 6)).astype(np.float32), "i": RNG.integers(0, 6, (4, 3)).astype(np.int32)}
-    found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
+    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
     for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(found[name], exact, rtol=1e-6)
+        np.testing.assert_allclose(actual[name], exact, rtol=1e-6)
 
 
 def test_what_does_not_fit_is_refused() -> None:

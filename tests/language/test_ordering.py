@@ -24,9 +24,9 @@ WHOLE = RNG.integers(-3, 4, size=(4, 7)).astype(np.int8)
 def test_sort_is_the_stable_one_of_torch_and_so_is_its_gradient(axis: int, descending: bool) -> None:
     t = torch.tensor(A, requires_grad=True)
     expected, places = torch.sort(t, dim=axis, descending=descending, stable=True)
-    values, found = tg.sort(tg.input("x", A.shape, tg.f64), axis, descending=descending)
+    values, actual = tg.sort(tg.input("x", A.shape, tg.f64), axis, descending=descending)
     check(values, expected.detach().numpy(), x=A)
-    check(found, places.numpy(), x=A)
+    check(actual, places.numpy(), x=A)
     check_gradients(values, expected, {"x": t}, x=A)
 
 
@@ -44,9 +44,9 @@ def test_equal_elements_keep_their_order_and_nan_is_last(values: np.ndarray) -> 
 def test_topk_takes_the_largest_or_the_smallest_along_any_axis(axis: int, largest: bool) -> None:
     t = torch.tensor(A, requires_grad=True)
     expected, places = torch.topk(t, 2, axis, largest)
-    values, found = tg.topk(tg.input("x", A.shape, tg.f64), axis, k=2, largest=largest)
+    values, actual = tg.topk(tg.input("x", A.shape, tg.f64), axis, k=2, largest=largest)
     check(values, expected.detach().numpy(), x=A)
-    check(found, places.numpy(), x=A)
+    check(actual, places.numpy(), x=A)
     check_gradients(values, expected, {"x": t}, x=A)
 
 
@@ -74,9 +74,9 @@ def test_a_running_extreme_and_its_place_are_those_of_torch_and_so_is_its_gradie
     for axis in range(values.ndim):
         t = torch.tensor(values, requires_grad=values.dtype.kind == "f")
         expected, places = getattr(torch, name)(t, axis)
-        node, found = getattr(tg, name)(tg.input("x", values.shape, tg.parse_dtype(values.dtype.name)), axis)
+        node, actual = getattr(tg, name)(tg.input("x", values.shape, tg.parse_dtype(values.dtype.name)), axis)
         check(node, expected.detach().numpy(), x=values)
-        check(found, places.numpy(), x=values)
+        check(actual, places.numpy(), x=values)
         if values is A:
             check_gradients(node, expected, {"x": t}, x=values)
 
@@ -107,9 +107,9 @@ def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (3, 9))
     graph = tg.graph({"least": tg.topk(x, k=2, largest=False)[1], "lowest": tg.cummin(x)[1]})
     values = {"x": RNG.normal(size=(3, 9)).astype(np.float32)}
-    found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
+    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
     for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(found[name], exact, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -46,7 +46,7 @@ def test_a_layer_is_that_of_torch_and_so_are_its_gradients(kind: str, directions
     inputs = {role: tg.input(role, v.shape, tg.f64) for role, v in weights.items()}
     begin = [tg.input(f"s{k}", s.shape, tg.f64) for k, s in enumerate(initial)]
     count = None if lengths is None else tg.input("n", (BATCH,), tg.i32)
-    found = flat(build(x, *inputs.values(), initial=tuple(begin) if states == 2 else begin[0], lengths=count))
+    actual = flat(build(x, *inputs.values(), initial=tuple(begin) if states == 2 else begin[0], lengths=count))
     t0 = [torch.tensor(s, requires_grad=True) for s in initial]
     packed: Any = t if lengths is None else torch.nn.utils.rnn.pack_padded_sequence(t, torch.tensor(lengths), enforce_sorted=False)
     y, last = theirs(packed, tuple(t0) if states == 2 else t0[0])
@@ -56,16 +56,16 @@ def test_a_layer_is_that_of_torch_and_so_are_its_gradients(kind: str, directions
     values: dict[Any, Any] = {x: X, **{inputs[r]: v for r, v in weights.items()}, **dict(zip(begin, initial, strict=True))}
     if count is not None:
         values[count] = np.array(lengths, np.int32)
-    for ours, true in zip(evaluate(found, values, {}), expected, strict=True):
+    for ours, true in zip(evaluate(actual, values, {}), expected, strict=True):
         np.testing.assert_allclose(ours, true.detach().numpy(), rtol=1e-12, atol=1e-14)
     seeds = [RNG.normal(size=tuple(e.shape)) for e in expected]
     torch.autograd.backward(expected, [torch.tensor(s) for s in seeds])
-    cotangents = [tg.input(f"g{k}", o.shape, tg.f64) for k, o in enumerate(found)]
+    cotangents = [tg.input(f"g{k}", o.shape, tg.f64) for k, o in enumerate(actual)]
     wanted = [x, *inputs.values(), *begin]
     named = dict(theirs.named_parameters())
     true_gradients = [t.grad, *(torch.stack([named[name + end].grad for end in ("", "_reverse")[:directions]])
                                 for name in ROLES.values()), *(s.grad for s in t0)]
-    gradients = evaluate(tg.vjp(found, cotangents, wanted), values | dict(zip(cotangents, seeds, strict=True)), {})
+    gradients = evaluate(tg.vjp(actual, cotangents, wanted), values | dict(zip(cotangents, seeds, strict=True)), {})
     for node, ours, gradient in zip(wanted, gradients, true_gradients, strict=True):
         assert gradient is not None
         np.testing.assert_allclose(ours, gradient.numpy(), rtol=1e-9, atol=1e-11, err_msg=str(node.attrs["name"]))
@@ -78,10 +78,10 @@ def test_one_direction_needs_no_axis_for_it_and_may_be_the_reverse_one(kind: str
     n = tg.dim("n", 1, 9)
     x = tg.input("x", (n, INPUTS), tg.f64)                           # no axis of sequences either
     backward = [tg.constant(v[1]) for v in weights.values()]
-    found = flat(build(x, *backward, reverse=True))
+    actual = flat(build(x, *backward, reverse=True))
     y, last = theirs(torch.tensor(X[:, 0]))
     expected = [y[:, WIDTH:], *(s[1] for s in flat(last))]
-    for ours, true in zip(evaluate(found, {x: X[:, 0]}, {"n": STEPS}), expected, strict=True):
+    for ours, true in zip(evaluate(actual, {x: X[:, 0]}, {"n": STEPS}), expected, strict=True):
         np.testing.assert_allclose(ours, true.detach().numpy(), rtol=1e-12)
 
 
@@ -114,10 +114,10 @@ def test_a_layer_computes_the_same_compiled() -> None:
     y, (h, c) = tg.lstm(tg.input("x", X.shape), *parameters.values(), lengths=tg.input("n", (BATCH,), tg.i32))
     graph = tg.graph({"y": y, "h": h, "c": c})
     values = {"x": X.astype(np.float32), "n": np.array([5, 2, 3], np.int32)}
-    given = {role: v.astype(np.float32) for role, v in weights.items()}
-    found = tg.bind(tg.compile(graph, database=":memory:"), given).run(values)
-    for name, exact in tg.interpret(graph, values, given).outputs.items():
-        np.testing.assert_allclose(found[name], exact, rtol=1e-5, atol=1e-6)
+    feeds = {role: v.astype(np.float32) for role, v in weights.items()}
+    actual = tg.bind(tg.compile(graph, database=":memory:"), feeds).run(values)
+    for name, exact in tg.interpret(graph, values, feeds).outputs.items():
+        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused() -> None:
             (lambda: tg.lstm(x, w, u, initial=(tg.input("h", (2,)),) * 2), "an initial state is"),
             (lambda: tg.lstm(x, w, u, lengths=tg.input("n", (2,), tg.i32)), "the lengths are"),
             (lambda: tg.lstm(x, tg.input("v", (3, 8, 4)), u), "3 directions"),
-            (lambda: tg.lstm(x, tg.input("v", (2, 8, 4)), u), "beside a weight of 2 directions"),
+            (lambda: tg.lstm(x, tg.input("v", (2, 8, 4)), u), "with a weight of 2 directions"),
             (lambda: tg.rnn(tg.input("c", (4,)), w, u), "no axis of steps")):
         with pytest.raises(ShapeError, match=text):
             call()

@@ -63,17 +63,17 @@ TARGETS = [(ours, target) for ours in AS_ONNX for target in ({"size": (3, 7)}, {
 def test_resizing_is_onnxs_resize(ours, target):
     values = A[0, 0].astype(np.float32)
     names = ["x", "", "scales", ""] if "scale" in target else ["x", "", "", "sizes"]
-    given = [helper.make_tensor("scales", TensorProto.FLOAT, [2], target["scale"]) if "scale" in target else
+    feeds = [helper.make_tensor("scales", TensorProto.FLOAT, [2], target["scale"]) if "scale" in target else
              helper.make_tensor("sizes", TensorProto.INT64, [2], target["size"])]
     node = helper.make_node("Resize", names, ["y"], mode=ours["mode"], coordinate_transformation_mode=ours["coordinates"],
                             nearest_mode=ours.get("rounding", "floor"), cubic_coeff_a=ours.get("cubic", -0.75),
                             antialias=int(ours.get("antialias", False)), exclude_outside=int(ours.get("exclude_outside", False)))
     graph = helper.make_graph([node], "one", [helper.make_tensor_value_info("x", TensorProto.FLOAT, values.shape)],
-                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], given)
+                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], feeds)
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
     (expected,) = ReferenceEvaluator(model).run(None, {"x": values})
-    found = tg.interpret(tg.graph(tg.resize(tg.input("x", values.shape), **ours, **target)), {"x": values}).outputs["out"]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
+    actual = tg.interpret(tg.graph(tg.resize(tg.input("x", values.shape), **ours, **target)), {"x": values}).outputs["out"]
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=2e-6)
 
 
 def test_an_index_does_not_depend_on_how_a_ratio_is_rounded():
@@ -109,8 +109,8 @@ def test_sizes_may_be_dims(mode, theirs, coordinates):
 def test_it_computes_the_same_compiled():
     graph = tg.graph(tg.resize(tg.input("x", A.shape), (7, 3), mode="cubic", antialias=True))
     values = {"x": A.astype(np.float32)}
-    found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)["out"]
-    np.testing.assert_allclose(found, tg.interpret(graph, values).outputs["out"], rtol=1e-5, atol=1e-6)
+    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)["out"]
+    np.testing.assert_allclose(actual, tg.interpret(graph, values).outputs["out"], rtol=1e-5, atol=1e-6)
 
 
 def test_what_makes_no_sense_is_refused():

@@ -68,8 +68,8 @@ def test_the_gradient_is_that_of_torch(name: str, x: np.ndarray) -> None:
 def test_narrow_floats_are_computed_wide_and_rounded_once() -> None:
     x = np.linspace(-0.98, 0.98, 100).astype(bf16.numpy)
     for build in (tg.erfinv, tg.lgamma, tg.digamma):
-        true, found = values(build, x.astype(np.float64)), values(build, x, bf16, "as_written")
-        assert (np.abs(found - true) <= 0.5005 * bf16.epsilon * np.abs(true) + 1e-6).all(), build.name
+        true, actual = values(build, x.astype(np.float64)), values(build, x, bf16, "as_written")
+        assert (np.abs(actual - true) <= 0.5005 * bf16.epsilon * np.abs(true) + 1e-6).all(), build.name
 
 
 CHEBYSHEV: dict[str, tuple[tuple[float, ...], Callable[[Any], Any]]] = {
@@ -92,10 +92,10 @@ def test_the_series_are_those_of_bernoulli_numbers() -> None:
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (40,))
     graph = tg.graph({"lgamma": tg.lgamma(x), "angle": tg.atan2(tg.sinh(x), tg.erfinv(x * 0.1))})
-    given = {"x": np.random.default_rng(2).uniform(-4, 6, 40).astype(np.float32)}
-    found = tg.bind(tg.compile(graph, database=":memory:"), {}).run(given)
-    for name, exact in tg.interpret(graph, given).outputs.items():
-        np.testing.assert_allclose(found[name], exact, rtol=2e-5, atol=2e-6, err_msg=name)
+    feeds = {"x": np.random.default_rng(2).uniform(-4, 6, 40).astype(np.float32)}
+    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(feeds)
+    for name, exact in tg.interpret(graph, feeds).outputs.items():
+        np.testing.assert_allclose(actual[name], exact, rtol=2e-5, atol=2e-6, err_msg=name)
 
 
 def test_integers_are_refused_by_name() -> None:

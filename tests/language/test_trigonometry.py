@@ -61,18 +61,18 @@ def test_atan2_is_that_of_numpy_in_every_corner_and_so_are_its_gradients() -> No
     node = tg.atan2(tg.input("y", y.shape, f64), tg.input("x", x.shape, f64))
     check(node, np.arctan2(y, x), y=y, x=x, rtol=1e-15)
     rng = np.random.default_rng(5)
-    given = {"y": rng.normal(size=30), "x": rng.normal(size=30)}
-    t = {name: torch.tensor(v, requires_grad=True) for name, v in given.items()}
+    feeds = {"y": rng.normal(size=30), "x": rng.normal(size=30)}
+    t = {name: torch.tensor(v, requires_grad=True) for name, v in feeds.items()}
     node = tg.atan2(tg.input("y", (30,), f64), tg.input("x", (30,), f64))
-    check_gradients(node, torch.atan2(t["y"], t["x"]), t, **given)
+    check_gradients(node, torch.atan2(t["y"], t["x"]), t, **feeds)
     assert tg.atan2(tg.input("y", (2, 1)), tg.input("x", (3,))).shape == (2, 3)
 
 
 def test_narrow_floats_are_computed_wide_and_rounded_once() -> None:
     x = np.linspace(-0.99, 0.99, 200).astype(np.float16)
     for build in (tg.atan, tg.asin, tg.acos, tg.sinh, tg.cosh, tg.asinh, tg.atanh):
-        true, found = values(build, x.astype(np.float64)), values(build, x, f16, "as_written")
-        assert (np.abs(found - true) <= 0.5001 * f16.epsilon * np.abs(true) + f16.smallest_normal * f16.epsilon).all(), build.name
+        true, actual = values(build, x.astype(np.float64)), values(build, x, f16, "as_written")
+        assert (np.abs(actual - true) <= 0.5001 * f16.epsilon * np.abs(true) + f16.smallest_normal * f16.epsilon).all(), build.name
 
 
 def test_the_coefficients_of_atan_are_those_of_its_chebyshev_series() -> None:

@@ -136,7 +136,7 @@ class Converter:
             self.levels.setdefault(level, _Level()).nodes[node] = self._build(node, fake, level)
         except TorchDoorError:
             raise
-        except (OpaqueReference, TensorGraphsError, NotImplementedError) as error:
+        except (OpaqueReference, TensorGraphsError) as error:
             self.opaque[node] = re.sub(r"^\w+ at \S+: ", "", str(error).partition("\n")[0])      # without a line of source
             self.level[node] = max((self.level.get(i, 0) for i in tensors), default=0)
 

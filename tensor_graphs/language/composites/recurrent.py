@@ -71,7 +71,7 @@ def _layer(op: str, gates: int, step: Callable[[_CellWeights], Step], x: Node, w
                          fix="1 or 2 along the first axis, 2 without reverse, or a weight of two axes for one direction")
     for operand in (*weights, *initial):
         if operand is not None and (operand.rank == 0 or operand.shape[0] != count):
-            raise ShapeError(f"{op} of {show(x)}: {show(operand)} beside a weight of {count} directions",
+            raise ShapeError(f"{op} of {show(x)}: {show(operand)} with a weight of {count} directions",
                              fix=f"{count} as the first axis of all weights and initial states")
     ways = []
     for k in range(int(count)):

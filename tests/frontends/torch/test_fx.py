@@ -35,17 +35,17 @@ def compare(make: Callable[[], nn.Module], inputs: Callable[[int], tuple[Any, ..
     fast = torch.compile(model, backend=interpreted(modules))
     with torch.no_grad():
         for size in (2, 3):
-            given = inputs(size)
-            torch.testing.assert_close(first(fast(*given)), first(model(*given)), rtol=1e-4, atol=1e-4)
+            feeds = inputs(size)
+            torch.testing.assert_close(first(fast(*feeds)), first(model(*feeds)), rtol=1e-4, atol=1e-4)
         before = len(modules)
-        given = inputs(4)
-        torch.testing.assert_close(first(fast(*given)), first(model(*given)), rtol=1e-4, atol=1e-4)
+        feeds = inputs(4)
+        torch.testing.assert_close(first(fast(*feeds)), first(model(*feeds)), rtol=1e-4, atol=1e-4)
         assert len(modules) == before, "a third size was compiled anew"
-    given = inputs(2)
+    feeds = inputs(2)
     slopes = []
     for run in (fast, model):
         model.zero_grad()
-        out = first(run(*given))
+        out = first(run(*feeds))
         (out * torch.linspace(-1, 1, out.numel()).reshape(out.shape)).sum().backward()
         # AOT autograd gives 0 where eager torch has no gradient: of what only an unused output needs
         slopes.append([torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()])
