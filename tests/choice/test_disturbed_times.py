@@ -100,9 +100,9 @@ def compiled(database: Database) -> Plan:
 
 
 def asked_again(database: Database, asked: Counter[tuple[str, ...]] | None = None, again: bool = False) -> set[str]:
-    found = questions_of(GRAPH, Request(GRAPH, 1e-3, ("numpy",), database), asked=asked,
+    questions = questions_of(GRAPH, Request(GRAPH, 1e-3, ("numpy",), database), asked=asked,
                          again=again)
-    return {q.kernel.name for q in unanswered(database, found, VERIFIER) if q.again}
+    return {q.kernel.name for q in unanswered(database, questions, VERIFIER) if q.again}
 
 
 # ---- what is in doubt ----
@@ -124,9 +124,9 @@ def test_a_row_far_from_the_same_kernel_at_other_sizes_is_in_doubt(database: Dat
     for rows, us in ((4, 400.0), (16, 1600.0), (64, 6400.0)):
         add_row(database, OWN, signature, {"n": rows}, us=us * (8 if rows == 16 else 1))
     points = [{"n": rows} for rows in (4, 16, 64)]
-    found = doubts(database, [signature], points)
-    said = [found.of(OWN, signature, at) for at in points]
-    assert said[0] is said[2] is None and said[1] is not None and "× what its times at other sizes" in said[1].why
+    doubtful_times = doubts(database, [signature], points)
+    answers = [doubtful_times.of(OWN, signature, at) for at in points]
+    assert answers[0] is answers[2] is None and answers[1] is not None and "× what its times at other sizes" in answers[1].why
     add_row(database, OWN, signature, {"n": 16}, us=1600.0 * 8)
     assert doubts(database, [signature], points).of(OWN, signature, {"n": 16}) is None, "a second row says the same"
 
@@ -150,11 +150,11 @@ def test_a_time_in_its_place_far_above_the_time_alone_is_in_doubt_until_a_second
 def test_a_row_beside_a_slow_reference_stream_is_in_doubt(only: Database) -> None:
     for kernel, reference in ((OWN, 0.05), (EXACT, 0.12)):
         time_of(only, kernel, 300.0, conditions={**QUIET, "reference": {"kind": "read", "median": reference}})
-    found = doubts(only)
-    rows = [found.costs.timed(kernel, SIGNATURE, {}) for kernel in (OWN, EXACT)]
-    found.look_at(row[0] for row in rows if row is not None)
-    doubt = found.of(EXACT, SIGNATURE, {})
-    assert found.of(OWN, SIGNATURE, {}) is None and doubt is not None and "2.4 × what it takes at best" in doubt.why
+    doubtful_times = doubts(only)
+    rows = [doubtful_times.costs.timed(kernel, SIGNATURE, {}) for kernel in (OWN, EXACT)]
+    doubtful_times.look_at(row[0] for row in rows if row is not None)
+    doubt = doubtful_times.of(EXACT, SIGNATURE, {})
+    assert doubtful_times.of(OWN, SIGNATURE, {}) is None and doubt is not None and "2.4 × what it takes at best" in doubt.why
 
 
 def test_an_old_row_is_in_doubt(only: Database) -> None:
@@ -276,7 +276,7 @@ def test_what_never_passed_and_failed_as_on_a_busy_machine_is_asked_once_more(da
 
 
 def test_a_spoiled_time_in_its_place_is_measured_there_again_and_heals(only: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both alone and in place: the kernel takes 300 µs, and a profile beside a neighbour said 8.7 ms."""
+    """Both alone and in place: the kernel takes 300 µs, and a profile next to a neighbour measured 8.7 ms."""
     truth = {OWN.name: 720.0, EXACT.name: 300.0, ROUGH.name: 900.0}
     for kernel in (OWN, EXACT, ROUGH):
         spoiled = kernel is EXACT
@@ -316,12 +316,12 @@ def test_a_second_profile_heals_what_a_first_one_beside_a_neighbour_spoiled(data
     store = database.add_trace
 
     def spoiled(trace: Any) -> int:
-        said = trace.conditions
-        if neighbour.exists() and "over_reference" in said:
-            said = {**said, "over_reference": {**said["over_reference"], "quiet": False}}
-        elif neighbour.exists() and "quiet" in said:
-            said = {**said, "quiet": False}
-        return store(replace(trace, conditions=said))
+        details = trace.conditions
+        if neighbour.exists() and "over_reference" in details:
+            details = {**details, "over_reference": {**details["over_reference"], "quiet": False}}
+        elif neighbour.exists() and "quiet" in details:
+            details = {**details, "quiet": False}
+        return store(replace(trace, conditions=details))
 
     monkeypatch.setattr(database, "add_trace", spoiled)
     for each in (STEADY, MOODY):

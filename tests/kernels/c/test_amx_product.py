@@ -67,8 +67,8 @@ def test_a_product_is_near_the_exact_one(each_build: library.NativeLibrary, of_x
     assert error(product(each_build, x, w, of_out=of_out), x, w) <= 4e-7
     for dtype in (F32, BF16) if of_x is BF16 else (F32,):
         bias = normal((m,), 3, dtype)
-        found = product(each_build, x, w, bias, of_out)
-        assert beyond(found, exact(x, w) + bias.astype(float), exact(np.abs(x), np.abs(w)) + np.abs(bias)) <= 4e-7
+        actual = product(each_build, x, w, bias, of_out)
+        assert beyond(actual, exact(x, w) + bias.astype(float), exact(np.abs(x), np.abs(w)) + np.abs(bias)) <= 4e-7
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

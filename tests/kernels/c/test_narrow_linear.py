@@ -74,8 +74,8 @@ def test_a_product_is_rounded_once(each_build: library.NativeLibrary, n: int, m:
     assert error(product(each_build, x, w, of_out=of_out), x, w) <= 1e-6
     for dtype in (F32, BF16):
         bias = np.random.default_rng(3).standard_normal(m).astype(dtype)
-        found = product(each_build, x, w, bias, of_out)
-        assert beyond_rounding(found, exact(x, w) + bias.astype(float), exact(np.abs(x), np.abs(w)) + np.abs(bias)) <= 1e-6
+        actual = product(each_build, x, w, bias, of_out)
+        assert beyond_rounding(actual, exact(x, w) + bias.astype(float), exact(np.abs(x), np.abs(w)) + np.abs(bias)) <= 1e-6
 
 
 @results

@@ -59,8 +59,8 @@ def exact(y: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
     roles = y.op.by_role([a.astype(np.float64) for a in arrays], y.attrs)
     if y.op.name == "dot":
         return np.asarray(roles["a"] @ roles["b"])
-    found = roles["x"] @ roles["weight"].T * roles.get("x_scale", 1.0) * roles.get("weight_scale", 1.0)
-    return np.asarray(found + roles.get("bias", 0.0))
+    actual = roles["x"] @ roles["weight"].T * roles.get("x_scale", 1.0) * roles.get("weight_scale", 1.0)
+    return np.asarray(actual + roles.get("bias", 0.0))
 
 
 def turned_takes(spec: Spec) -> str | None:
@@ -73,16 +73,16 @@ def multiplied(device: Device, y: Node, arrays: Sequence[np.ndarray], dims: Mapp
     """The product on a GPU, with what is prepared for it there."""
     spec = Spec.of(y)
     if skinny:
-        found, = launched.run_call(device, matrix_products.skinny(spec), [y], arrays, dims, shift)
-        return found
+        actual, = launched.run_call(device, matrix_products.skinny(spec), [y], arrays, dims, shift)
+        return actual
     given = list(arrays)
     for prepared in matrix_products.product_prepares(spec):
         outs = [tg.input(f"p{i}", t.shape, t.dtype) for i, t in enumerate(prepared.outputs)]
         assert isinstance(prepared.call, LaunchCall)
         given += launched.run_call(device, prepared.call, outs, [arrays[i] for i in prepared.operands], dims)
     build = matrix_products.turned if turned else matrix_products.product
-    found, = launched.run_call(device, build(spec), [y], given, dims, shift)
-    return found
+    actual, = launched.run_call(device, build(spec), [y], given, dims, shift)
+    return actual
 
 
 EIGHT = [(tg.f8e4m3, tg.f8e4m3), (tg.f8e4m3, tg.f8e5m2), (tg.f8e5m2, tg.f8e4m3), (tg.f8e5m2, tg.f8e5m2)]
@@ -129,8 +129,8 @@ def test_operands_that_lie_anywhere_are_multiplied_one_by_one(tmp_path: Path, y:
                  for p in matrix_products.product_prepares(Spec.of(y))]
         for part in parts:                                          # whose sum is the weight
             np.testing.assert_allclose(part.astype(np.float64).sum(axis=0)[:, :arrays[1].shape[1]], arrays[1], rtol=2.0**-23)
-        found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": rows}, 1)
-        np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max())
+        actual, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": rows}, 1)
+        np.testing.assert_allclose(actual.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max())
 
 
 @pytest.mark.parametrize(("y", "why"), [
@@ -191,8 +191,8 @@ def test_floats_at_any_address_are_not_rounded(tmp_path: Path, to: str) -> None:
     assert len(parts) == (to != "tf32")
     for part in parts:
         np.testing.assert_allclose(part.astype(np.float64).sum(axis=0)[:, :36], arrays[1], rtol=2.0**-17)
-    found, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": 5}, 1)
-    np.testing.assert_allclose(found, wanted, atol=NEAR["f32"] * np.abs(wanted).max())
+    actual, = emulated.run(tmp_path, call, [(wanted.shape, y.dtype.numpy)], [*arrays, *parts], {"n": 5}, 1)
+    np.testing.assert_allclose(actual, wanted, atol=NEAR["f32"] * np.abs(wanted).max())
 
 
 @pytest.mark.gpu
@@ -203,8 +203,8 @@ def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_a_format(y: No
         arrays = drawn(y, rows)
         for turned, shift in ((False, 0), (False, 1), (True, 0)):
             wanted = exact(y, arrays if shift else [rounded(a, bits) if a.ndim == 2 else a for a in arrays])
-            found = multiplied(device, y, arrays, {"n": rows}, shift, turned=turned)
-            np.testing.assert_allclose(found.astype(float), wanted, atol=3e-5 * np.abs(wanted).max(), rtol=0)
+            actual = multiplied(device, y, arrays, {"n": rows}, shift, turned=turned)
+            np.testing.assert_allclose(actual.astype(float), wanted, atol=3e-5 * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu
@@ -215,9 +215,9 @@ def test_floats_beyond_the_format_are_multiplied_too(to: str) -> None:
     x[3, 5], x[70, 9], x[129, 1], w[7] = 3.4028235e38, np.inf, np.nan, 0.0
     wanted = exact(y, [x, w]).astype(np.float32)
     for turned in (False, True):
-        found = multiplied(device, y, [x, w], {"n": 130}, turned=turned)
-        assert (np.isfinite(found) == np.isfinite(wanted)).all()
-        np.testing.assert_allclose(found[3], wanted[3], rtol=4e-3)
+        actual = multiplied(device, y, [x, w], {"n": 130}, turned=turned)
+        assert (np.isfinite(actual) == np.isfinite(wanted)).all()
+        np.testing.assert_allclose(actual[3], wanted[3], rtol=4e-3)
 
 
 @pytest.mark.parametrize(("y", "why"), [
@@ -249,9 +249,9 @@ def test_tiles_of_eight_bits_multiply_as_the_definition_does(y: Node) -> None:
         product = matrix_products.product(spec)
         for call, shift, near in ((product, 0, 1), (product, 1, 1), (matrix_products.turned(spec), 0, 1),
                                   (matrix_products.product(spec, fast=True), 0, 8)):
-            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            actual, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
             allowed = near * NEAR_EIGHT[y.dtype.name] * np.abs(wanted).max()
-            np.testing.assert_allclose(found.astype(float), wanted, atol=allowed, rtol=0)
+            np.testing.assert_allclose(actual.astype(float), wanted, atol=allowed, rtol=0)
 
 
 OF_SIXTEEN = [scaled(kind, kind, k, columns, scales, biased, dtype) for kind in (tg.bf16, tg.f16)
@@ -274,8 +274,8 @@ def test_tiles_of_sixteen_bits_give_wider_results(y: Node) -> None:
         wanted = exact(y, arrays)
         product = matrix_products.product(spec)
         for call, shift in ((product, 0), (product, 1), (matrix_products.turned(spec), 0)):
-            found, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
-            np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+            actual, = launched.run_call(device, call, [y], arrays, {"n": rows}, shift)
+            np.testing.assert_allclose(actual.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu
@@ -286,8 +286,8 @@ def test_tiles_multiply_as_the_definition_does(y: Node) -> None:
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
         for shift in (0, 1):
-            found = multiplied(device, y, arrays, {"n": rows}, shift)
-            np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+            actual = multiplied(device, y, arrays, {"n": rows}, shift)
+            np.testing.assert_allclose(actual.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.parametrize(("of_x", "of_w"), [KINDS[0], *(pytest.param(*each, marks=pytest.mark.long) for each in KINDS[1:3])])
@@ -316,8 +316,8 @@ def test_few_rows_multiply_as_the_definition_does(of_x: DType, of_w: DType, most
                 arrays = drawn(y, n)
                 wanted = exact(y, arrays)
                 for shift in (0, 1):
-                    found = multiplied(device, y, arrays, {"n": n}, shift, skinny=True)
-                    np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+                    actual = multiplied(device, y, arrays, {"n": n}, shift, skinny=True)
+                    np.testing.assert_allclose(actual.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu
@@ -333,8 +333,8 @@ def test_rows_as_columns_of_a_tile_multiply_as_the_definition_does(of_x: DType, 
                 arrays = drawn(y, n)
                 wanted = exact(y, arrays)
                 for shift in (0, 1):
-                    found = multiplied(device, y, arrays, {"n": n}, shift, turned=True)
-                    np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+                    actual = multiplied(device, y, arrays, {"n": n}, shift, turned=True)
+                    np.testing.assert_allclose(actual.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu
@@ -346,8 +346,8 @@ def test_many_tiles_of_each_width(of_x: DType, of_w: DType) -> None:
         y = tg.linear(x, w)                                         # of 333 rows, a block's first tile is the last one of some
         arrays = drawn(y, rows)
         wanted = exact(y, arrays)
-        found = multiplied(device, y, arrays, {})
-        np.testing.assert_allclose(found.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
+        actual = multiplied(device, y, arrays, {})
+        np.testing.assert_allclose(actual.astype(float), wanted, atol=NEAR[y.dtype.name] * np.abs(wanted).max(), rtol=0)
 
 
 @pytest.mark.gpu
@@ -367,10 +367,10 @@ def test_what_is_not_finite_and_what_is_nearly_not_stays_where_it_belongs(of_x: 
         x[6, 5], w[:, 5] = np.finfo(np.float32).max, w[:, 5] * of_w.numpy.type(0.01)
     with np.errstate(invalid="ignore"):
         wanted = exact(y, arrays)
-    found = multiplied(device_named("cuda:0"), y, arrays, {"n": 200}, skinny=skinny).astype(float)
+    actual = multiplied(device_named("cuda:0"), y, arrays, {"n": 200}, skinny=skinny).astype(float)
     finite = np.isfinite(wanted)
-    np.testing.assert_array_equal(found[~finite], wanted[~finite])
+    np.testing.assert_array_equal(actual[~finite], wanted[~finite])
     sizes = np.abs(wanted).max(axis=1, where=finite, initial=1e-30, keepdims=True)
     with np.errstate(invalid="ignore"):
-        off = np.abs(found - wanted)
+        off = np.abs(actual - wanted)
     assert (off <= NEAR[y.dtype.name] * sizes + 1e-30)[finite].all()
