@@ -79,9 +79,9 @@ class OnnxNode:
         return [int(v) if isinstance(v, (int, np.integer, np.bool_)) else v for v in self.known(index).ravel()]
 
     def ints(self, index: int) -> list[int]:
-        return [self.whole(size) for size in self.dims(index)]
+        return [self.static_size(size) for size in self.dims(index)]
 
-    def whole(self, size: Dim) -> int:
+    def static_size(self, size: Dim) -> int:
         """Return a size that must be an int. Raises NotSupported for a dim."""
         return size if isinstance(size, int) else self.refuse(f"{self.op} along the dim {size}",
                                                               "fix the size: tg.from_onnx(file, dims={name: size})")

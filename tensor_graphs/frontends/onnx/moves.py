@@ -334,12 +334,12 @@ def _scatter_elements(n: OnnxNode) -> Node:
 @row("GatherND")
 def _gather_nd(n: OnnxNode) -> Node:
     x, index, batch = n.x(), n.x(1), n.get("batch_dims", 0)
-    return c.gather_nd(x, _coordinates(index, x.shape[batch:batch + n.whole(index.shape[-1])], batch))
+    return c.gather_nd(x, _coordinates(index, x.shape[batch:batch + n.static_size(index.shape[-1])], batch))
 
 
 @row("ScatterND")
 def _scatter_nd(n: OnnxNode) -> Node:
-    index = _coordinates(n.x(1), n.x().shape[:n.whole(n.x(1).shape[-1])])
+    index = _coordinates(n.x(1), n.x().shape[:n.static_size(n.x(1).shape[-1])])
     return _scattered(n, lambda x: c.gather_nd(x, index), lambda x, u, how: c.scatter_nd(x, index, u, mode=how))
 
 

@@ -28,8 +28,8 @@ def _geometry(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> dict[
     pads = list(zip(flat[:count], flat[count:], strict=True))
     for i, (size, k, by, step) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         if how.startswith("SAME"):
-            covers = (n.whole(k) - 1) * step + 1
-            total = covers - 1 if by == 1 else (-(-n.whole(size) // by) - 1) * by + covers - n.whole(size)
+            covers = (n.static_size(k) - 1) * step + 1
+            total = covers - 1 if by == 1 else (-(-n.static_size(size) // by) - 1) * by + covers - n.static_size(size)
             if total < 0 and pool:
                 n.refuse(f"{how} of a window that is shorter than its stride, of which implementations differ", "write the pads")
             pads[i] = _halves(how, max(total, 0))
@@ -63,7 +63,7 @@ def _conv_transpose(n: OnnxNode) -> Node:
     pads, more = list(zip(flat[:count], flat[count:], strict=True)), list(more)
     for i, (size, k, by, step) in enumerate(zip(x.shape[2:], weight.shape[2:], strides, dilations, strict=True)):
         if wanted is not None or how.startswith("SAME"):
-            total = n.whole(by * (size - 1) + more[i] + (k - 1) * step + 1 - (wanted[i] if wanted is not None else size * by))
+            total = n.static_size(by * (size - 1) + more[i] + (k - 1) * step + 1 - (wanted[i] if wanted is not None else size * by))
             if wanted is None and total < 0:
                 n.refuse(f"{how} of ConvTranspose where the kernel is shorter than the stride", "write the pads")
             pads[i] = _halves(how, total)
@@ -250,6 +250,6 @@ def _attention(n: OnnxNode) -> Built | None:
         q, k, v = (x.reshape(*x.shape[:2], h, -1) for x, h in zip((q, k, v), heads, strict=True))
     else:
         q, k, v = (x.permute(0, 2, 1, 3) for x in (q, k, v))
-    scale = n.get("scale", 1 / math.sqrt(n.whole(q.shape[3])))
+    scale = n.get("scale", 1 / math.sqrt(n.static_size(q.shape[3])))
     out = c.attention(q, k, v, scale=scale, causal=bool(n.get("is_causal", 0)), softcap=n.get("softcap", 0.0))
     return out.reshape(*out.shape[:2], d.product(out.shape[2:])) if flat else out.permute(0, 2, 1, 3)

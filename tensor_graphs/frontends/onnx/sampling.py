@@ -23,11 +23,11 @@ def _resize(n: OnnxNode, axes: list[int], scales: list[float], sizes: list[Dim])
     x, mode, policy = n.x(), n.get("mode", "nearest"), n.get("keep_aspect_ratio_policy", "stretch")
     mode, where = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode), n.get("coordinate_transformation_mode", "half_pixel")
     n.ignore("extrapolation_value", 1)                   # read of tf_crop_and_resize only
-    parts = any(s % 1 and _scaled(n.whole(x.shape[axis]), s) % 1 for axis, s in zip(axes, scales, strict=False))
+    parts = any(s % 1 and _scaled(n.static_size(x.shape[axis]), s) % 1 for axis, s in zip(axes, scales, strict=False))
     if where == "tf_crop_and_resize" or (where == "align_corners" and parts):
         return _resize_at(n, x, axes, scales, sizes, mode)
     if sizes and policy != "stretch":
-        factors = [Fraction(n.whole(size), n.whole(x.shape[axis])) for size, axis in zip(sizes, axes, strict=True)]
+        factors = [Fraction(n.static_size(size), n.static_size(x.shape[axis])) for size, axis in zip(sizes, axes, strict=True)]
         one = (min if policy == "not_larger" else max)(factors)
         if any((one * x.shape[axis]) % 1 >= Fraction(1, 2) for axis in axes):
             n.refuse(f"Resize by {one} ({policy}) to sizes that are rounded up", "the sizes themselves")
@@ -60,8 +60,8 @@ def _resize_at(n: OnnxNode, x: Node, axes: list[int], scales: list[float], sizes
     for k, axis in enumerate(axes):
         if not region and scales[k] == 1:
             continue
-        size, (low, high) = n.whole(x.shape[axis]), (roi[k], roi[len(axes) + k]) if region else (0.0, 1.0)
-        count = n.whole(sizes[k]) if sizes else math.floor(_scaled(size, scales[k] * (high - low)))
+        size, (low, high) = n.static_size(x.shape[axis]), (roi[k], roi[len(axes) + k]) if region else (0.0, 1.0)
+        count = n.static_size(sizes[k]) if sizes else math.floor(_scaled(size, scales[k] * (high - low)))
         last = count - 1 if region else size * scales[k] - 1
         place = (low * (size - 1) if last > 0 or not region else (low + high) / 2 * (size - 1)) + np.arange(count) * (
             (high - low) * (size - 1) / last if last > 0 else 0.0)
@@ -132,7 +132,7 @@ def _grid_sample(n: OnnxNode) -> Node:
     x, grid, corners = n.x(), n.x(1), bool(n.get("align_corners", 0))
     mode, outside = n.get("mode", "linear"), n.get("padding_mode", "zeros")
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode)
-    rank, sizes, spots = x.rank - 2, [n.whole(s) for s in x.shape[2:]], grid.shape[:-1]
+    rank, sizes, spots = x.rank - 2, [n.static_size(s) for s in x.shape[2:]], grid.shape[:-1]
     per_axis = []
     for axis, size in enumerate(sizes):
         place = grid[(..., rank - 1 - axis)] + 1

@@ -56,7 +56,7 @@ def _dft(n: OnnxNode) -> Node:
 def _stft(n: OnnxNode) -> Node:
     x, step, window = n.x(), int(n.scalar(1)), n.optional(2)
     size = int(n.scalar(3)) if n.has(3) else window.shape[0] if window is not None else n.refuse("STFT without a frame length")
-    channels = [c.windows(x[..., k], n.whole(size), stride=step).transpose() for k in range(n.whole(x.shape[-1]))]
+    channels = [c.windows(x[..., k], n.static_size(size), stride=step).transpose() for k in range(n.static_size(x.shape[-1]))]
     frames = c.stack(*channels, axis=-1)
     frames = frames if window is None else frames * window.reshape(-1, 1)
     return _spectrum(n, frames, None, False, bool(n.get("onesided", 1)))
@@ -100,7 +100,7 @@ def _roi_align(n: OnnxNode) -> Node:
         low, extent = corners[:, axis:axis + 1], corners[:, axis + 2:axis + 3] - corners[:, axis:axis + 1]
         steps = (np.arange(count * ratio) + 0.5) / (count * ratio)
         place = low + (extent if half else c.maximum(extent, 1.0)) * leaves.constant(steps, x.dtype)
-        last, line = n.whole(size) - 1.0, (-1, shape[1], 1) if axis else (-1, 1, shape[2])
+        last, line = n.static_size(size) - 1.0, (-1, shape[1], 1) if axis else (-1, 1, shape[2])
         inside = (place >= -1.0) & (place <= last + 1)
         place = c.clip(place, 0.0, last)
         base = c.minimum(atomic.floor(place), max(last - 1, 0.0))
