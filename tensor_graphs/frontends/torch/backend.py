@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
@@ -48,12 +47,10 @@ def compiled_modules() -> list[CompiledModule]:
     return [module for reference in _compiled if (module := reference()) is not None]
 
 
-def compiled_graphs() -> list[tuple[Graph, dict[str, np.ndarray]]]:
-    """Return (graph, weights) of each graph that this backend has compiled, for `tg.profile(graph, weights=weights)`. Parameters
-    are inputs of these graphs, so the weights are empty. After a profile, a new process (or `torch.compiler.reset`) uses what it
-    measured."""
-    graphs = {step.graph.structural_key: step.graph for module in compiled_modules() for step in module.graph_steps}
-    return [(graph, {}) for graph in graphs.values()]
+def compiled_graphs() -> list[Graph]:
+    """Return each graph that this backend has compiled and torch still holds, for `tg.profile(graph)`; a module's parameters are
+    inputs of its graphs. After `forget` and `torch.compiler.reset`, or in a new process, compiling uses the measurements."""
+    return list({step.graph.structural_key: step.graph for module in compiled_modules() for step in module.graph_steps}.values())
 
 
 def forget() -> None:
