@@ -1,11 +1,11 @@
 """torch_models: models through torch.compile, by this package and by inductor: time per run and time to compile.
 
     python benchmarks/torch_models.py                         # the small ones, a few runs each
-    python benchmarks/torch_models.py --true-shapes           # ResNet-50, ViT-B/16, BERT-base, GPT-2, Llama of 1 B, …: minutes
+    python benchmarks/torch_models.py --true-shapes           # ResNet-50, ViT-S/16, BERT-base, GPT-2, Llama of 1 B, …: minutes
     python benchmarks/torch_models.py --only gpt2 --training
 
 Each line: milliseconds of a run in eager torch, by inductor and by tensor_graphs; the ratio to inductor; seconds to compile and
-their ratio. torchvision's models are listed where it is installed.
+their ratio.
 """
 
 from __future__ import annotations
@@ -99,15 +99,6 @@ def _whisper(**options: Any) -> Callable[[], nn.Module]:
     return make
 
 
-def _vision(name: str, **options: Any) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import torchvision
-
-        return getattr(torchvision.models, name)(**options)  # type: ignore[no-any-return]
-
-    return make
-
-
 NONE: frozenset[str] = frozenset()
 LLAMA = {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 64, "use_cache": False}
@@ -135,9 +126,12 @@ SMALL: dict[str, Case] = {
 TRUE: dict[str, Case] = {
     "mlp": (lambda: nn.Sequential(nn.Linear(784, 2048), nn.GELU(), nn.Linear(2048, 10)),
             lambda n: (torch.randn(32 * n, 784),), NONE),
-    "resnet18": (_vision("resnet18"), _image(224), NONE), "resnet50": (_vision("resnet50"), _image(224), NONE),
-    "convnext": (_vision("convnext_tiny"), _image(224), frozenset({"aten.as_strided_scatter.default"})),
-    "vit": (_vision("vit_b_16"), _image(224), NONE),
+    "resnet18": (_transformer("ResNetModel", "ResNetConfig", depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512],
+                              layer_type="basic"), _image(224), NONE),
+    "resnet50": (_transformer("ResNetModel", "ResNetConfig"), _image(224), NONE),
+    "convnext": (_transformer("ConvNextModel", "ConvNextConfig"), _image(224), frozenset({"aten.as_strided_scatter.default"})),
+    "vit": (_transformer("ViTModel", "ViTConfig", hidden_size=384, num_attention_heads=6, intermediate_size=1536), _image(224),
+            NONE),
     "unet block": (lambda: UNetBlock(64), _image(64, 4), NONE),
     "graph network": (lambda: GraphLayer(64), lambda n: (torch.randn(1000 * n, 64), torch.randint(0, 1000, (2, 5000 * n))), NONE),
     "bert": (_transformer("BertModel", "BertConfig"), lambda n: _ids(n, 128), NONE),
