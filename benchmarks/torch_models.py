@@ -3,14 +3,16 @@
     python benchmarks/torch_models.py                         # the small ones, a few runs each
     python benchmarks/torch_models.py --true-shapes           # ResNet-50, ViT-S/16, BERT-base, GPT-2, Llama of 1 B, …: minutes
     python benchmarks/torch_models.py --only gpt2 --training
+    python benchmarks/torch_models.py --check --true-shapes   # outputs and gradients against eager torch, at several sizes
 
 Each line: milliseconds of a run in eager torch, by inductor and by tensor_graphs; the ratio to inductor; seconds to compile and
-their ratio.
+their ratio. With --check: the largest errors, and what was compiled for which sizes (`check`); the exit status is 1 if one is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import sys
 import time
@@ -61,13 +63,13 @@ class GraphLayer(nn.Module):
 class Recurrent(nn.Module):
     """An LSTM whose cells are written out, as Dynamo leaves nn.LSTM to eager torch."""
 
-    def __init__(self, width: int = 8) -> None:
+    def __init__(self, width: int = 8, steps: int = 5) -> None:
         super().__init__()
-        self.cell = nn.LSTMCell(width, width)
+        self.cell, self.steps = nn.LSTMCell(width, width), steps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = c = torch.zeros(x.shape[0], x.shape[2])
-        for step in range(5):
+        for step in range(self.steps):
             h, c = self.cell(x[:, step], (h, c))
         return h
 
@@ -133,15 +135,25 @@ TRUE: dict[str, Case] = {
     "vit": (_transformer("ViTModel", "ViTConfig", hidden_size=384, num_attention_heads=6, intermediate_size=1536), _image(224),
             NONE),
     "unet block": (lambda: UNetBlock(64), _image(64, 4), NONE),
+    "lstm": (lambda: Recurrent(512, 32), lambda n: (torch.randn(8 * n, 32, 512),), NONE),
     "graph network": (lambda: GraphLayer(64), lambda n: (torch.randn(1000 * n, 64), torch.randint(0, 1000, (2, 5000 * n))), NONE),
     "bert": (_transformer("BertModel", "BertConfig"), lambda n: _ids(n, 128), NONE),
     "gpt2": (_transformer("GPT2Model", "GPT2Config", use_cache=False), lambda n: _ids(n, 128), NONE),
-    "llama": (_transformer("LlamaModel", "LlamaConfig", hidden_size=2048, num_hidden_layers=16, num_attention_heads=32,
+    "llama": (_transformer("LlamaModel", "LlamaConfig", hidden_size=2048, num_hidden_layers=4, num_attention_heads=32,
                            num_key_value_heads=8, intermediate_size=8192, use_cache=False), lambda n: _ids(n, 128), NONE),
+    "mixtral": (_transformer("MixtralModel", "MixtralConfig", vocab_size=1000, hidden_size=2048, num_hidden_layers=1,
+                             num_attention_heads=16, num_key_value_heads=4, intermediate_size=7168, use_cache=False),
+                lambda n: _ids(n, 32), EXPERTS),
     "t5 encoder": (_transformer("T5EncoderModel", "T5Config"), lambda n: _ids(n, 128), NONE),
     "whisper encoder": (_whisper(), lambda n: (torch.randn(n, 80, 3000),), NONE),
 }
-"""Models of true sizes."""
+"""Models of true sizes. Of Llama 1 B there are 4 of 16 layers, and of Mixtral one block of half its width: more needs 12 GB."""
+
+TOLERANCE = 1e-4
+"""largest error of outputs and gradients: ‖ours − eager‖ ÷ ‖eager‖"""
+
+NEGLIGIBLE = 1e-3
+"""share of the root mean square of all gradients below which one is rounding alone (of a key's bias, the true one is 0)"""
 
 
 def measure(case: Case, backend: Any, runs: int, training: bool) -> tuple[float, float]:
@@ -170,6 +182,73 @@ def measure(case: Case, backend: Any, runs: int, training: bool) -> tuple[float,
     return statistics.median(times), first
 
 
+def _tensors(out: Any) -> list[torch.Tensor]:
+    """Return the tensors of a model's output: one, or those of a tuple or of an output of transformers."""
+    if isinstance(out, torch.Tensor):
+        return [out]
+    return [t for part in (out.values() if hasattr(out, "values") else out) for t in _tensors(part)] if out is not None else []
+
+
+def _results(model: nn.Module, run: Any, batch: tuple[Any, ...], training: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Return (outputs, gradients of the parameters; none without training). Each output weighs by a cosine in the loss."""
+    model.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(training):
+        outputs = _tensors(run(*batch))
+        if training:
+            sum((out * torch.cos(torch.arange(out.numel()).reshape(out.shape))).sum() for out in outputs).backward()
+    return [out.detach() for out in outputs], [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def _error(ours: list[torch.Tensor], eager: list[torch.Tensor], negligible: float) -> float:
+    """Return the largest relative error; infinite for another number of tensors, another shape or another dtype."""
+    if [(t.shape, t.dtype) for t in ours] != [(t.shape, t.dtype) for t in eager]:
+        return float("inf")
+    numbers = sum(t.numel() for t in eager)
+    mean = (sum(float(t.norm()) ** 2 for t in eager) / max(numbers, 1)) ** 0.5
+    errors = [float((a - b).norm()) / max(float(b.norm()), negligible * mean * b.numel() ** 0.5, 1e-30)
+              for a, b in zip(ours, eager, strict=True)]
+    return max((float("inf") if error != error else error for error in errors), default=0.0)
+
+
+def check(case: Case, backend: Any) -> tuple[bool, str]:
+    """Return whether a model's outputs and gradients are eager torch's, and the errors as text.
+
+    Two sizes of the batch (and the length) are run with gradients: the second compiles no further graph. Then sizes 1 and 0, which
+    torch compiles apart, without gradients; where eager torch raises an error at size 0, the size is left out.
+    """
+    from torch._dynamo.utils import counters
+
+    from tensor_graphs.frontends.torch.backend import compiled_modules
+
+    make, inputs, expected = case
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    counters.clear()
+    model = make().eval()
+    fast = torch.compile(model, backend=backend, dynamic=True)
+    parts, compiled, right = [], [], True
+    for size, training in ((2, True), (3, True), (1, False), (0, False)):
+        batch = inputs(size)
+        try:
+            eager = _results(model, model, batch, training)
+        except Exception as error:
+            if size:
+                raise
+            parts.append(f"size 0: eager torch raises {type(error).__name__}")
+            continue
+        ours = _results(model, fast, batch, training)
+        errors = _error(ours[0], eager[0], 0.0), _error(ours[1], eager[1], NEGLIGIBLE)
+        compiled.append(len(compiled_modules()))
+        right &= max(errors) <= TOLERANCE
+        parts.append(f"size {size}: {errors[0]:.1e}" + (f", gradients {errors[1]:.1e}" if training else ""))
+    opaque = {name for module in compiled_modules() for name in module.opaque}
+    breaks = sum(counters["graph_break"].values())
+    right &= compiled[0] == compiled[1] and not breaks and opaque <= expected
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2 ** 20
+    return right, (f"{'; '.join(parts)}; modules compiled {compiled}, graph breaks {breaks}, run by torch "
+                   f"{', '.join(sorted(opaque)) or 'nothing'}; peak {peak:.1f} GB")
+
+
 def main() -> None:
     from tensor_graphs.frontends.torch.backend import tensor_graphs
 
@@ -178,14 +257,23 @@ def main() -> None:
     parser.add_argument("--training", action="store_true", help="a run is the forward and the backward pass")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--check", action="store_true", help="compare outputs and gradients with eager torch, without timing")
     options = parser.parse_args()
+    wrong = False
     for name, case in (TRUE if options.true_shapes else SMALL).items():
         if options.only and name not in options.only.split(","):
+            continue
+        if options.check:
+            began = time.perf_counter()
+            right, text = check(case, tensor_graphs)
+            print(f"{name:16} {'right' if right else 'WRONG'} in {time.perf_counter() - began:.0f} s: {text}", flush=True)
+            wrong |= not right
             continue
         (eager, _), (inductor, theirs), (ours, own) = (
             measure(case, backend, options.runs, options.training) for backend in (None, "inductor", tensor_graphs))
         print(f"{name:16} eager {eager * 1e3:8.2f} ms  inductor {inductor * 1e3:8.2f} ms  ours {ours * 1e3:8.2f} ms  ÷ inductor "
               f"{ours / inductor:5.2f}   compile {theirs:6.1f} s, ours {own:6.1f} s, ÷ inductor {own / theirs:5.2f}", flush=True)
+    sys.exit(int(wrong))
 
 
 if __name__ == "__main__":

@@ -54,13 +54,16 @@ PATTERN_DEPTH = 6
 """Largest depth of a rule's pattern. A match can be new only if a class changed within this depth below its root."""
 
 
-def index_of(e: EGraph, among: Mapping[int, int] | None = None) -> Index:
+def index_of(e: EGraph, among: Mapping[int, int] | None = None, computed_numbers: bool = True) -> Index:
+    """Return the e-nodes by op, of the classes `among` if given. computed_numbers: False to leave out e-nodes that compute a known
+    number other than as a view of a constant."""
     index = Index()
     index.distance = among
     for number, eclass in e.classes.items():
         if among is None or number in among:
             for node in eclass.nodes:
-                index.setdefault(node.op.name, []).append((number, node))
+                if computed_numbers or eclass.splat is None or not node.children or node.op.facts.view:
+                    index.setdefault(node.op.name, []).append((number, node))
     return index
 
 
@@ -99,8 +102,9 @@ def saturate(e: EGraph, rules: Sequence[Rewrite], budget: Budget = USUAL, levels
             report.rounds[level] = round
             before = e.changes
             e.round += 1
-            full = index_of(e)
-            near, above = (index_of(e, changed_since(e, e.round - 1, depth)) for depth in (PATTERN_DEPTH, None))
+            # a value that is one number is a fill: 0 = 0·x for each x, and rules for products would write all of these
+            full = index_of(e, None, False)
+            near, above = (index_of(e, changed_since(e, e.round - 1, depth), False) for depth in (PATTERN_DEPTH, None))
             starved = 0
             for r in active:
                 everywhere = r.name in behind or r.name not in seen or r.reach == "anywhere"
