@@ -82,6 +82,15 @@ def test_a_budget_of_nodes_ends_a_run_aloud() -> None:
     assert report.stopped == "more than 20 e-nodes" and not any(report.saturated.values())
 
 
+def test_products_with_zero_are_not_written_in_ever_more_ways() -> None:
+    at = tg.cast(tg.iota((64,), 0, tg.i64), tg.f64)
+    zero, one = (tg.full((64,), number, tg.f64) for number in (0.0, 1.0))
+    e = EGraph()
+    add_graph(e, tg.graph((tg.cast(zero + at * one, tg.f32) + tg.full((64,), 0.0, tg.f32)) * tg.full((64,), 0.5, tg.f32)))
+    report = saturate(e, ALL, Budget(expanding_depth=1, nodes=1500, matches=500, expanding=30, seconds=60.0)).report
+    assert all(report.saturated.values()) and e.size < 100, (report.saturated, e.size)
+
+
 def test_every_library_definition_written_out_is_recognised() -> None:
     from tensor_graphs.language.composite import expand
 
