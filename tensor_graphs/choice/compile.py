@@ -106,6 +106,7 @@ def _answer(request: Request, progress: Progress | None) -> Plan:
             fork_server_process.begin()
         from tensor_graphs.choice.prepare import prepare  # doors, likewise
         from tensor_graphs.choice.search import searched
+    compile_ahead(here, _ops_of(graph))                             # while the graph is prepared: it takes as long
     with phase("prepare"):
         if path is None:
             prepared, decided = prepare(graph, request.simplify, recipes=request.store, backends=here), None
