@@ -24,9 +24,10 @@ from torch._dynamo.backends.common import aot_autograd
 from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import close_to
-from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, overlapping, to_numpy
+from tensor_graphs.frontends.torch.exchange import in_axis_order, overlapping, to_array, to_tensor
 from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, is_scalar, value_of
 from tensor_graphs.frontends.torch.sizes import TorchSizes
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -37,6 +38,9 @@ REQUEST = ("tolerance", "backends", "database", "threads", "precision", "simplif
 """options of torch.compile that are arguments of tg.compile"""
 
 OPTIONS = (*REQUEST, "strict")
+
+ON_A_GPU = (*DEFAULT_BACKENDS, "cuda", "gencuda", "torchcuda")
+"""backends of a graph that has tensors on a GPU, unless the caller names some"""
 
 _plans: dict[Any, Plan] = {}
 _compiled: list[weakref.ref[CompiledModule]] = []
@@ -172,15 +176,17 @@ class _RunGraph:
 
     def __init__(self, step: GraphStep, request: Mapping[str, Any]) -> None:
         self.step = step
+        if any(value_of(node).device.type == "cuda" for node in (*step.inputs.values(), *step.outputs.values())):
+            request = {"backends": ON_A_GPU, **request}
         self.model: CompiledGraph = bind(plan_of(step.graph, request), {})
         self.inputs, self.outputs = tuple(step.inputs.items()), tuple(step.outputs.items())
         self.more = bool(step.further_sizes(lambda symbol: 0))
 
     def __call__(self, scope: _Scope) -> None:
-        arrays = {name: to_numpy(scope.values[node]) for name, node in self.inputs}
+        arrays = {name: to_array(scope.values[node]) for name, node in self.inputs}
         results = self.model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else self.model.run(arrays)
         for name, node in self.outputs:
-            tensor = from_numpy(results[name])
+            tensor = to_tensor(results[name])
             order = self.step.orders.get(name)
             scope.values[node] = tensor if order is None else in_axis_order(tensor, order)
 

@@ -111,15 +111,16 @@ class Converter:
         self.names: dict[fx.Node, str] = {}
 
     def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
-        return leaves.input(name, self.sizes.shape(fake), dtype_of(fake))
+        return _placed(leaves.input(name, self.sizes.shape(fake), dtype_of(fake)), fake)
 
     def convert(self) -> list[Step]:
-        """Return the steps. Raises TorchDoorError for tensors on another device than the CPU."""
+        """Return the steps. Raises TorchDoorError for tensors on a device that is neither the CPU nor a GPU of CUDA."""
         for node in self.module.graph.nodes:
             if node.op == "call_function" and str(node.target) not in CHECKS:
                 self._call(node)
-            elif node.op == "placeholder" and isinstance(value_of(node), torch.Tensor) and value_of(node).device.type != "cpu":
-                raise TorchDoorError(f"{node.name} lies on {value_of(node).device}, and this backend runs on the CPU",
+            elif node.op == "placeholder" and isinstance(value_of(node), torch.Tensor) and (
+                    value_of(node).device.type not in ("cpu", "cuda")):
+                raise TorchDoorError(f"{node.name} lies on {value_of(node).device}, and this backend runs on CPUs and GPUs of CUDA",
                                      fix="model.to('cpu'), and inputs there; or another backend of torch.compile")
         return self._steps()
 
@@ -223,7 +224,7 @@ class Converter:
             order = axis_order(value_of(value))
             if order is not None:
                 orders[name], node = order, permute(node, order)
-            names[name], roots[name] = value, node
+            names[name], roots[name] = value, _placed(node, value_of(value))
         graph = make_graph(roots)
         used = {**graph.inputs, **graph.parameters}
         inputs = {node.attrs["name"]: value for value, node in here.inputs.items() if node.attrs["name"] in used}
@@ -232,6 +233,16 @@ class Converter:
 
 BY_TORCH: dict[Any, DType] = {getattr(torch, t.numpy.name): t for t in DTYPES.values() if hasattr(torch, t.numpy.name)}
 """dtype of torch -> ours"""
+
+
+def _placed(node: Node, fake: Any) -> Node:
+    """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
+    return node if fake.device.type == "cpu" else leaves.copy_to(node, device_of(fake))
+
+
+def device_of(tensor: Any) -> str:
+    """Return the name of a tensor's GPU, "cuda:0"."""
+    return f"cuda:{tensor.device.index or 0}"
 
 
 def is_scalar(node: fx.Node) -> bool:
