@@ -101,17 +101,18 @@ class _Level:
 
 
 class Converter:
-    """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX."""
+    """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX, on no device; without
+    it, inputs and outputs lie where torch has them."""
 
     def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None) -> None:
-        self.module, self.sizes, self._leaf = module, sizes, leaf or self._input
+        self.module, self.sizes, self._leaf, self._places = module, sizes, leaf or self._input, leaf is None
         self.levels: dict[int, _Level] = {}
         self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
         self.opaque: dict[fx.Node, str] = {}
         self.names: dict[fx.Node, str] = {}
 
     def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
-        return _placed(leaves.input(name, self.sizes.shape(fake), dtype_of(fake)), fake)
+        return leaves.input(name, self.sizes.shape(fake), dtype_of(fake))
 
     def convert(self) -> list[Step]:
         """Return the steps. Raises TorchDoorError for tensors on a device that is neither the CPU nor a GPU of CUDA."""
@@ -180,7 +181,11 @@ class Converter:
         if node not in here.inputs:
             name = self.names.setdefault(node, f"x{len(self.names)}")
             here.inputs[node] = self._leaf(node, name, fake)
-        return here.inputs[node]
+        return self._placed(here.inputs[node], fake)
+
+    def _placed(self, node: Node, fake: Any) -> Node:
+        """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
+        return leaves.copy_to(node, f"cuda:{fake.device.index or 0}") if self._places and fake.device.type == "cuda" else node
 
     def _converted(self, argument: Any, level: int) -> Any:
         """Return an argument of FX for a row: tensors as nodes, SymInts as dims, dtypes as ours."""
@@ -224,7 +229,7 @@ class Converter:
             order = axis_order(value_of(value))
             if order is not None:
                 orders[name], node = order, permute(node, order)
-            names[name], roots[name] = value, _placed(node, value_of(value))
+            names[name], roots[name] = value, self._placed(node, value_of(value))
         graph = make_graph(roots)
         used = {**graph.inputs, **graph.parameters}
         inputs = {node.attrs["name"]: value for value, node in here.inputs.items() if node.attrs["name"] in used}
@@ -233,16 +238,6 @@ class Converter:
 
 BY_TORCH: dict[Any, DType] = {getattr(torch, t.numpy.name): t for t in DTYPES.values() if hasattr(torch, t.numpy.name)}
 """dtype of torch -> ours"""
-
-
-def _placed(node: Node, fake: Any) -> Node:
-    """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
-    return node if fake.device.type == "cpu" else leaves.copy_to(node, device_of(fake))
-
-
-def device_of(tensor: Any) -> str:
-    """Return the name of a tensor's GPU, "cuda:0"."""
-    return f"cuda:{tensor.device.index or 0}"
 
 
 def is_scalar(node: fx.Node) -> bool:
