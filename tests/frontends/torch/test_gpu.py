@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensor_graphs.frontends.torch.backend import compiled_modules, tensor_graphs
+from tensor_graphs.frontends.torch.backend import compiled_modules, forget, tensor_graphs
 from tensor_graphs.frontends.torch.exchange import to_array, to_tensor
 from tensor_graphs.frontends.torch.export import from_torch
 from tensor_graphs.runtime.arrays import device_array
@@ -41,9 +41,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]
 
 
 @pytest.fixture(autouse=True)
-def without_tf32() -> None:
+def fresh() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
+    forget()
 
 
 @pytest.mark.parametrize("name", MODULES)
