@@ -10,7 +10,7 @@ dims and no steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -48,11 +48,12 @@ class TorchDoorError(FrontendError):
 
 @dataclass
 class GraphStep:
-    """A graph to be compiled. inputs, outputs: names of the graph -> values. orders: for an output, the order of its axes from the
-    largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol."""
+    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an output, the order of its
+    axes from the largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol."""
 
     outputs: dict[str, fx.Node]
     inputs: dict[str, fx.Node]
+    parameters: dict[str, fx.Node]
     graph: Graph
     orders: dict[str, tuple[int, ...]]
     symbols: dict[str, Any]
@@ -102,17 +103,20 @@ class _Level:
 
 class Converter:
     """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX, on no device; without
-    it, inputs and outputs lie where torch has them."""
+    it, inputs and outputs lie where torch has them, and the values `frozen` are parameters."""
 
-    def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None) -> None:
+    def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None,
+                 frozen: Collection[fx.Node] = ()) -> None:
         self.module, self.sizes, self._leaf, self._places = module, sizes, leaf or self._input, leaf is None
+        self.frozen = frozen
         self.levels: dict[int, _Level] = {}
         self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
         self.opaque: dict[fx.Node, str] = {}
         self.names: dict[fx.Node, str] = {}
 
     def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
-        return leaves.input(name, self.sizes.shape(fake), dtype_of(fake))
+        make = leaves.parameter if value in self.frozen else leaves.input
+        return make(name, self.sizes.shape(fake), dtype_of(fake))
 
     def convert(self) -> list[Step]:
         """Return the steps. Raises TorchDoorError for tensors on a device that is neither the CPU nor a GPU of CUDA."""
@@ -231,9 +235,9 @@ class Converter:
                 orders[name], node = order, permute(node, order)
             names[name], roots[name] = value, self._placed(node, value_of(value))
         graph = make_graph(roots)
-        used = {**graph.inputs, **graph.parameters}
-        inputs = {node.attrs["name"]: value for value, node in here.inputs.items() if node.attrs["name"] in used}
-        return GraphStep(names, inputs, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()})
+        value_of_name = {node.attrs["name"]: value for value, node in here.inputs.items()}
+        inputs, parameters = ({name: value_of_name[name] for name in leaf} for leaf in (graph.inputs, graph.parameters))
+        return GraphStep(names, inputs, parameters, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()})
 
 
 BY_TORCH: dict[Any, DType] = {getattr(torch, t.numpy.name): t for t in DTYPES.values() if hasattr(torch, t.numpy.name)}
