@@ -215,6 +215,14 @@ def _error(ours: list[torch.Tensor], eager: list[torch.Tensor], negligible: floa
     return max((float("inf") if error != error else error for error in errors), default=0.0)
 
 
+def _mark_moving(batch: tuple[Any, ...], other: tuple[Any, ...]) -> None:
+    """Mark the axes that have other sizes in another batch as dynamic: of a picture, its number alone."""
+    for tensor, more in zip(batch, other, strict=True):
+        for axis, (size, larger) in enumerate(zip(tensor.shape, more.shape, strict=True)):
+            if size != larger:
+                torch._dynamo.maybe_mark_dynamic(tensor, axis)
+
+
 def _errors(ours: tuple[list[torch.Tensor], ...], eager: tuple[list[torch.Tensor], ...]) -> tuple[float, float]:
     """Return the errors of the outputs and of the gradients."""
     return _error(ours[0], eager[0], 0.0), _error(ours[1], eager[1], NEGLIGIBLE)
@@ -245,10 +253,12 @@ def check(case: Case, backend: Any, sizes: list[int]) -> tuple[bool, str]:
     torch._dynamo.reset()
     counters.clear()
     model = make().eval()
-    fast = torch.compile(model, backend=backend, dynamic=True)
+    fast = torch.compile(model, backend=backend)
     parts, compiled, right = [], [], True
     for size in sizes:
         batch, training = inputs(size), size > 1
+        if training:
+            _mark_moving(batch, inputs(size + 1))
         try:
             eager = _results(model, model, batch, training)
         except Exception as error:
