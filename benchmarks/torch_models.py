@@ -241,8 +241,8 @@ def check(case: Case, backend: Any, sizes: list[int]) -> tuple[bool, str]:
 
     Sizes of the batch (and the length) from 2 on are run with gradients, and those after the first compile no further graph. Sizes
     1 and 0, which torch compiles apart, are run without; where eager torch raises an error at size 0, the size is left out. Results
-    further from eager torch than TOLERANCE are compared with its results in float64: where a relu's operand is rounding alone,
-    float32 may have the other gradient.
+    further from eager torch than TOLERANCE are compared with its results in float64, as float32 itself can be that far off: by a
+    relu whose operand is rounding alone, or a gradient that nearly cancels.
     """
     from torch._dynamo.utils import counters
 
