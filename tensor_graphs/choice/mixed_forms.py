@@ -108,6 +108,9 @@ class MixedForms:
         except (TensorGraphsError, MemoryError) as error:
             log.info("errors of words are not predicted: %s", error)
             return None
+        if any(word == WRITTEN and not math.isfinite(value) for _, word, _, _, value in rows):
+            log.info("errors of words are not predicted: a value of the graph is not finite, or a gradient")
+            return None
         for site, word, output, metric, value in rows:
             self.contributions.setdefault((output, metric), {})[site, word] = value
         units = {term: self._unit(term) for term in terms}
