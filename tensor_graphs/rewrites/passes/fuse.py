@@ -82,7 +82,8 @@ def _shape_of(outputs: Sequence[Node], operands: Sequence[Node]) -> Hashable:
     steps: list[Hashable] = [o.types for o in operands]
     for node in between(outputs, operands):
         number[node] = len(number)
-        steps.append((node.op, node.key[2], *[number[i] for i in node.inputs]))
+        op = node.op.written.digest if isinstance(node.op, PartOp) else node.op
+        steps.append((op, node.key[2], *[number[i] for i in node.inputs]))
     return (*steps, *[number[o] for o in outputs])
 
 
