@@ -108,7 +108,7 @@ class Allowed:
 
     @property
     def ratio(self) -> float:
-        """The error's bound as a share of the limit (of top1 and cosine, both are differences from 1); 0 where nothing was asked."""
+        """The error's bound as a share of the limit (of top1 and cosine, both are differences from 1); 0 if nothing was asked."""
         if self.term is None:
             return 0.0
         best = RANGES[self.term.statistic].best
@@ -266,7 +266,8 @@ def _term(part: str) -> Term:
     except ValueError as e:
         if isinstance(e, ArgumentError):
             raise
-        raise ArgumentError(f"the tolerance {part!r} ends in no number\n  fix: {_with_number(head, output, limit) or ANY}") from None
+        fix = _with_number(head, output, limit) or ANY
+        raise ArgumentError(f"the tolerance {part!r} ends in no number\n  fix: {fix}") from None
 
 
 def _with_number(head: str, output: str, limit: str) -> str:

@@ -48,8 +48,8 @@ def parse_form(value: str | Form | None) -> dict[str, str]:
             raise ArgumentError(f"precision {value!r} is no dtype\n  fix: {FIX}")
         named = [pair[0] for pair in pairs]
         if twice := [site for site in named if named.count(site) > 1]:
-            words = " or ".join("=".join(pair) for pair in pairs if pair[0] == twice[0])
-            raise ArgumentError(f"precision names {twice[0]} {named.count(twice[0])} times\n  fix: one of {words}")
+            named_words = " or ".join("=".join(pair) for pair in pairs if pair[0] == twice[0])
+            raise ArgumentError(f"precision names {twice[0]} {named.count(twice[0])} times\n  fix: one of {named_words}")
         return parse_form(dict(pairs) if rest else dict.fromkeys(("product",) if word in FORMATS else KINDS, word))
     if not isinstance(value, Mapping):
         raise ArgumentError(f"precision is {value!r:.60}\n  fix: {FIX}")

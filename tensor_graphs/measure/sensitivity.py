@@ -89,8 +89,8 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
                   metrics: Sequence[tuple[str, Metric]], seed: int = 0) -> Sensitivities:
     """Return what each word of each site is predicted to add to the squared error of some outputs, in one run from empty states.
 
-    inputs, sizes: of that run. metrics: (output, metric) pairs. Values with fewer bits than float32 are evaluated in float32. Where a
-    value is not finite, or a gradient, what they add is infinite.
+    inputs, sizes: of that run. metrics: (output, metric) pairs. Values with fewer bits than float32 are evaluated in float32. Where
+    a value or a gradient is not finite, what they add is infinite.
     Raises GraphError where an op has no gradient, and NoPathError where numpy does not compute the graph or its gradient."""
     written = written_out(graph)
     places = sites(written)

@@ -48,10 +48,11 @@ def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dic
 class MemoryUse:
     """Bytes on one device. parameters: the caller's arrays that runs read (mapped from files where the dtype allows). bind_only:
     the caller's other parameters, which only `bind` reads, as runs read what is made of them; a bound plan refers to them, so they
-    stay in memory unless they are mapped from files. All else is allocated by this package. bound: computed from parameters at bind time and read by runs (packed and quantised copies, folded constants). scratch:
-    memory that kernels keep for themselves, for the call that needs most. inputs: buffers for inputs that a run copies to this
-    device from the host. bind_peak: most bytes computed from parameters at one moment of binding, including those freed again.
-    elsewhere: memory use of the plan's other devices, not included in the numbers of this one."""
+    stay in memory unless they are mapped from files. All else is allocated by this package. bound: computed from parameters at bind
+    time and read by runs (packed and quantised copies, folded constants). scratch: memory that kernels keep for themselves, for the
+    call that needs most. inputs: buffers for inputs that a run copies to this device from the host. bind_peak: most bytes computed
+    from parameters at one moment of binding, including those freed again. elsewhere: memory use of the plan's other devices, not
+    included in the numbers of this one."""
 
     device: str
     parameters: int

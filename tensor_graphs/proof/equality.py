@@ -94,8 +94,8 @@ class EqualityVerdict:
         """Return the verdict as a few lines of text, which print shows."""
         assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
         if self.licences:
-            assuming.append(f"  licences to round: {', '.join(self.licences)}; "
-                            + ("with bits they count" if self.bits else "over the real numbers they change nothing, with bits they count"))
+            reals = "" if self.bits else "over the real numbers they change nothing, "
+            assuming.append(f"  licences to round: {', '.join(self.licences)}; {reals}with bits they count")
         shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
         if self.status == "structural":
             return "\n".join(["equal: the same graph once composites are written out", *assuming])
@@ -109,7 +109,8 @@ class EqualityVerdict:
             return "\n".join([f"not proved: the same wherever it was looked at{f', which is at {at}' if at else ''}",
                               f"  not seen: {self.reason}{shown}", *assuming])
         lines = [f"equal: the same values at random points of finite fields (wrong with probability ≤ {self.probability:.1e})"
-                 if self.probability else "equal: the same graph once composites are written out and licences to round are left out"]
+                 if self.probability else
+                 "equal: the same graph once composites are written out and licences to round are left out"]
         if any(self.sizes):
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes)
             meets = "; ".join(f"{k} meets {', '.join(map(str, v))}" for k, v in self.tested_at.items())
@@ -121,7 +122,8 @@ class EqualityVerdict:
                 "tested_at": {k: list(v) for k, v in self.tested_at.items()}, "assuming": list(self.assuming),
                 "counterexample": None if self.counterexample is None else self.counterexample.as_json(),
                 "reason": self.reason, "difference": None if self.difference is None else str(self.difference)
-                if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math", "licences": list(self.licences)}
+                if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math",
+                "licences": list(self.licences)}
 
 
 @worded
@@ -167,9 +169,10 @@ def _by_name(names: Mapping[str, Node], roots: Sequence[Node]) -> tuple[dict[str
 def _licences(roots: Sequence[Node]) -> tuple[str, ...]:
     """Return texts on the nodes that may round, outside of the definitions of the library's composites."""
     nodes = walk(expand_all(roots, lambda node: LIBRARY.get(node.op.name) is node.op))
-    return tuple(dict.fromkeys(f"{node.op.name} to {node.attrs.get('to', node.dtype)}" for node in nodes if node.op.facts.licence or (
+    roundings = [node for node in nodes if node.op.facts.licence or (
         node.op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float
-        and node.dtype.itemsize < node.inputs[0].dtype.itemsize)))
+        and node.dtype.itemsize < node.inputs[0].dtype.itemsize)]
+    return tuple(dict.fromkeys(f"{node.op.name} to {node.attrs.get('to', node.dtype)}" for node in roundings))
 
 
 def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequence[Node], common: tuple[str, ...], bits: bool,
