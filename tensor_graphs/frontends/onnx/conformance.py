@@ -22,7 +22,7 @@ from tensor_graphs.frontends.onnx.tensor_data import DTYPES, read_tensor
 from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.meaning.interpreter import interpret
 
-STATUSES = ("native", "function", "refused", "wrong")
+STATUSES = ("native", "function", "opaque", "refused", "wrong")
 """computed by rows of the table; by an ONNX function body, in part at least; refused by name; wrong, or another error"""
 
 ROUNDED = 2
@@ -96,12 +96,13 @@ def judge(test: NodeTest, run: Run = by_interpreter) -> Judged:
     plain, op = is_plain(proto), proto.graph.node[0].op_type if len(proto.graph.node) == 1 else test.name.removeprefix("test_")
     values: tuple[str, ...] = ()
     try:
-        rounded, functions = False, False
+        rounded, functions, opaque = False, False, False
         for inputs, outputs in test.data_sets if plain else [((), ())]:
             arrays = {item.name: _array(x) for item, x in zip(proto.graph.input, inputs, strict=False)}
             model = from_onnx_with(proto, arrays)
             values = model.values
             functions = functions or bool(model.nodes.get("function"))
+            opaque = opaque or bool(model.nodes.get("opaque"))
             results = run(model, {model.inputs[name]: x for name, x in arrays.items() if name in model.inputs}) if plain else {}
             for item, expected in zip(proto.graph.output, outputs, strict=False):
                 why = _difference(np.asarray(results[model.outputs[item.name]]), _array(expected), test.rtol, test.atol)
@@ -112,7 +113,7 @@ def judge(test: NodeTest, run: Run = by_interpreter) -> Judged:
         return Judged(test.name, op, plain, "refused", e.message)
     except Exception as e:
         return Judged(test.name, op, plain, "wrong", f"{type(e).__name__}: {e}")
-    return Judged(test.name, op, plain, "function" if functions else "native", "", values, rounded)
+    return Judged(test.name, op, plain, "opaque" if opaque else "function" if functions else "native", "", values, rounded)
 
 
 def _array(x: Any) -> np.ndarray:
@@ -152,7 +153,7 @@ def markdown(rows: Sequence[Judged]) -> str:
     for title, part in (("plain numeric dtypes", plain), ("strings, sequences, optionals, dtypes of 4 bits and others", other)):
         count = Counter(r.status for r in part)
         lines.append(f"| {title} | {len(part)} | " + " | ".join(str(count[s]) for s in STATUSES) + " |")
-    passed = [r for r in plain if r.status in ("native", "function")]
+    passed = [r for r in plain if r.status in STATUSES[:3]]
     lines += ["", (f"{len(passed)} of {len(plain)} with plain dtypes pass ({len(passed) / max(len(plain), 1):.1%}). In "
                    f"{sum(bool(r.values) for r in passed)} of them inputs on which shapes depend were given (`values`); in "
                    f"{sum(r.rounded for r in passed)} an output differs by its dtype's rounding ({ROUNDED} units of the largest "

@@ -22,7 +22,7 @@ import numpy as np
 from tensor_graphs.argument_checks import place
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, sampling, signals
-from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
+from tensor_graphs.frontends.onnx.call import OPAQUE, ROWS, Built, OnnxNode, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
 from tensor_graphs.frontends.onnx.values import OnnxValue
@@ -58,7 +58,8 @@ class OnnxModel:
 
     inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. values: inputs that are fixed;
     unused: inputs that no output depends on; the graph has neither. nodes: number of the file's
-    nodes that were computed "native" (by a row of the table) and by "function"; opsets: version by domain.
+    nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the onnx package, of known
+    values); opsets: version by domain.
     """
 
     name: str
@@ -336,25 +337,21 @@ class _Importer:
         for number, proto in enumerate(nodes):
             for name in proto.input:
                 if name and name not in scope:
-                    later = any(name in other.output for other in nodes[number:])
-                    raise OnnxError(f"the node {_shown(proto)} reads {name!r}, which " + (
+                    before, later = (any(name in other.output for other in part) for part in (nodes[:number], nodes[number:]))
+                    raise (NotSupported if before else OnnxError)(f"the node {_shown(proto)} reads {name!r}, which " + (
+                        "is a result that has no counterpart here" if before else
                         "is computed after it: a cycle, or nodes out of order" if later else "nothing computes"),
-                        fix="nodes in the order in which they are computed")
+                        fix="nodes in the order in which they are computed" if not before else None)
             self.built += 1
             if self.built > MOST_NODES:
                 raise NotSupported(f"functions and bodies, written out, are more than {MOST_NODES} nodes", fix="fewer iterations")
             results = self._node(proto, [scope[name] if name else None for name in proto.input], scope, opsets)
             for name, result in zip(proto.output, results, strict=False):
-                if name and result is None:
-                    raise NotSupported(f"the output {name!r} of {_shown(proto)} has no counterpart here")
+                if name in scope.maps[0]:
+                    raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
+                                    fix="a name of its own for each tensor")
                 if name and result is not None:
-                    if name in scope.maps[0]:
-                        raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
-                                        fix="a name of its own for each tensor")
                     scope[name] = result
-            missing = [name for name in proto.output[len(results):] if name]
-            if missing:
-                raise NotSupported(f"the output {missing[0]!r} of {_shown(proto)} has no counterpart here")
 
     def _node(self, proto: Any, inputs: Sequence[OnnxValue | None], scope: Scope,
               opsets: Mapping[str, int]) -> list[OnnxValue | None]:
@@ -367,18 +364,14 @@ class _Importer:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
             call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
-            if function is None and (folded := ops.fold(call)) is not None:
-                self.counts["native"] += self.depth == 0
-                return [folded]
-            build = None if function is not None else row_of(domain, proto.op_type, opset)
-            if build is not None and (result := build(call)) is not None:
-                built = _listed(result)
-                if (unread := call.unread()) is not None:
+            result = None if function is not None else ops.fold(call)
+            if function is None and result is None and (build := row_of(domain, proto.op_type, opset)) is not None:
+                result = build(call)
+                if result is not None and (unread := call.unread()) is not None:
                     raise NotSupported(f"{unread} of {proto.op_type} has no counterpart here")
-                self.counts["native"] += self.depth == 0
-                return built
-            results = self._by_function(call, function)
-            self.counts["function"] += self.depth == 0
+            kind = "function" if result is None else "opaque" if proto.op_type in OPAQUE else "native"
+            results = self._by_function(call, function) if result is None else _listed(result)
+            self.counts[kind] += self.depth == 0
             return results
         except OnnxError as e:
             raise e.at(where) from None
@@ -421,10 +414,10 @@ class _Importer:
             schema = _schema(self.onnx, call)
             function = None if schema is None else self._defined(schema, call)
             if function is None:
-                first = first_opset(call.domain, call.op)
-                since = "" if first is None else f" before opset {first}"
+                first = [since for since, _ in ROWS.get((call.domain, call.op), ())][:1]
+                since = f" before opset {first[0]}" if first else ""
                 raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} has no counterpart here{since}",
-                                   fix="export the model without it" if first is None else f"export the model with opset {first}")
+                                   fix=f"export the model with opset {first[0]}" if first else "export the model without it")
             unknown = [name for name in call.attributes if name not in schema.attributes]
             if unknown or len(call.inputs) > schema.max_input:
                 what = f"the attribute {unknown[0]}" if unknown else f"operand {len(call.inputs) - 1}"
