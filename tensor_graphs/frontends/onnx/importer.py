@@ -148,54 +148,47 @@ def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np
 def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
               name: str) -> OnnxModel:
     """Return the model with the largest bounds of its dims at which it can be built. Raises the error of the first ones."""
-    def build(most: Mapping[str, int]) -> tuple[OnnxModel | OnnxError, _Importer]:
-        importer = _Importer(proto, folder, dims, values, onnx, most)
+    free: set[str] = set()                               # dims without a range of the caller's
+
+    def build(most: Mapping[str, int]) -> OnnxModel | OnnxError:
         try:
             with written_at(NOWHERE):
-                return importer.model(name), importer
+                return _Importer(proto, folder, dims, values, onnx, most, free).model(name)
         except OnnxError as e:
-            return e, importer
+            return e
         except TensorGraphsError as e:
-            return OnnxError(getattr(e, "message", str(e)), fix="a graph that can be built"), importer
+            return OnnxError(getattr(e, "message", str(e)), fix="a graph that can be built")
         except (TypeError, ValueError, AttributeError) as e:  # a text of the file that is not UTF-8, …
-            return OnnxError(f"it is malformed ({type(e).__name__}: {e})", fix="export it again"), importer
+            return OnnxError(f"it is malformed ({type(e).__name__}: {e})", fix="export it again")
 
-    model, importer = build({})
-    if isinstance(model, ValueNeeded) or (isinstance(model, OnnxError) and not importer.free):
-        raise model from None
-    free, most = sorted(importer.free), MOST_DIM
-    error = model if isinstance(model, OnnxError) else None
-    while error is not None and isinstance(model, OnnxError):
+    most, first = MOST_DIM, build({})
+    model = first
+    while isinstance(model, OnnxError):
         most //= 2
-        if most < LEAST_MOST_DIM:
-            raise error from None
-        model, _ = build(dict.fromkeys(free, most))
-    assert isinstance(model, OnnxModel)
+        if isinstance(first, ValueNeeded) or not free or most < LEAST_MOST_DIM:
+            assert isinstance(first, OnnxError)
+            raise first from None
+        model = build(dict.fromkeys(free, most))
     narrow = dict.fromkeys(free, most)
-    for wide in free if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
-        wider, _ = build({**narrow, wide: MOST_DIM})
+    for wide in sorted(free) if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
+        wider = build({**narrow, wide: MOST_DIM})
         if isinstance(wider, OnnxModel):
             model, narrow = wider, {**narrow, wide: MOST_DIM}
     return model
 
 
 class _Importer:
-    """The walk over one model."""
+    """The walk over one model. free: filled with the dims that have no range of the caller's."""
 
     def __init__(self, proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
-                 most: Mapping[str, int]) -> None:
-        self.proto, self.onnx, self.dims, self.values, self.most = proto, onnx, dims, values, most
-        self.free: set[str] = set()                          # dims without a range of the caller's
-        self.weights = Initialisers(folder)
-        self.folder = folder
-        self.symbols: dict[str, Dim] = {}
-        self.dim_names: dict[str, str] = {}
-        self.counts: Counter[str] = Counter()
-        self.depth, self.built = 0, 0
-        self.stored: dict[int, OnnxValue] = {}
+                 most: Mapping[str, int], free: set[str]) -> None:
+        self.proto, self.folder, self.dims, self.values, self.onnx = proto, folder, dims, values, onnx
+        self.most, self.free = most, free
+        self.weights, self.stored = Initialisers(folder), dict[int, OnnxValue]()
+        self.symbols, self.dim_names, self.names = dict[str, Dim](), dict[str, str](), dict[str, str]()
+        self.counts, self.depth, self.built = Counter[str](), 0, 0
         self.opsets = _opsets(proto.opset_import)
         self.functions = {(f.domain, f.name): f for f in proto.functions}
-        self.names: dict[str, str] = {}
 
     def model(self, name: str) -> OnnxModel:
         if not self.opsets or not self.proto.HasField("graph"):
@@ -204,32 +197,23 @@ class _Importer:
         if self.opsets.get("", 1) > newest:
             raise NotSupported(f"it uses opset {self.opsets['']}, and the installed onnx package knows up to {newest}",
                                fix="a newer onnx package")
-        main = self.proto.graph
-        scope: Scope = ChainMap({})
+        main, scope, inputs = self.proto.graph, Scope(), dict[str, str]()
         self._initialisers(main, scope)
-        inputs = {}
         for item in main.input:
             if item.name not in scope:
-                inputs[item.name] = self._named(item.name)
-                scope[item.name] = self._input(item)
+                inputs[item.name], scope[item.name] = self._named(item.name), self._input(item)
         self._check_names(main.input)
         self._nodes(main.node, scope, self.opsets)
-        outputs = {}
         for item in main.output:
-            if item.name not in scope:
-                raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
-            outputs[item.name] = scope[item.name].node()
-            self._check_output(item, outputs[item.name])
-        names = {item: self._named(item) for item in outputs}
-        if not outputs:
+            self._check_output(item, scope)
+        if not main.output:
             raise OnnxError("its graph has no outputs", fix="export it again")
-        built = graph({names[item]: node for item, node in outputs.items()})
-        read = {n: self.weights.tensors[n] for n in built.parameters}
-        self.weights.tensors = read
+        names = {item.name: self._named(item.name) for item in main.output}
+        built = graph({own: scope[name].node() for name, own in names.items()})
+        self.weights.tensors = {n: self.weights.tensors[n] for n in built.parameters}
         used = {k: v for k, v in inputs.items() if v in built.inputs}
         unused = tuple(k for k in inputs if k not in used and k not in self.values)
-        return OnnxModel(name, built, self.weights, used, names, tuple(self.values), unused, self.opsets,
-                         {kind: count for kind, count in self.counts.items() if count})
+        return OnnxModel(name, built, self.weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts))
 
     # ---- leaves ----
 
@@ -255,18 +239,14 @@ class _Importer:
             if count <= (1 if dtype.is_float else SMALL):
                 scope[tensor.name] = OnnxValue.of(self.stored_array(tensor))
                 continue
-            if id(tensor) in self.stored:                    # of a body that is written out several times
-                scope[tensor.name] = self.stored[id(tensor)]
-                continue
-            name = self._named(tensor.name)
-            while name in self.weights.tensors:              # of another body, in which the name means another tensor
-                name += "_"
-            self.weights.tensors[name] = tensor
-            if tensor.data_location != 1:
-                self.stored_array(tensor)                           # faults are found now; the array is a view
-            else:
-                _ = self.weights[name].size
-            scope[tensor.name] = self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
+            if id(tensor) not in self.stored:                # else of a body that is written out several times
+                name = self._named(tensor.name)
+                while name in self.weights.tensors:          # of another body, in which the name means another tensor
+                    name += "_"
+                self.weights.tensors[name] = tensor
+                _ = self.weights[name].size                  # faults are found now; the array is a view
+                self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
+            scope[tensor.name] = self.stored[id(tensor)]
 
     def _input(self, item: Any) -> OnnxValue:
         what = f"the input {item.name!r}"
@@ -304,32 +284,32 @@ class _Importer:
             raise OnnxError(f"values[{item.name!r}] has the shape {list(array.shape)}", fix=f"an array of shape {shown}")
         return OnnxValue.of(array.astype(dtype.numpy, copy=False))
 
-    def _check_output(self, item: Any, node: Node) -> None:
-        """Raise OnnxError where an output has another dtype or rank than the file declares."""
-        tensor = item.type.tensor_type
+    def _check_output(self, item: Any, scope: Scope) -> None:
+        """Raise OnnxError where an output is not computed, or has another dtype or rank than the file declares."""
+        if item.name not in scope:
+            raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
+        node, tensor = scope[item.name].node(), item.type.tensor_type
         declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
         if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
-            rank = len(tensor.shape.dim)
-            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank {rank}",
-                            fix="the types that its nodes compute")
+            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank "
+                            f"{len(tensor.shape.dim)}", fix="the types that its nodes compute")
 
     def _size(self, size: Any, without_name: str) -> Dim:
         if size.HasField("dim_value"):
             return int(size.dim_value)
         written = size.dim_param or without_name
-        name = self.dim_names.get(written, re.sub(r"\W", "_", written))
-        if written not in self.dim_names:
+        if written not in self.symbols:
+            name = re.sub(r"\W", "_", written)
             name = name if name.isidentifier() and not keyword.iskeyword(name) and name not in ("min", "max") else f"dim_{name}"
             while name in self.dim_names.values():
                 name += "_"
             self.dim_names[written] = name
-        if name not in self.symbols:
             chosen = self.dims.get(written, self.dims.get(name))
             if chosen is None:
                 self.free.add(name)
                 chosen = (1, self.most.get(name, MOST_DIM))
-            self.symbols[name] = int(chosen) if not isinstance(chosen, (tuple, list)) else d.dim(name, *chosen)
-        return self.symbols[name]
+            self.symbols[written] = d.dim(name, *chosen) if isinstance(chosen, (tuple, list)) else int(chosen)
+        return self.symbols[written]
 
     # ---- nodes ----
 
@@ -346,6 +326,8 @@ class _Importer:
             if self.built > MOST_NODES:
                 raise NotSupported(f"functions and bodies, written out, are more than {MOST_NODES} nodes", fix="fewer iterations")
             results = self._node(proto, [scope[name] if name else None for name in proto.input], scope, opsets)
+            if more := [name for name in proto.output[len(results):] if name]:
+                raise NotSupported(f"the output {more[0]!r} of {_shown(proto)} has no counterpart here")
             for name, result in zip(proto.output, results, strict=False):
                 if name in scope.maps[0]:
                     raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
@@ -387,13 +369,13 @@ class _Importer:
             f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
 
     def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
-        """Return the outputs of a body on these inputs. Its names are its own; those around it are read."""
+        """Return the outputs of a body (GraphProto) on these inputs. Its names are its own; those around it are read."""
         scope: Scope = call.scope.new_child({})
         self._deeper()
         self._initialisers(graph, scope)
         if len(graph.input) != len(inputs):
             raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
-        scope.maps[0].update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
+        scope.update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
         self._nodes(graph.node, scope, call.opsets)
         self.depth -= 1
         missing = [item.name for item in graph.output if item.name not in scope]
@@ -428,15 +410,11 @@ class _Importer:
         for a in function.attribute_proto:
             attributes.setdefault(a.name, a)
         self._deeper()
-        scope: Scope = ChainMap({})
-        for index, name in enumerate(function.input):
-            if index < len(call.inputs) and (value := call.inputs[index]) is not None:
-                scope[name] = value
+        scope = Scope()
+        scope.update({name: value for name, value in zip(function.input, call.inputs, strict=False) if value is not None})
         nodes = [_bound(node, attributes) for node in function.node]
         for node in nodes:                                   # an absent optional operand is passed on as an absent one
-            for i, name in enumerate(node.input):
-                if name in function.input and name not in scope:
-                    node.input[i] = ""
+            node.input[:] = ["" if name in function.input and name not in scope else name for name in node.input]
         self._nodes(nodes, scope, {**self.opsets, **_opsets(function.opset_import)})
         self.depth -= 1
         return [scope.get(name) for name in function.output]
@@ -444,31 +422,20 @@ class _Importer:
     def _defined(self, schema: Any, call: OnnxNode) -> Any:
         """Return the function that a schema defines for this call, as a FunctionProto; None without one."""
         function = self.onnx.FunctionProto()
-        if schema.has_function:
-            versions = [v for v in schema.function_opset_versions if v <= call.opset] or schema.function_opset_versions[:1]
-            function.ParseFromString(_bytes(schema.get_function_with_opset_version(versions[-1])))
-        elif schema.has_context_dependent_function:
-            types = [self._type(v) for v in call.inputs]
-            versions = [v for v in schema.context_dependent_function_opset_versions if v <= call.opset]
-            if not versions:
-                return None
-            body = schema.get_context_dependent_function_with_opset_version(versions[-1], call.proto.SerializeToString(), types)
-            if not body:
-                return None
-            function.ParseFromString(_bytes(body))
-        else:
-            return None
-        return function
+        for kind in ("function", "context_dependent_function"):
+            versions = getattr(schema, f"{kind}_opset_versions")
+            fitting = [v for v in versions if v <= call.opset] or (versions[:1] if kind == "function" else [])
+            if fitting and getattr(schema, f"has_{kind}"):
+                context = () if kind == "function" else (call.proto.SerializeToString(), [self._type(v) for v in call.inputs])
+                body = getattr(schema, f"get_{kind}_with_opset_version")(fitting[-1], *context)
+                return body and self.onnx.FunctionProto.FromString(body if isinstance(body, bytes) else body.SerializeToString())
+        return None
 
     def _type(self, value: OnnxValue | None) -> bytes:
         if value is None:
             return bytes(self.onnx.TypeProto().SerializeToString())
         shape = [size if isinstance(size, int) else str(size) for size in value.shape]
         return bytes(self.onnx.helper.make_tensor_type_proto(number_of(value.dtype), shape).SerializeToString())
-
-
-def _bytes(body: Any) -> bytes:
-    return body if isinstance(body, bytes) else body.SerializeToString()
 
 
 def _opsets(imports: Sequence[Any]) -> dict[str, int]:
@@ -501,16 +468,14 @@ def _attribute(onnx: Any, a: Any) -> Any:
 
 def _bound(node: Any, attributes: Mapping[str, Any]) -> Any:
     """Return a node of a function with the attributes that refer to the function's own ones replaced, in bodies too."""
-    copy = type(node)()
-    copy.CopyFrom(node)
+    copy = type(node).FromString(node.SerializeToString())
     for a in list(copy.attribute):
         if a.ref_attr_name:
-            name = a.name
             copy.attribute.remove(a)
             if a.ref_attr_name in attributes:
                 own = copy.attribute.add()
                 own.CopyFrom(attributes[a.ref_attr_name])
-                own.name = name
+                own.name = a.name
         elif a.HasField("g"):
             inner = [_bound(n, attributes) for n in a.g.node]
             del a.g.node[:]
