@@ -132,12 +132,13 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
         raise e.within(path) from None
 
 
-def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray]) -> OnnxModel:
+def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray],
+                   dims: Mapping[str, int | tuple[int, int]] | None = None) -> OnnxModel:
     """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend."""
     values: dict[str, np.ndarray] = {}
     while True:
         try:
-            return from_onnx(source, values=values)
+            return from_onnx(source, dims=dims, values=values)
         except ValueNeeded as e:
             missing = {name: arrays[name] for name in e.inputs if name in arrays and name not in values}
             if not missing:
@@ -346,7 +347,7 @@ class _Importer:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
             call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
-            result = None if function is not None else ops.fold(call)
+            result: Built | None = None if function is not None else ops.fold(call)
             if function is None and result is None and (build := row_of(domain, proto.op_type, opset)) is not None:
                 result = build(call)
                 if result is not None and (unread := call.unread()) is not None:
@@ -421,7 +422,6 @@ class _Importer:
 
     def _defined(self, schema: Any, call: OnnxNode) -> Any:
         """Return the function that a schema defines for this call, as a FunctionProto; None without one."""
-        function = self.onnx.FunctionProto()
         for kind in ("function", "context_dependent_function"):
             versions = getattr(schema, f"{kind}_opset_versions")
             fitting = [v for v in versions if v <= call.opset] or (versions[:1] if kind == "function" else [])

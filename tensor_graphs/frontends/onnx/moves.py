@@ -66,7 +66,8 @@ def _range(n: OnnxNode) -> Built:
 @row("EyeLike")
 def _eye(n: OnnxNode) -> Node:
     value, to = n.value(0), n.get("dtype")
-    return c.eye(*value.shape, n.get("k", 0), value.dtype if to is None else dtype_of(to, "the result of EyeLike"))
+    rows, columns = value.shape
+    return c.eye(rows, columns, n.get("k", 0), value.dtype if to is None else dtype_of(to, "the result of EyeLike"))
 
 
 @row("OneHot")

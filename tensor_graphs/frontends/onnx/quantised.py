@@ -12,11 +12,11 @@ from tensor_graphs.language.dtypes import DType, f32, f64, i32, u8
 from tensor_graphs.language.node import Node
 
 
-def _spread(n: OnnxNode, x: Node, scale: Node | None) -> Node | None:
+def _spread(n: OnnxNode, x: Node, scale: Node) -> Node:
     """Return a scale or a zero point (of the whole, of slices of an axis, or of blocks of it) in a shape that broadcasts to x."""
     axis, block = n.get("axis", 1), n.get("block_size", 0)
-    if scale is None or scale.rank == 0 or (scale.rank == 1 and scale.shape[0] == 1 and not block):
-        return None if scale is None else scale.reshape(())
+    if scale.rank == 0 or (scale.rank == 1 and scale.shape[0] == 1 and not block):
+        return scale.reshape(())
     (axis,) = n.places([axis], x.rank)
     if block:
         return atomic.slice(c.repeat_interleave(scale, block, axis), [(0, s, 1) for s in x.shape])
@@ -38,15 +38,16 @@ def _quantise(n: OnnxNode) -> Node:
     if precision := n.get("precision", 0):
         scale = scale.cast(dtype_of(precision, "the precision of QuantizeLinear"))
     dtype = zero.dtype if zero is not None else dtype_of(to, "the result of QuantizeLinear") if to else u8
-    return quantise(x, _spread(n, x, scale), _spread(n, x, zero), dtype, bool(n.get("saturate", 1)))
+    return quantise(x, _spread(n, x, scale), None if zero is None else _spread(n, x, zero), dtype, bool(n.get("saturate", 1)))
 
 
 @row("DequantizeLinear", since=10)
 def _dequantise(n: OnnxNode) -> Node:
-    x, scale, zero, to = n.x(), n.x(1), _spread(n, n.x(), n.optional(2)), n.get("output_dtype", 0)
+    x, scale, zero, to = n.x(), n.x(1), n.optional(2), n.get("output_dtype", 0)
     out = dtype_of(to, "the result of DequantizeLinear") if to else scale.dtype
     wide = x.cast(f32 if x.dtype.is_float else i32 if x.dtype.itemsize < 4 else f64)
-    return (wide if zero is None else wide - zero.cast(wide.dtype)).cast(out) * _spread(n, x, scale).cast(out)
+    wide = wide if zero is None else wide - _spread(n, x, zero).cast(wide.dtype)
+    return wide.cast(out) * _spread(n, x, scale).cast(out)
 
 
 def _of_result(n: OnnxNode, product: Node, scale: Node) -> Node:
