@@ -131,7 +131,8 @@ def by_plan(model: OnnxModel, inputs: Mapping[str, np.ndarray]) -> Mapping[str, 
 
 
 def judge(test: NodeTest, run: Run | None = None) -> Judged:
-    """Import a test, run it on each of its data sets and compare. run: by_interpreter by default, by_plan for networks. Wrong values and unexpected errors have status "wrong"."""
+    """Import a test, run it on each of its data sets and compare. run: by_interpreter by default, by_plan for networks. Wrong
+    values and unexpected errors have status "wrong"."""
     run = run or (by_plan if test.kind == "light" else by_interpreter)
     values, kinds, rounded, peer = tuple[str, ...](), set[str](), False, peer_result(test)
     try:
@@ -186,8 +187,8 @@ def document(rows: Sequence[Judged]) -> dict[str, Any]:
     """Return the results as {"onnx", "plain": counts, "other": counts, "tests": {name: …}}."""
     plain, other = (dict(Counter(r.status for r in rows if r.test.plain == plain)) for plain in (True, False))
     return {"onnx": onnx_package().__version__, "plain": plain, "other": other,
-            "tests": {r.test.name: {"set": r.test.kind, "op": r.op, "status": r.status, "reason": r.reason, "values": list(r.values),
-                                    "rounded": r.rounded, "onnxruntime": r.peer} for r in rows}}
+            "tests": {r.test.name: {"set": r.test.kind, "op": r.op, "status": r.status, "reason": r.reason,
+                                    "values": list(r.values), "rounded": r.rounded, "onnxruntime": r.peer} for r in rows}}
 
 
 def _cells(rows: Sequence[Judged]) -> list[str]:
