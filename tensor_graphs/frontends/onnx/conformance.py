@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from tensor_graphs.language.dtypes import dtype_of
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.runtime.compiled_graph import bind
 
-SETS = {"node": "node tests", "simple": "small models", "pytorch-converted": "converted from torch", "pytorch-operator":
-        "operators of torch", "light": "networks with weights of one value (they take minutes)"}
+SETS = {"node": "node tests", "simple": "simple: small models", "pytorch-converted": "pytorch-converted: layers of torch",
+        "pytorch-operator": "pytorch-operator: operators of torch", "light": "light: networks with weights of one value"}
 """the package's sets of tests"""
 
 STATUSES = ("native", "function", "opaque", "refused", "wrong")
@@ -191,18 +191,18 @@ def document(rows: Sequence[Judged]) -> dict[str, Any]:
                                     "values": list(r.values), "rounded": r.rounded, "onnxruntime": r.peer} for r in rows}}
 
 
-def _cells(rows: Sequence[Judged]) -> list[str]:
-    count = Counter(r.status for r in rows)
-    return [str(count[status] or "") for status in STATUSES]
+def _cells(statuses: Iterable[str], names: Sequence[str] = STATUSES) -> list[str]:
+    count = Counter(statuses)
+    return [str(count[name] or "") for name in names]
 
 
 def markdown(rows: Sequence[Judged]) -> str:
     """Return the page: counts by set, then a line for each op with node tests, then what is refused and why."""
     node = [r for r in rows if r.test.kind == "node"]
     plain, refused = [r for r in node if r.test.plain], [r for r in rows if r.status == "refused"]
-    parts = {"node tests of plain numeric dtypes": plain, "node tests of strings, sequences, optionals, dtypes of 4 bits and others": [
-        r for r in node if not r.test.plain]} | {f"{SETS[kind]}: {kind}": [r for r in rows if r.test.kind == kind]
-                                                 for kind in SETS if kind != "node"}
+    parts = {"node tests of plain numeric dtypes": plain,
+             "node tests of strings, sequences, optionals, dtypes of 4 bits and others": [r for r in node if not r.test.plain],
+             **{SETS[kind]: [r for r in rows if r.test.kind == kind] for kind in SETS if kind != "node"}}
     lines = ["# ONNX's own tests", "",
              (f"Written by `tg conformance --onnx`; do not edit. Tests of onnx {onnx_package().__version__}, each model imported "
               "by `tg.from_onnx`, run by the interpreter as written (networks: by a compiled plan), compared with the test's values and tolerances; and by "
@@ -210,9 +210,8 @@ def markdown(rows: Sequence[Judged]) -> str:
              "| tests | in all | native | by function | opaque | refused | wrong | onnxruntime: pass | refused | wrong |",
              "|---|" + "--:|" * 9]
     for title, part in parts.items():
-        peers = Counter(r.peer for r in part)
-        seen = [str(peers[p]) if any(r.peer for r in part) else "–" for p in ("pass", "refused", "wrong")]
-        lines += [f"| {title} | {len(part)} | {' | '.join([*_cells(part), *seen])} |"] if part else []
+        cells = [*_cells(r.status for r in part), *_cells((r.peer for r in part), ("pass", "refused", "wrong"))]
+        lines += [f"| {title} | {len(part)} | {' | '.join(cells)} |"] if part else []
     passed = [r for r in plain if r.status in STATUSES[:3]]
     lines += ["", (f"{len(passed)} of {len(plain)} node tests with plain dtypes pass ({len(passed) / max(len(plain), 1):.1%}). In "
                    f"{sum(bool(r.values) for r in passed)} of them inputs on which shapes depend were given (`values`); in "
@@ -222,7 +221,7 @@ def markdown(rows: Sequence[Judged]) -> str:
                    "given, as the result's shape depends on their values."), "",
               "| op | native | by function | opaque | refused | wrong |", "|---|--:|--:|--:|--:|--:|"]
     for op in sorted({_subject(r) for r in plain}, key=str.lower):
-        lines.append(f"| {op} | {' | '.join(_cells([r for r in plain if _subject(r) == op]))} |")
+        lines.append(f"| {op} | {' | '.join(_cells(r.status for r in plain if _subject(r) == op))} |")
     for title, part in (("Refused, of plain dtypes:", [r for r in refused if r.test.plain]),
                         ("Wrong:", [r for r in rows if r.status == "wrong"])):
         lines += ["", title, "", *(f"- {r.test.name}: {r.reason}" for r in part)] if part else []

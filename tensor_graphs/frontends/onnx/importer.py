@@ -129,7 +129,7 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
     try:
         return _narrowed(proto, path.parent, dims or {}, values or {}, onnx, path.stem)
     except OnnxError as e:
-        raise e.within(path) from None
+        raise e.again(file=path) from None
 
 
 def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray],
@@ -357,11 +357,12 @@ class _Importer:
             self.counts[kind] += self.depth == 0
             return results
         except OnnxError as e:
-            raise e.at(where) from None
+            raise e if e.located else e.again(message=f"{e.message} {where}", located=True) from None
         except TensorGraphsError as e:
-            raise OnnxError(getattr(e, "message", str(e)), fix=self._fix()).at(where) from None
+            raise OnnxError(f"{getattr(e, 'message', str(e))} {where}", fix=self._fix(), located=True) from None
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ZeroDivisionError) as e:
-            raise OnnxError(f"its operands or attributes do not fit ({type(e).__name__}: {e})", fix=self._fix()).at(where) from e
+            raise OnnxError(f"its operands or attributes do not fit ({type(e).__name__}: {e}) {where}", fix=self._fix(),
+                            located=True) from e
 
     def _fix(self) -> str:
         """Return the fix for operands that do not fit."""

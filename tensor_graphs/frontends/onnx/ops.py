@@ -9,7 +9,7 @@ from typing import Any
 
 from tensor_graphs.frontends.onnx.call import Built, OnnxNode, along, row
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
-from tensor_graphs.frontends.onnx.values import COMPARES, ELEMENTS, OnnxValue, narrowed
+from tensor_graphs.frontends.onnx.values import COMPARES, ELEMENTS, OnnxValue, elementwise, narrowed
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -184,12 +184,11 @@ def _shift(n: OnnxNode) -> Node:
 
 def fold(n: OnnxNode) -> OnnxValue | None:
     """Return the known value of an op on known integers; None where it is to be computed at run time."""
-    arrays = [None if v is None else v.array for v in n.inputs]
-    if n.op not in ELEMENTS or n.domain or n.attributes or any(
-            a is None or a.dtype.kind not in "iubO" or a.size > 4096 for a in arrays):
+    arrays = [v.array for v in n.inputs if v is not None and v.array is not None and v.array.dtype.kind in "iubO"]
+    if n.op not in ELEMENTS or n.domain or n.attributes or len(arrays) < len(n.inputs) or any(a.size > 4096 for a in arrays):
         return None
     try:
-        out = ELEMENTS[n.op](*arrays)
+        out = elementwise(n.op, *arrays)
     except ValueError:
         return None
     dtype = bool_ if n.op in COMPARES else n.value(1 if n.op == "Where" else 0).dtype
