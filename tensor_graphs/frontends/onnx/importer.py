@@ -21,7 +21,7 @@ import numpy as np
 
 from tensor_graphs.argument_checks import place
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, sampling, signals
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, sampling, sequences, signals
 from tensor_graphs.frontends.onnx.call import OPAQUE, ROWS, Built, OnnxNode, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
@@ -34,7 +34,7 @@ from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
 
-TABLES = (ops, moves, neural, quantised, sampling, signals, control_flow)
+TABLES = (ops, moves, neural, quantised, sampling, sequences, signals, control_flow)
 """the modules whose rows are in the table"""
 
 MOST_DIM, LEAST_MOST_DIM = 4096, 16

@@ -98,7 +98,7 @@ def _resize_10(n: OnnxNode) -> Node:
 
 
 def _taps(mode: str, place: Node) -> Taps:
-    """Return the taps of an interpolation: the nearest element, two, or four by the convolution kernel of Keys (1981), a = −0.75."""
+    """Return the taps of an interpolation: the nearest element, two, or four by the kernel of Keys (1981) with a = −0.75."""
     if mode == "nearest":
         return [(c.round(place), c.ones(place.shape, place.dtype))]
     base, a = atomic.floor(place), -0.75

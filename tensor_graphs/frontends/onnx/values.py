@@ -28,10 +28,12 @@ MOST_KNOWN = 1 << 20
 
 
 class OnnxValue:
-    """A tensor: `node()` returns it as a node, and `array` is its value where that is an array already (objects: dims)."""
+    """A tensor: `node()` returns it as a node, and `array` is its value where that is an array already (objects: dims); or a
+    sequence of the tensors `items`, which is no node."""
 
-    def __init__(self, dtype: DType, node: Node | None = None, array: np.ndarray | None = None) -> None:
-        self.dtype, self.array, self._node = dtype, array, node
+    def __init__(self, dtype: DType, node: Node | None = None, array: np.ndarray | None = None,
+                 items: list[OnnxValue] | None = None) -> None:
+        self.dtype, self.array, self._node, self.items = dtype, array, node, items
 
     @staticmethod
     def of(x: Node | OnnxValue | np.ndarray) -> OnnxValue:
@@ -41,6 +43,8 @@ class OnnxValue:
         return x if isinstance(x, OnnxValue) else OnnxValue(x.dtype, x)
 
     def node(self) -> Node:
+        if self.items is not None:
+            raise NotSupported("a sequence where a tensor is needed")
         if self._node is None:
             self._node = constant(self.array, self.dtype)
         return self._node

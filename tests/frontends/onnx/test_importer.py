@@ -191,6 +191,23 @@ def test_a_result_that_has_no_counterpart_is_refused_where_it_is_read() -> None:
         tg.from_onnx(model(nodes, [info("x", (3,))], [info("y", (3,))], opset=7))
 
 
+def test_sequences_hold_tensors_while_the_graph_is_built() -> None:
+    """x in parts of two columns, without the second one, in another order, as one tensor."""
+    nodes = [helper.make_node("SplitToSequence", ["x", "two"], ["parts"], axis=1),
+             helper.make_node("SequenceErase", ["parts", "one"], ["fewer"]), helper.make_node("SequenceAt", ["fewer", "minus"], ["last"]),
+             helper.make_node("SequenceInsert", ["fewer", "last", "zero"], ["more"]),
+             helper.make_node("ConcatFromSequence", ["more"], ["y"], axis=1), helper.make_node("SequenceLength", ["more"], ["n"])]
+    stored = {"two": np.array(2), "one": np.array(1), "minus": np.array(-1), "zero": np.array(0)}
+    x = normal(3, 5)
+    outputs = [info("y", (3, None)), info("n", (), INT64)]
+    results = run(model(nodes, [info("x", (3, 5))], outputs, stored), {"x": x})
+    assert results["n"] == 3 and np.array_equal(results["y"], np.concatenate([x[:, 4:], x[:, :2], x[:, 4:]], 1))
+    with pytest.raises(NotSupported, match="a sequence where a tensor is needed"):
+        tg.from_onnx(model([*nodes[:1], helper.make_node("Neg", ["parts"], ["y"])], [info("x", (3, 5))], [info("y", None)], stored))
+    with pytest.raises(NotSupported, match="axis 9 of SequenceAt"):
+        tg.from_onnx(model(nodes[:3], [info("x", (3, 5))], [info("last", (3, None))], {**stored, "minus": np.array(9)}))
+
+
 def test_boxes_are_suppressed_where_boxes_and_scores_are_known() -> None:
     boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
     known = {"boxes": boxes, "scores": np.array([[[0.9, 0.75, 0.6]]], np.float32), "most": np.array([3]), "iou": np.float32([0.5])}
