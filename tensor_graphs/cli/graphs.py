@@ -15,7 +15,7 @@ STEP = {"n": 1, "m": 1, "p": 256}
 """sizes at which a decoder's cost is estimated: one new token after 256"""
 
 
-def graph_of(source: str, dtypes: option_groups.GraphForm, max_positions: int | None, greedy: bool = True) -> Graph:
+def graph_of(source: str, dtypes: option_groups.SourceOptions, max_positions: int | None, greedy: bool = True) -> Graph:
     """Return the graph of a .tg file, a model folder or a built-in shape. greedy: for a decoder, the graph of the likeliest tokens,
     which `tg run` uses by default; else the graph with all logits. Raises UsageError for options of another kind."""
     with phase(IMPORT):

@@ -30,14 +30,14 @@ class Dtypes:
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphForm(Dtypes):
+class SourceOptions(Dtypes):
     """Options that say which graph a `FILE.tg|MODEL` is."""
 
     dims: options.OnnxDims = None
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphOptions(GraphForm):
+class GraphOptions(SourceOptions):
     """Options of the verbs that choose paths for a `FILE.tg|MODEL`."""
 
     tolerance: options.GraphTolerance = None

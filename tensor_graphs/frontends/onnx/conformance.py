@@ -205,8 +205,8 @@ def markdown(rows: Sequence[Judged]) -> str:
              **{SETS[kind]: [r for r in rows if r.test.kind == kind] for kind in SETS if kind != "node"}}
     lines = ["# ONNX's own tests", "",
              (f"Written by `tg conformance --onnx`; do not edit. Tests of onnx {onnx_package().__version__}, each model imported "
-              "by `tg.from_onnx`, run by the interpreter as written (networks: by a compiled plan), compared with the test's values "
-              "and tolerances; and by onnxruntime, where it is installed, compared in the same way."), "",
+              "by `tg.from_onnx`, run by the interpreter as written (networks: by a compiled plan), compared with the test's "
+              "values and tolerances; and by onnxruntime, where it is installed, compared in the same way."), "",
              "| tests | in all | native | by function | opaque | refused | wrong | onnxruntime: pass | refused | wrong |",
              "|---|" + "--:|" * 9]
     for title, part in parts.items():

@@ -1,8 +1,7 @@
 """importer: reads an ONNX file and builds its graph node by node. `from_onnx` is `tg.from_onnx`.
 
-Dims that the file names (dim_params) become `tg.dim`s; initialisers become parameters, read where they are looked up, and small
-ones constants. A node is built by the newest row that its opset allows; without a row by the function of the model, or the one
-that the op's schema defines.
+Dims that the file names (dim_params) become `tg.dim`s; initialisers become parameters, and small ones constants. A node is built by
+the newest row that its opset allows; without a row by the function of the model, or the one that the op's schema defines.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import keyword
 import os
 import re
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,22 +72,6 @@ class OnnxModel:
     nodes: Mapping[str, int]
 
 
-class Initialisers(Mapping[str, np.ndarray]):
-    """Stored tensors by their parameter's name, each read (external ones: mapped) at its look-up."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self.tensors = folder, dict[str, Any]()
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return read_tensor(self.tensors[name], self.folder)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-
 def onnx_package() -> ModuleType:
     """Return the package `onnx`. Raises OnnxError where it is not installed."""
     try:
@@ -118,12 +101,9 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
         return _narrowed(source, None, dims or {}, values or {}, onnx, source.graph.name or "model")
     path = Path(place("source", source, "the path of an ONNX file, or an onnx.ModelProto"))
     try:
-        data = path.read_bytes()
+        proto = onnx.ModelProto.FromString(path.read_bytes())
     except OSError as e:
         raise OnnxError(f"it cannot be read: {e.strerror}", file=path, fix="the path of an ONNX file") from None
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
     except Exception:
         raise OnnxError("it is not an ONNX file, or it is cut off", file=path, fix="export it again") from None
     try:
@@ -185,7 +165,7 @@ class _Importer:
                  most: Mapping[str, int], free: set[str]) -> None:
         self.proto, self.folder, self.dims, self.values, self.onnx = proto, folder, dims, values, onnx
         self.most, self.free = most, free
-        self.weights, self.stored = Initialisers(folder), dict[int, OnnxValue]()
+        self.weights, self.stored, self.maps = dict[str, np.ndarray](), dict[int, OnnxValue](), dict[Path, np.ndarray]()
         self.symbols, self.dim_names, self.names = dict[str, Dim](), dict[str, str](), dict[str, str]()
         self.counts, self.depth, self.built = Counter[str](), 0, 0
         self.opsets = _opsets(proto.opset_import)
@@ -211,10 +191,10 @@ class _Importer:
             raise OnnxError("its graph has no outputs", fix="export it again")
         names = {item.name: self._named(item.name) for item in main.output}
         built = graph({own: scope[name].node() for name, own in names.items()})
-        self.weights.tensors = {n: self.weights.tensors[n] for n in built.parameters}
+        weights = {n: self.weights[n] for n in built.parameters}
         used = {k: v for k, v in inputs.items() if v in built.inputs}
         unused = tuple(k for k in inputs if k not in used and k not in self.values)
-        return OnnxModel(name, built, self.weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts))
+        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts))
 
     # ---- leaves ----
 
@@ -228,7 +208,7 @@ class _Importer:
         return self.names[name]
 
     def stored_array(self, tensor: Any) -> np.ndarray:
-        return read_tensor(tensor, self.folder)
+        return read_tensor(tensor, self.folder, self.maps)
 
     def _initialisers(self, graph: Any, scope: Scope) -> None:
         if graph.sparse_initializer:
@@ -242,10 +222,9 @@ class _Importer:
                 continue
             if id(tensor) not in self.stored:                # else of a body that is written out several times
                 name = self._named(tensor.name)
-                while name in self.weights.tensors:          # of another body, in which the name means another tensor
+                while name in self.weights:                  # of another body, in which the name means another tensor
                     name += "_"
-                self.weights.tensors[name] = tensor
-                _ = self.weights[name].size                  # faults are found now; the array is a view
+                self.weights[name] = self.stored_array(tensor)
                 self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
             scope[tensor.name] = self.stored[id(tensor)]
 

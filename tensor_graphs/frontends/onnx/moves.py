@@ -245,14 +245,14 @@ def positive(index: Node, size: Dim | Node) -> Node:
 @row("Gather")
 def _gather(n: OnnxNode) -> Built:
     x, index = n.value(0), n.value(1)
-    axis, known = n.axis(0, len(x.shape)), index.array if index.array is None or index.array.dtype != object else None
-    if x.array is not None and known is not None and x.array.size <= MOST_KNOWN:
+    axis, places = n.axis(0, len(x.shape)), index.array if index.array is None or index.array.dtype != object else None
+    if x.array is not None and places is not None and x.array.size <= MOST_KNOWN:
         size = x.array.shape[axis]
-        if known.size and not (-size <= known.min() and known.max() < size):
-            n.refuse(f"Gather of index {known.tolist()} from {size} elements")
-        return OnnxValue(x.dtype, array=np.asarray(np.take(x.array, known.astype(np.int64), axis), x.array.dtype))
-    if known is not None and known.ndim == 0:
-        return x.node()[(*(slice(None),) * axis, int(known))]
+        if places.size and not (-size <= places.min() and places.max() < size):
+            n.refuse(f"Gather of index {places.tolist()} from {size} elements")
+        return OnnxValue(x.dtype, array=np.asarray(np.take(x.array, places.astype(np.int64), axis), x.array.dtype))
+    if places is not None and places.ndim == 0:
+        return x.node()[(*(slice(None),) * axis, int(places))]
     return atomic.gather(x.node(), positive(index.node(), x.shape[axis]), axis)
 
 
@@ -324,8 +324,8 @@ def _by_reference(n: OnnxNode) -> Built:
     from onnx import helper, reference
 
     n.ignore(*n.attributes)
-    known = {name: n.known(i) for i, name in enumerate(n.proto.input) if n.has(i)}
-    graph = helper.make_graph([n.proto], n.op, [helper.make_empty_tensor_value_info(name) for name in known],
+    operands = {name: n.known(i) for i, name in enumerate(n.proto.input) if n.has(i)}
+    graph = helper.make_graph([n.proto], n.op, [helper.make_empty_tensor_value_info(name) for name in operands],
                               [helper.make_empty_tensor_value_info(name) for name in n.proto.output if name])
-    results = iter(reference.ReferenceEvaluator(graph, opsets=dict(n.opsets)).run(None, known))
+    results = iter(reference.ReferenceEvaluator(graph, opsets=dict(n.opsets)).run(None, operands))
     return [np.asarray(next(results)) if name else None for name in n.proto.output]
