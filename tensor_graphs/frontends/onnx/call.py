@@ -29,7 +29,7 @@ class OnnxNode:
         self.op, self.domain, self.opset, self.proto = proto.op_type, domain, opset, proto
         self.inputs, self.attributes, self.importer, self.scope, self.opsets = inputs, attributes, importer, scope, opsets
         self.wanted = len(proto.output)
-        self.read: set[str | int] = {"broadcast", "consumed_inputs"} if opset < 7 else set()     # they hold for all later opsets
+        self.read = IGNORED.get(self.op, set()) | ({"broadcast", "consumed_inputs"} if opset < 7 else set())   # later: always
 
     def refuse(self, reason: str, fix: str | None = None) -> NoReturn:
         raise NotSupported(reason, fix=fix)
@@ -80,10 +80,6 @@ class OnnxNode:
 
     # ---- attributes ----
 
-    def ignore(self, *names: str | int) -> None:
-        """Note attributes and operands as read that do not change the result."""
-        self.read.update(names)
-
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
         return self.attributes.get(name, default)
@@ -127,17 +123,22 @@ Row = Callable[[OnnxNode], Built | None]
 ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
 """(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""
 
+IGNORED: dict[str, set[str | int]] = {}
+"""op -> attributes and operands that its rows need not read"""
+
 OPAQUE: set[str] = set()
 """ops that the onnx package's reference evaluator computes, of known operands"""
 
 
-def row(*ops: str, since: int = 1, domain: str = "", opaque: bool = False) -> Callable[[Row], Row]:
-    """Return a decorator that puts a builder into ROWS for these ops."""
+def row(*ops: str, since: int = 1, domain: str = "", opaque: bool = False,
+        ignored: Sequence[str | int] = ()) -> Callable[[Row], Row]:
+    """Return a decorator that puts a builder into ROWS for these ops. ignored: attributes and operands that change no result."""
     OPAQUE.update(ops if opaque else ())
 
     def add(build: Row) -> Row:
         for op in ops:
             ROWS.setdefault((domain, op), []).append((since, build))
+            IGNORED.setdefault(op, set()).update(ignored)
             ROWS[domain, op].sort(key=lambda r: r[0])
         return build
     return add

@@ -165,7 +165,7 @@ class _Importer:
                  most: Mapping[str, int], free: set[str]) -> None:
         self.proto, self.folder, self.dims, self.values, self.onnx = proto, folder, dims, values, onnx
         self.most, self.free = most, free
-        self.weights, self.stored, self.maps = dict[str, np.ndarray](), dict[int, OnnxValue](), dict[Path, np.ndarray]()
+        self.weights, self.stored, self.maps = dict[str, np.ndarray](), dict[int, tuple[Any, OnnxValue]](), dict[Path, np.ndarray]()
         self.symbols, self.dim_names, self.names = dict[str, Dim](), dict[str, str](), dict[str, str]()
         self.counts, self.depth, self.built = Counter[str](), 0, 0
         self.opsets = _opsets(proto.opset_import)
@@ -225,8 +225,8 @@ class _Importer:
                 while name in self.weights:                  # of another body, in which the name means another tensor
                     name += "_"
                 self.weights[name] = self.stored_array(tensor)
-                self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
-            scope[tensor.name] = self.stored[id(tensor)]
+                self.stored[id(tensor)] = tensor, OnnxValue(dtype, leaves.parameter(name, shape, dtype))     # held, so its id stays
+            scope[tensor.name] = self.stored[id(tensor)][1]
 
     def _input(self, item: Any) -> OnnxValue:
         what = f"the input {item.name!r}"

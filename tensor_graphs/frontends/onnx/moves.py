@@ -323,7 +323,7 @@ def _by_reference(n: OnnxNode) -> Built:
     """Return what the onnx package's reference evaluator computes of known operands: the results' shapes depend on their values."""
     from onnx import helper, reference
 
-    n.ignore(*n.attributes)
+    n.read.update(n.attributes)
     operands = {name: n.known(i) for i, name in enumerate(n.proto.input) if n.has(i)}
     graph = helper.make_graph([n.proto], n.op, [helper.make_empty_tensor_value_info(name) for name in operands],
                               [helper.make_empty_tensor_value_info(name) for name in n.proto.output if name])

@@ -39,7 +39,7 @@ def _geometry(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> dict[
 
 
 def conv_of(n: OnnxNode, x: Node, weight: Node, bias: Node | None) -> Node:
-    n.ignore("kernel_shape")
+    n.read.add("kernel_shape")
     return c.conv(x, weight, bias, groups=n.get("group", 1), **_geometry(n, x.shape[2:], weight.shape[2:]))
 
 
@@ -48,10 +48,9 @@ row("Conv")(lambda n: conv_of(n, n.x(), n.x(1), n.optional(2)))
 row("ConvInteger")(lambda n: conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 1, 3, 0).cast(f64), None).cast(i32))
 
 
-@row("ConvTranspose")
+@row("ConvTranspose", ignored=("kernel_shape",))
 def _conv_transpose(n: OnnxNode) -> Node:
     x, weight, count = n.x(), n.x(1), n.x().rank - 2
-    n.ignore("kernel_shape")
     (strides, dilations, pads), wanted, how = n.per_axis(count), n.get("output_shape"), n.get("auto_pad", "NOTSET")
     more = list(n.get("output_padding") or [0] * count)
     for i, (size, k, by, step) in enumerate(zip(x.shape[2:], weight.shape[2:], strides, dilations, strict=True)):
@@ -123,13 +122,9 @@ def _batch_norm(n: OnnxNode) -> Built:
             var * momentum + spread.cast(var.dtype) * (1 - momentum)]
 
 
+row("GroupNormalization", since=21, ignored=("stash_type",))(lambda n: c.group_norm(
+    n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5)))
 row("InstanceNormalization", since=6)(lambda n: c.instance_norm(n.x(), n.x(1), n.x(2), eps=n.get("epsilon", 1e-5)))
-
-
-@row("GroupNormalization", since=21)
-def _group_norm(n: OnnxNode) -> Node:
-    n.ignore("stash_type")
-    return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5))
 
 
 @row("RMSNormalization", since=23)
@@ -174,13 +169,12 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]] =
 """op -> (layer, ONNX's places of its gates, activations by default)"""
 
 
-@row("RNN", "GRU", "LSTM", since=7)
+@row("RNN", "GRU", "LSTM", since=7, ignored=("hidden_size",))
 def _recurrent(n: OnnxNode) -> Built:
     """Return the layers of the language; other activations, a clip, peepholes and coupled gates are refused."""
     layer, order, usual = LAYERS[n.op]
     x, lengths, batch_first, which = n.x(), n.optional(4), n.get("layout", 0), n.get("direction", "forward")
     directions, how = 2 if which == "bidirectional" else 1, dict[str, Any]()
-    n.ignore("hidden_size")
     named = [name.lower() for name in n.get("activations") or usual * directions]
     if n.op == "RNN" and named == ["relu"] * directions:
         how = {"activation": "relu"}
@@ -207,14 +201,13 @@ def _recurrent(n: OnnxNode) -> Built:
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-@row("Attention", since=23)
+@row("Attention", since=23, ignored=("qk_matmul_output_mode",))      # of scores, which are no output
 def _attention(n: OnnxNode) -> Built | None:
     """Return the language's attention where it is without a mask, a past and scores, and of f32 or f64; else None."""
     q, k, v = (n.x(i) for i in range(3))
     plain = {"scale", "is_causal", "softcap", "q_num_heads", "kv_num_heads", "qk_matmul_output_mode"}
     if n.wanted > 1 or any(map(n.has, range(3, len(n.inputs)))) or q.dtype not in (f32, f64) or set(n.attributes) - plain:
         return None
-    n.ignore("qk_matmul_output_mode")                    # of scores, which are no output
     if flat := q.rank == 3:
         heads = n.get("q_num_heads"), n.get("kv_num_heads"), n.get("kv_num_heads")
         q, k, v = (x.reshape(*x.shape[:2], h, -1) for x, h in zip((q, k, v), heads, strict=True))

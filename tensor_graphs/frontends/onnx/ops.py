@@ -104,9 +104,8 @@ def _clip(n: OnnxNode) -> Node:
 row("Clip")(lambda n: c.clip(n.x(), n.get("min", -math.inf), n.get("max", math.inf)))
 
 
-@row("Dropout")
+@row("Dropout", ignored=("seed", "ratio", 1))            # of training
 def _dropout(n: OnnxNode) -> Built:
-    n.ignore("seed", "ratio", 1)                         # of training
     if (n.opset < 7 and not n.get("is_test", 0)) or (n.has(2) and bool(n.scalar(2)) and n.scalar(1, 0.5) != 0):
         n.refuse("Dropout in training mode draws random numbers")
     return [n.x(), c.full(n.x().shape, True, bool_) if n.opset >= 10 else None]
@@ -247,9 +246,8 @@ def _arg(n: OnnxNode) -> Node:
     return index if n.get("keepdims", 1) else index.max(axis)
 
 
-@row("TopK", since=10)
+@row("TopK", since=10, ignored=("sorted",))
 def _topk(n: OnnxNode) -> Built:
-    n.ignore("sorted")
     values, indices = c.topk(n.x(), n.axis(-1), k=int(n.scalar(1)), largest=bool(n.get("largest", 1)))
     return [values, indices.cast(i64)]
 

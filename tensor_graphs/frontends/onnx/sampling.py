@@ -32,7 +32,6 @@ def _resize(n: OnnxNode, axes: list[int], scales: list[float], sizes: list[Dim])
     """Return operand 0 with these axes resized: by scales, or to sizes."""
     x, mode, policy = n.x(), n.get("mode", "nearest"), n.get("keep_aspect_ratio_policy", "stretch")
     mode, where = MODES.get(mode, mode), n.get("coordinate_transformation_mode", "half_pixel")
-    n.ignore("extrapolation_value", 1)                   # read of tf_crop_and_resize only
     parts = any(s % 1 and _scaled(n.static_size(x.shape[axis]), s) % 1 for axis, s in zip(axes, scales, strict=False))
     if where == "tf_crop_and_resize" or (where == "align_corners" and parts):
         return _resize_at(n, x, axes, scales, sizes, mode)
@@ -82,7 +81,7 @@ def _resize_at(n: OnnxNode, x: Node, axes: list[int], scales: list[float], sizes
     return x
 
 
-@row("Resize", since=11)
+@row("Resize", since=11, ignored=("extrapolation_value", 1))        # read of tf_crop_and_resize only
 def _resize_11(n: OnnxNode) -> Node:
     scales = [float(v) for v in n.known(2).ravel()] if n.has(2) else []
     return _resize(n, n.places(n.get("axes") or range(n.x().rank), n.x().rank), scales, n.dims(3) if n.has(3) else [])

@@ -31,15 +31,10 @@ def _position(n: OnnxNode, index: int, default: int, last: int) -> int:
     return n.places([int(n.scalar(index, default))], last + 1)[0]
 
 
+row("SequenceEmpty", ignored=("dtype",))(lambda n: _sequence([]))
 row("SequenceConstruct")(lambda n: _sequence([n.value(i) for i in range(len(n.inputs))]))
 row("SequenceLength")(lambda n: np.array(len(_items(n))))
 row("SequenceAt")(lambda n: _items(n)[_position(n, 1, 0, len(_items(n)) - 1)])
-
-
-@row("SequenceEmpty")
-def _empty(n: OnnxNode) -> Built:
-    n.ignore("dtype")
-    return _sequence([])
 
 
 @row("SequenceInsert", "SequenceErase")

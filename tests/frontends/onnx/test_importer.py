@@ -122,6 +122,15 @@ def test_initialisers_are_parameters_and_small_ones_constants() -> None:
     assert not imported.weights["rows"].flags.writeable
 
 
+def test_each_of_many_initialisers_has_its_own_values() -> None:
+    count = 40
+    nodes = [helper.make_node("Add", [f"h{i}" if i else "x", f"w{i}"], [f"h{i + 1}"]) for i in range(count)]
+    stored = {f"w{i}": np.full(2, 2.0 ** i, np.float32) for i in range(count)}
+    imported = tg.from_onnx(model(nodes, [info("x", (2,))], [info(f"h{count}", (2,))], stored))
+    assert {name: array.tolist() for name, array in imported.weights.items()} == {
+        name: array.tolist() for name, array in stored.items()} and set(imported.graph.parameters) == set(stored)
+
+
 def test_external_data_is_mapped_and_its_absence_is_one_error(tmp_path: Path) -> None:
     file = tmp_path / "small.onnx"
     onnx.save(perceptron(), file, save_as_external_data=True, size_threshold=0, location="weights.bin")
@@ -194,7 +203,8 @@ def test_a_result_that_has_no_counterpart_is_refused_where_it_is_read() -> None:
 def test_sequences_hold_tensors_while_the_graph_is_built() -> None:
     """x in parts of two columns, without the second one, in another order, as one tensor."""
     nodes = [helper.make_node("SplitToSequence", ["x", "two"], ["parts"], axis=1),
-             helper.make_node("SequenceErase", ["parts", "one"], ["fewer"]), helper.make_node("SequenceAt", ["fewer", "minus"], ["last"]),
+             helper.make_node("SequenceErase", ["parts", "one"], ["fewer"]),
+             helper.make_node("SequenceAt", ["fewer", "minus"], ["last"]),
              helper.make_node("SequenceInsert", ["fewer", "last", "zero"], ["more"]),
              helper.make_node("ConcatFromSequence", ["more"], ["y"], axis=1), helper.make_node("SequenceLength", ["more"], ["n"])]
     stored = {"two": np.array(2), "one": np.array(1), "minus": np.array(-1), "zero": np.array(0)}
