@@ -374,8 +374,11 @@ class _Importer:
         """Return the outputs of a node, computed by the nodes of a function: the model's, or that of the op's schema."""
         attributes = {a.name: a for a in call.proto.attribute}
         if function is None:
-            schema = _schema(self.onnx, call)
-            function = None if schema is None else self._defined(schema, call)
+            try:
+                schema = self.onnx.defs.get_schema(call.op, call.opset, call.domain)
+                function = self._defined(schema, call)
+            except self.onnx.defs.SchemaError:
+                function = None
             if function is None:
                 first = [since for since, _ in ROWS.get((call.domain, call.op), ())][:1]
                 since = f" before opset {first[0]}" if first else ""
@@ -430,13 +433,6 @@ def _listed(built: Built) -> list[OnnxValue | None]:
     if isinstance(built, (Node, OnnxValue, np.ndarray)):
         return [OnnxValue.of(built)]
     return [None if x is None else OnnxValue.of(x) for x in built]
-
-
-def _schema(onnx: Any, call: OnnxNode) -> Any:
-    try:
-        return onnx.defs.get_schema(call.op, call.opset, call.domain)
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _attribute(onnx: Any, a: Any) -> Any:

@@ -198,8 +198,7 @@ def fold(n: OnnxNode) -> OnnxValue | None:
 
 
 def _log_sum_exp(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
-    total = functools.reduce(lambda y, axis: c.logsumexp(y, axis, keepdims=True), axes, x)
-    return total if keepdims else total.sum(axes)        # of one element each
+    return functools.reduce(lambda y, axis: c.logsumexp(y, axis, keepdims=keepdims), reversed(axes), x)
 
 
 def _mean(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
@@ -231,19 +230,14 @@ def _reduction(n: OnnxNode) -> Node:
     return x if after is None else after(x)
 
 
-def _best(x: Node, axis: int) -> Node:
-    """Return the index of the largest element along an axis, which stays with size 1."""
-    return c.stack(c.argmax(x, axis=axis).cast(i64), axis=axis)
-
-
 @row("ArgMax", "ArgMin")
 def _arg(n: OnnxNode) -> Node:
     x, axis, last = n.x(), n.axis(0), n.get("select_last_index", 0)
     if n.op == "ArgMin":                                 # the largest in reversed order
         x = -x if x.dtype.is_float else ~x
-    index = _best(c.flip(x, axis) if last else x, axis)
+    index = c.argmax(c.flip(x, axis) if last else x, axis=axis).cast(i64)
     index = c.sub(leaves.constant(x.shape[axis] - 1, i64), index) if last else index
-    return index if n.get("keepdims", 1) else index.max(axis)
+    return c.stack(index, axis=axis) if n.get("keepdims", 1) else index
 
 
 @row("TopK", since=10, ignored=("sorted",))
@@ -253,7 +247,8 @@ def _topk(n: OnnxNode) -> Built:
 
 
 def _hardmax(x: Node, axis: int) -> Node:
-    return c.equals(atomic.iota(x.shape, axis, i64), atomic.expand(_best(x, axis), x.shape)).cast(x.dtype)
+    best = c.stack(c.argmax(x, axis=axis).cast(i64), axis=axis)
+    return c.equals(atomic.iota(x.shape, axis, i64), atomic.expand(best, x.shape)).cast(x.dtype)
 
 
 SOFTMAX: dict[str, Callable[..., Node]] = {"Softmax": c.softmax, "LogSoftmax": c.log_softmax, "Hardmax": _hardmax}

@@ -64,7 +64,8 @@ def _split(n: OnnxNode) -> Built:
         if not 0 < -(-size // max(parts[0], 1)) <= MOST_PARTS:
             n.refuse(f"a split of {size} elements into parts of {parts[0]}")
         parts = [min(parts[0], size - start) for start in range(0, size, parts[0])]
-    return _sequence([OnnxValue.of(y if keep or n.has(1) else y.max(axis)) for y in c.split(x, tuple(parts), axis=axis)])
+    whole = (slice(None),) * axis
+    return _sequence([OnnxValue.of(y if keep or n.has(1) else y[(*whole, 0)]) for y in c.split(x, tuple(parts), axis=axis)])
 
 
 @row("Gradient", domain="ai.onnx.preview.training")
