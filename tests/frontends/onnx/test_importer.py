@@ -220,7 +220,8 @@ def test_sequences_hold_tensors_while_the_graph_is_built() -> None:
 
 def test_boxes_are_suppressed_where_boxes_and_scores_are_known() -> None:
     boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
-    known = {"boxes": boxes, "scores": np.array([[[0.9, 0.75, 0.6]]], np.float32), "most": np.array([3]), "iou": np.float32([0.5])}
+    known = {"boxes": boxes, "scores": np.array([[[0.9, 0.75, 0.6]]], np.float32), "most": np.array([3]), "iou": np.float32([0.5]),
+             "least": np.float32([0])}
     imported = tg.from_onnx(one("NonMaxSuppression", known), values=known)
     assert dict(imported.nodes) == {"opaque": 1}
     assert tg.interpret(imported.graph, {}).outputs["y"].tolist() == [[0, 0, 0], [0, 0, 2]]

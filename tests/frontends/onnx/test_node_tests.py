@@ -63,7 +63,6 @@ def test_the_table_is_that_of_the_installed_package(tests: list[NodeTest]) -> No
 
 def test_a_wrong_value_is_seen(tests: list[NodeTest]) -> None:
     test = next(t for t in tests if t.name == "test_add")
-    (inputs, outputs), = test.data_sets
-    changed = [np.asarray(output) + np.float32(1e-2) for output in outputs]
-    bent = replace(test, data_sets=[(inputs, changed)])
+    (inputs, outputs), = test.arrays()
+    bent = replace(test, data_sets=[(list(inputs.values()), [x + np.float32(1e-2) for x in outputs.values()])])
     assert judge(test).status == "native" and judge(bent).status == "wrong"
