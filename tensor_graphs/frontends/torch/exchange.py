@@ -18,14 +18,25 @@ _TORCH = {dtype: name for name, (_, dtype) in STORED.items()}
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Return a CPU tensor as an array on the same memory; a copy only where it is not contiguous or is lazily conjugated."""
-    tensor = tensor.detach()
+    """Return a tensor as an array of the host, on the same memory; a copy only of one on a GPU, and where it is not contiguous or
+    is lazily conjugated."""
+    tensor = tensor.detach().cpu()
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj().contiguous()
     if tensor.dtype in STORED:
         integer, dtype = STORED[tensor.dtype]
         return np.asarray(tensor.view(integer).numpy().view(dtype))
     return np.asarray(tensor.numpy())
+
+
+def to_array(tensor: Any) -> Any:
+    """Return a tensor for a run: on the CPU `to_numpy` of it, on a GPU a contiguous tensor there, which a run takes by DLPack."""
+    return to_numpy(tensor) if tensor.device.type == "cpu" else tensor.detach().resolve_neg().resolve_conj().contiguous()
+
+
+def to_tensor(array: Any) -> Any:
+    """Return an array of a run as a tensor on the same memory."""
+    return from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 def from_numpy(array: np.ndarray) -> Any:

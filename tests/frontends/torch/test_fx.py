@@ -63,7 +63,7 @@ def test_a_model_has_the_outputs_and_gradients_of_eager_torch(name: str) -> None
 
 
 def test_a_tensor_on_another_device_is_refused() -> None:
-    with pytest.raises(Exception, match="lies on meta, and this backend runs on the CPU"):
+    with pytest.raises(Exception, match="lies on meta, and this backend runs on CPUs and GPUs"):
         torch.compile(lambda x: x * 2, backend=interpreted([]))(torch.empty(3, device="meta"))
 
 
