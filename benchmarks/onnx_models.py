@@ -7,8 +7,8 @@
 
 The weights are random, the sizes those of benchmarks/torch_models.py or smaller ones of the same form. Each line: whether our
 outputs are those of onnxruntime and of eager torch (1e-4 of the largest element), milliseconds of a run by each with 2 threads,
-interleaved in this process (in_turns.py: medians of hot runs), and their ratio; the last line has the ratios' geometric mean. Exits
-with 1 where outputs differ.
+interleaved in this process (in_turns.py; nothing is flushed), and their ratio: of medians, and of tenth percentiles, which say
+more on a machine that others use. The last line has the geometric means. Exits with 1 where outputs differ.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import logging
 import math
-import statistics
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -39,6 +38,17 @@ from benchmarks.torch_models import LLAMA, NONE, TRUE, Case, _ids, _transformer
 
 THREADS = 2
 WITHIN = 1e-4
+
+
+LEAST_ROUNDS, MOST_ROUNDS, LONGEST = 4, 100, 4
+"""rounds of a model, whatever they take, and at most; by which factor they may take longer than --seconds"""
+
+
+class Ratios(NamedTuple):
+    """Our time divided by onnxruntime's."""
+
+    median: float
+    low: float
 
 
 class Layers(nn.Module):
@@ -102,8 +112,8 @@ def session_of(path: Path) -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def measured(name: str, folder: Path, options: argparse.Namespace) -> float | None:
-    """Print a model's line and return the ratio of the times; None where outputs differ."""
+def measured(name: str, folder: Path, options: argparse.Namespace) -> Ratios | None:
+    """Print a model's line and return the ratios of the times; None where outputs differ."""
     path, arrays, eager = exported(name, folder)
     theirs = session_of(path)
     feeds: Mapping[str, np.ndarray] = dict(zip((i.name for i in theirs.get_inputs()), arrays, strict=True))
@@ -122,19 +132,27 @@ def measured(name: str, folder: Path, options: argparse.Namespace) -> float | No
     ours, expected = [results[imported.outputs[o.name]] for o in theirs.get_outputs()], theirs.run(None, feeds)
     errors = error(ours, expected), error(ours, eager)
     runs = [Timed(run, run) for run in (lambda: bound.run(inputs), lambda: theirs.run(None, feeds))]
-    in_turns(runs, options.rounds, np.zeros(1, np.float32))        # nothing is flushed: hot runs
-    own, other = (statistics.median([*run.samples, *run.hot]) for run in runs)
+    began = time.perf_counter()
+    while (spent := time.perf_counter() - began) < options.seconds or len(runs[0].hot) < LEAST_ROUNDS:
+        in_turns(runs, 2, np.zeros(1, np.float32))
+        if len(runs[0].hot) > MOST_ROUNDS or spent > LONGEST * options.seconds:
+            break
+    for run in runs:
+        run.samples += run.hot
+    own, other = runs
+    ratios = Ratios(own.median / other.median, own.low / other.low)
     equal = all(e <= WITHIN for e in errors)
-    print(f"{name:16} {'equal' if equal else 'DIFFERS'} ({errors[0]:.0e}, eager {errors[1]:.0e})  onnxruntime {other * 1e3:8.3f} ms"
-          f"  ours {own * 1e3:8.3f} ms  ÷ {own / other:5.2f}   prepared in {prepared:5.1f} s", flush=True)
-    return own / other if equal else None
+    print(f"{name:16} {'equal' if equal else 'DIFFERS'} ({errors[0]:.0e}, eager {errors[1]:.0e})  onnxruntime "
+          f"{other.median * 1e3:8.3f} ms  ours {own.median * 1e3:8.3f} ms  ÷ {ratios.median:5.2f}  "
+          f"low {other.low * 1e3:8.3f}, {own.low * 1e3:8.3f}  ÷ {ratios.low:5.2f}   prepared in {prepared:5.1f} s", flush=True)
+    return ratios if equal else None
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(MODELS), help="names, separated by commas")
     parser.add_argument("--profile", type=float, default=0.0, metavar="SECONDS")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=5.0, help="for the runs of a model")
     parser.add_argument("--database", help="where measurements are read and written (default: that of tg)")
     parser.add_argument("--explain", action="store_true", help="print each plan")
     options = parser.parse_args()
@@ -146,7 +164,9 @@ def main() -> None:
             ratios.append(measured(name, Path(folder), options))
     equal = [ratio for ratio in ratios if ratio is not None]
     if equal:
-        print(f"geometric mean of {len(equal)}: {statistics.geometric_mean(equal):.2f}, largest {max(equal):.2f}")
+        mean, low = (math.exp(math.fsum(map(math.log, column)) / len(equal)) for column in zip(*equal, strict=True))
+        print(f"geometric mean of {len(equal)}: {mean:.2f}, largest {max(r.median for r in equal):.2f}; "
+              f"low: {low:.2f}, {max(r.low for r in equal):.2f}")
     sys.exit(len(equal) < len(ratios))
 
 
