@@ -175,6 +175,8 @@ static void tile_part(void *ctx, int part, int parts) {
     int64_t from, to, k = l->k, stride = (k + 15) / 16 * 16 + 16;
     tg_range(l->m, TILE_ROWS, part, parts, &from, &to);
     int64_t tiles = tg_min(16, tg_max_i(4, (192 << 10) / (TILE_ROWS * stride * 4))), group = tiles * TILE_ROWS;
+    /* Few panels pass by too seldom to pay for a copy of the weights: 32 rows by 784 x 2048 take 0.53 ms without, 0.66 with it. */
+    const int direct = l->weight_size == 4 && l->n <= 2 * PANEL && k % 512; /* no rows that share cache sets */
     float *weights = tg_scratch(1, (size_t)(group * stride + group * PANEL) * 4), *c = weights + group * stride;
     if (!weights) {
         for (int64_t i = 0; i < l->n; i++)
@@ -183,11 +185,12 @@ static void tile_part(void *ctx, int part, int parts) {
     }
     for (int64_t j = from; j < to; j += group) {
         int64_t rows = tg_min(group, to - j);
-        widen(l, j, rows, weights, stride);
+        const float *own = direct ? (const float *)l->w + j * k : weights;
+        if (!direct) widen(l, j, rows, weights, stride);
         const char *next = l->w + (j + rows) * k * l->weight_size, *end = l->w + to * k * l->weight_size;
         for (int64_t row = 0; row < l->n; row += PANEL) {
             const int64_t lanes = tg_min(PANEL, l->n - row), nv = lanes <= VW ? 1 : 2;
-            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, NULL, next < end ? next : NULL);
+            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, own, direct ? k : stride, l->panels + row * k, k, c, NULL, next < end ? next : NULL);
             next += 16 * k * (rows / TILE_ROWS);
             store_transposed(l->out + row * l->m + j, l->m, c, nv * VW, lanes, rows, l->bias ? l->bias + j : NULL);
         }
