@@ -15,17 +15,19 @@ import logging
 import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import close_to
-from tensor_graphs.frontends.torch.exchange import in_axis_order, overlapping, to_array, to_numpy, to_tensor
+from tensor_graphs.frontends.torch.exchange import before_a_run, in_axis_order, overlapping, to_array, to_numpy, to_tensor
 from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, is_scalar, value_of
 from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
@@ -180,7 +182,8 @@ class _RunGraph:
 
     def __init__(self, step: GraphStep, request: Mapping[str, Any]) -> None:
         self.step = step
-        if any(value_of(node).device.type == "cuda" for node in (*step.inputs.values(), *step.outputs.values())):
+        self.on_gpu = any(value_of(node).device.type == "cuda" for node in (*step.inputs.values(), *step.outputs.values()))
+        if self.on_gpu:
             request = {"backends": ON_A_GPU, **request}
         self.plan = plan_of(step.graph, request)
         self.inputs, self.outputs = tuple(step.inputs.items()), tuple(step.outputs.items())
@@ -198,6 +201,8 @@ class _RunGraph:
 
     def __call__(self, scope: _Scope) -> None:
         model = self.model(scope)
+        if self.on_gpu:
+            before_a_run([scope.values[node] for _, node in self.inputs])
         arrays = {name: to_array(scope.values[node]) for name, node in self.inputs}
         results = model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else model.run(arrays)
         for name, node in self.outputs:
@@ -258,10 +263,12 @@ def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, opti
                            inference_compiler=lambda graph, _: compiled(graph, freeze),
                            bw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict)),
                            decompositions=decompositions())
+    on_gpu = any(isinstance(x, torch.Tensor) and x.device.type == "cuda" for x in example_inputs)
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)                     # with it, torch's decompositions of LSTM and GRU end in an op of oneDNN
     try:
-        return backend(module, example_inputs)
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]) if on_gpu else nullcontext():     # a row, and small ops
+            return backend(module, example_inputs)
     finally:
         torch._C._set_mkldnn_enabled(enabled)
 

@@ -9,6 +9,11 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device_registry import device_named
+from tensor_graphs.language.dtypes import parse_dtype
+from tensor_graphs.runtime.device_array import DeviceArray
+
 STORED = {torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
           torch.float8_e4m3fn: (torch.int8, np.dtype(ml_dtypes.float8_e4m3fn)),
           torch.float8_e5m2: (torch.int8, np.dtype(ml_dtypes.float8_e5m2))}
@@ -29,9 +34,30 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.numpy())
 
 
-def to_array(tensor: Any) -> Any:
-    """Return a tensor for a run: on the CPU `to_numpy` of it, on a GPU a contiguous tensor there, which a run takes by DLPack."""
-    return to_numpy(tensor) if tensor.device.type == "cpu" else tensor.detach().resolve_neg().resolve_conj().contiguous()
+def to_array(tensor: Any) -> np.ndarray | DeviceArray:
+    """Return a tensor for a run: on the CPU `to_numpy` of it, on a GPU an array on the same memory, or on a contiguous copy's."""
+    if tensor.device.type == "cpu":
+        return to_numpy(tensor)
+    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.detach().resolve_neg().resolve_conj().contiguous()
+    memory = Memory(device_named(gpu_name(tensor)), tensor.data_ptr(), tensor.nbytes, tensor)      # DLPack takes 40 µs for this
+    return DeviceArray(memory, tuple(tensor.shape), parse_dtype(tensor.dtype))
+
+
+def gpu_name(tensor: Any) -> str:
+    """Return the name that a tensor's GPU has here."""
+    return f"cuda:{tensor.device.index or 0}"
+
+
+def before_a_run(tensors: Sequence[Any]) -> None:
+    """Make runs, which begin on a GPU's default stream, wait for what torch's current stream computes of these tensors."""
+    for device in {t.device for t in tensors if t.device.type == "cuda"}:
+        current, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
+        if current != default:
+            default.wait_stream(current)
+            for tensor in tensors:
+                if tensor.device == device:
+                    tensor.record_stream(default)
 
 
 def to_tensor(array: Any) -> Any:

@@ -22,6 +22,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
+from tensor_graphs.frontends.torch.exchange import gpu_name
 from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.language import leaves
@@ -189,7 +190,7 @@ class Converter:
 
     def _placed(self, node: Node, fake: Any) -> Node:
         """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
-        return leaves.copy_to(node, f"cuda:{fake.device.index or 0}") if self._places and fake.device.type == "cuda" else node
+        return leaves.copy_to(node, gpu_name(fake)) if self._places and fake.device.type == "cuda" else node
 
     def _converted(self, argument: Any, level: int) -> Any:
         """Return an argument of FX for a row: tensors as nodes, SymInts as dims, dtypes as ours."""
