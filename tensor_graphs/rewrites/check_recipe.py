@@ -103,7 +103,7 @@ def _drawn(graph: Graph, other: Graph, most: int = MOST_ELEMENTS) -> Iterator[tu
     elements than `most`, or inputs that are not floats."""
     inputs = {**graph.inputs, **other.inputs}                       # the graph may not read all that the other one does
     dims = {**graph.dims, **other.dims}
-    steps = {n.shape for g in (graph, other) for n in walk(expand_all(g.roots))}
+    steps = {t.shape for g in (graph, other) for n in walk(expand_all(g.roots)) for t in n.types}
     for rows in (ROWS, 1):
         sizes = {name: d.clamp(rows, s) for name, s in dims.items()}
         shapes = {name: [int(d.evaluate(s, sizes)) for s in node.shape] for name, node in inputs.items()}

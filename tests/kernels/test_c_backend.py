@@ -159,6 +159,23 @@ def samples(op: str, dtype: DType) -> list[Node]:
     return [getattr(tg, op)(a)]
 
 
+def test_one_matrix_on_the_right_is_read_once_for_all_leading_axes_of_the_left_operand():
+    for shape, rows in (((2, 7, 3, 12), 42), ((1, 9, 12), 9)):
+        call = KERNELS["c.dot"].build(Spec.of(tg.dot(x(*shape), x(12, 5))))
+        assert isinstance(call, NativeCall) and call.ints[:4] == (1, rows, 5, 12)
+    a, b = numbers(2, 7, 3, 12), numbers(12, 5)
+    graph = tg.graph(tg.dot(tg.input("a", a.shape), tg.input("b", b.shape)))
+    assert np.allclose(bind(single_kernel_plan(graph, KERNELS["c.dot"])).run({"a": a, "b": b})["out"], a @ b, atol=1e-5)
+
+
+@pytest.mark.parametrize("n, m, k", [(9, 4, 30), (64, 32, 17), (63, 32, 17), (300, 1, 40)])
+def test_a_linear_of_many_rows_and_few_columns_is_that_of_numpy(n, m, k):
+    values = {"x": numbers(n, k), "w": numbers(m, k, seed=1), "b": numbers(m, seed=2)}
+    nodes = {name: tg.input(name, v.shape) for name, v in values.items()}
+    actual = bind(single_kernel_plan(tg.graph(tg.linear(*nodes.values())), KERNELS["c.linear"])).run(values)["out"]
+    assert np.allclose(actual, values["x"] @ values["w"].T + values["b"], atol=1e-4)
+
+
 TAKEN = {"add": {"gaps", "repeated", "uniform", "backwards"}, "rms_norm": {"gaps", "repeated", "backwards"}, "softmax": {"gaps"},
          "argmax": {"gaps"}, "attention": {"gaps", "turned"}, "dot": {"gaps", "turned", "strided"}, "write_rows": {"gaps"}}
 """op -> ways to lie that its kernel must take, among others"""

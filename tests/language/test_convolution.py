@@ -46,6 +46,7 @@ TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 3, 4, 5), (3, 2, 3, 2), {"stride": (2, 3), "padding": (2, 0), "dilation": (1, 2)}),
     ((2, 4, 4, 4), (4, 1, 2, 2), {"groups": 4, "stride": 3, "padding": 3, "dilation": 2}),      # the padding cuts x itself
     ((1, 2, 3, 3, 2), (2, 2, 2, 3, 1), {"stride": 2}),
+    ((2, 2, 4, 3), (2, 6, 5, 2), {"stride": (3, 4), "padding": (4, 1), "output_padding": (2, 3)}),    # x does not reach all places
 ]
 
 
@@ -58,6 +59,15 @@ def test_a_transposed_convolution_is_that_of_torch_and_so_are_its_gradients(shap
     expected = getattr(F, f"conv_transpose{len(shape) - 2}d")(t["x"], t["w"], t["b"], **how)
     check(node, expected.detach().numpy(), **values)
     check_gradients(node, expected, t, **values)
+
+
+def test_a_transposed_convolution_multiplies_no_zeros_and_keeps_infinities_where_they_belong():
+    x, w = np.array([[[np.inf, 1.0, 2.0]]]), np.ones((1, 1, 2))
+    node = tg.conv_transpose(tg.input("x", x.shape), tg.input("w", w.shape), stride=3)
+    check(node, F.conv_transpose1d(torch.tensor(x), torch.tensor(w), stride=3).numpy(), x=x, w=w)
+    y = tg.conv_transpose(tg.input("x", (1, 8, 10, 10)), tg.input("w", (8, 4, 4, 4)), stride=2, padding=1)
+    products = [n for n in tg.graph(y).nodes if n.op.name == "conv"]
+    assert sum(n.shape[2] * n.shape[3] * n.inputs[1].shape[2] * n.inputs[1].shape[3] for n in products) == 10 * 10 * 4 * 4
 
 
 def test_a_transposed_convolution_of_dims_is_the_gradient_of_the_convolution():

@@ -183,3 +183,10 @@ def test_a_database_that_cannot_be_written_keeps_nothing_and_fails_nobody(tmp_pa
         monkeypatch.setattr(database, "add_recipes", refused)
         monkeypatch.setattr(database, "ensure_graph", refused)
         assert found_in(database) and sum(upkeep.stats(database).rows.values()) == 0
+
+
+def test_a_graph_with_a_loop_of_several_outputs_is_compared() -> None:
+    x, w, r = tg.input("x", (3, 2, 4)), tg.input("w", (1, 12, 4)), tg.input("r", (1, 12, 3))
+    out, _ = tg.lstm(x, w, r)
+    compared = compare(tg.graph(out), tg.graph(out + 0.0))
+    assert compared.error == compared.own is not None

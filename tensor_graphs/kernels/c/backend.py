@@ -116,7 +116,7 @@ def _linear(a: DType) -> Build:
         x, w = spec.inputs[0], spec.inputs[1]
         bias, bias_dtype = _weight(spec, "bias")
         n, k = _rows(x), x.shape[-1]
-        needs = scratch.linear(n, k, a.itemsize, w.dtype == bf16)
+        needs = scratch.linear(n, k, a.itemsize, w.dtype == bf16, w.shape[0] if a == w.dtype == f32 else None)
         if a == f32:
             return NativeCall(f"tg_linear_{w.dtype.name}", (0, 1, bias), (n, w.shape[0], k), scratch=needs)
         return NativeCall("tg_linear_f64", (0, 1, bias), (n, w.shape[0], k, WEIGHT_DTYPES[w.dtype], bias_dtype), scratch=needs)
@@ -269,15 +269,17 @@ def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], l
 def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     """Return the matmul call for operands of any strides; None where the leading axes cannot be merged into one."""
     m, n = spec.outputs[0].shape[-2:]
-    k = spec.inputs[0].shape[-1]
-    ints: list[Dim] = [product(spec.outputs[0].shape[:-2]), m, n, k, m * n, n, 1]
-    for t, s in zip(spec.inputs, strides, strict=True):
-        lead, (steps,) = merged(t.shape[:-2], s[:-2])
-        if len(lead) > 1:
-            return None
-        ints += [steps[0] if lead else 0, *s[-2:]]
-    dtype = spec.inputs[0].dtype
-    return NativeCall(f"tg_matmul_{dtype.name}", (0, 1), tuple(ints), scratch=scratch.matmul(k, dtype.itemsize))
+    left, batch = spec.inputs[0], product(spec.outputs[0].shape[:-2])
+    k = left.shape[-1]
+    leads = [merged(t.shape[:-2], s[:-2]) for t, s in zip(spec.inputs, strides, strict=True)]
+    if any(len(lead) > 1 for lead, _ in leads):
+        return None
+    first, second = (steps[0] if lead else 0 for lead, (steps,) in leads)
+    apart, (size, (steps,)) = strides[0][-2], merged(left.shape[:-1], strides[0][:-1])
+    if second == 0 and len(size) == 1 and same_dim(product(left.shape[:-2]), batch):    # one matrix on the right: read once for all
+        batch, m, first, apart = 1, batch * m, 0, steps[0]
+    ints = (batch, m, n, k, m * n, n, 1, first, apart, strides[0][-1], second, *strides[1][-2:])
+    return NativeCall(f"tg_matmul_{left.dtype.name}", (0, 1), ints, scratch=scratch.matmul(k, left.dtype.itemsize))
 
 
 def _strided_amx_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:

@@ -1,5 +1,6 @@
 /* linear.c: out[n,m] = x[n,k] . w[m,k]^T + bias[m], for few rows (a stream over the weights) and for many (tiles). */
 #include "gemm.h"
+#include "matmul.h"
 
 typedef struct linear {
     float *out;
@@ -174,6 +175,8 @@ static void tile_part(void *ctx, int part, int parts) {
     int64_t from, to, k = l->k, stride = (k + 15) / 16 * 16 + 16;
     tg_range(l->m, TILE_ROWS, part, parts, &from, &to);
     int64_t tiles = tg_min(16, tg_max_i(4, (192 << 10) / (TILE_ROWS * stride * 4))), group = tiles * TILE_ROWS;
+    /* Few panels pass by too seldom to pay for a copy of the weights: 32 rows by 784 x 2048 take 0.53 ms without, 0.66 with it. */
+    const int direct = l->weight_size == 4 && l->n <= 2 * PANEL && k % 512; /* no rows that share cache sets */
     float *weights = tg_scratch(1, (size_t)(group * stride + group * PANEL) * 4), *c = weights + group * stride;
     if (!weights) {
         for (int64_t i = 0; i < l->n; i++)
@@ -182,11 +185,12 @@ static void tile_part(void *ctx, int part, int parts) {
     }
     for (int64_t j = from; j < to; j += group) {
         int64_t rows = tg_min(group, to - j);
-        widen(l, j, rows, weights, stride);
+        const float *own = direct ? (const float *)l->w + j * k : weights;
+        if (!direct) widen(l, j, rows, weights, stride);
         const char *next = l->w + (j + rows) * k * l->weight_size, *end = l->w + to * k * l->weight_size;
         for (int64_t row = 0; row < l->n; row += PANEL) {
             const int64_t lanes = tg_min(PANEL, l->n - row), nv = lanes <= VW ? 1 : 2;
-            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, weights, stride, l->panels + row * k, k, c, NULL, next < end ? next : NULL);
+            tg_rows_product(rows, (int)nv, K_CONTIGUOUS, own, direct ? k : stride, l->panels + row * k, k, c, NULL, next < end ? next : NULL);
             next += 16 * k * (rows / TILE_ROWS);
             store_transposed(l->out + row * l->m + j, l->m, c, nv * VW, lanes, rows, l->bias ? l->bias + j : NULL);
         }
@@ -213,12 +217,30 @@ static void few_rows(linear l) {
     tg_parallel(stream_part, &l, tg_parts(l.m, tg_ceil(32 << 10, tg_max_i(l.k * l.weight_size, 1))));
 }
 
+/* --- many rows by few columns: the weights are packed instead of x, and out is written in its own order --- */
+
+static void bias_part(void *ctx, int part, int parts) {
+    const linear *l = ctx;
+    int64_t from, to;
+    tg_range(l->n, 1, part, parts, &from, &to);
+    for (int64_t i = from; i < to; i++)
+        for (int64_t j = 0; j < l->m; j++) l->out[i * l->m + j] += l->bias[j];
+}
+
+/* 1.2 to 4.5 times as fast as tiles from n = 4 m on (1000 rows by 64 x 64: 0.05 ms instead of 0.14); no slower from n = 2 m on. */
+static void few_columns(linear l) {
+    tg_matmul_f32((void *[]){l.out, (void *)l.x, (void *)l.w},
+                  (int64_t[]){1, l.n, l.m, l.k, l.n * l.m, l.m, 1, 0, l.k, 1, 0, 1, l.k}, NULL);
+    if (l.bias) tg_parallel(bias_part, &l, tg_parts(l.n, tg_ceil(16 << 10, l.m)));
+}
+
 /* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves: as lanes they would cost
  * as much as a whole vector. */
 static void run_linear(void *const *ptr, const int64_t *ints, int weight_size) {
     linear l = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3],
                 .n = ints[0], .m = ints[1], .k = ints[2], .weight_size = weight_size};
     if (l.n <= 0 || l.m <= 0) return;
+    if (weight_size == 4 && l.n > TG_STREAM_LIMIT && l.n >= 2 * l.m) return few_columns(l);
     const int64_t rest = l.n % VW * 4 > VW ? 0 : l.n % VW;
     float *panels = NULL;
     if (l.n > TG_STREAM_LIMIT) panels = tg_scratch(0, (size_t)(tg_ceil(l.n - rest, PANEL) * PANEL * tg_max_i(l.k, 1)) * 4);

@@ -21,7 +21,7 @@ ABOUT = 132                                            # linear of bf16: bytes t
 AMX = (8, 32, 128, 1 << 20)                            # rows left to other kernels; depth of a tile; most rows, bytes of a group
 
 
-def _beyond(n: Dim, limit: int) -> Dim:
+def _beyond(n: Dim, limit: Dim) -> Dim:
     """Return 1 where n > limit, else 0."""
     return dim_min(1, dim_max(0, n - limit))
 
@@ -32,8 +32,9 @@ def _padded(k: Dim, itemsize: int) -> Dim:
     return ceil_div(k, line) * line + line
 
 
-def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
-    """Return the bytes for x[n, k] by weights, in floats of `itemsize` bytes. pairs: bf16 weights; few rows of x are rearranged."""
+def linear(n: Dim, k: Dim, itemsize: int, pairs: bool, m: Dim | None = None) -> Dim:
+    """Return the bytes for x[n, k] by weights, in floats of `itemsize` bytes. pairs: bf16 weights; few rows of x are rearranged. m:
+    rows of weights, where these may be packed in place of x; None: any number of them."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
     (least, group), limit = GROUP[itemsize], STREAM_LIMIT[itemsize]
     panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
@@ -42,7 +43,9 @@ def linear(n: Dim, k: Dim, itemsize: int, pairs: bool) -> Dim:
     products = LONGEST_GROUP * tile.rows * tile.lanes * itemsize
     many = panels + PAGE + threads * (weights + products + PAGE)
     few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if pairs else 0
-    return dim_max(_beyond(n, limit) * many, few)
+    packed: Dim = 0 if m is None else _beyond(n, dim_max(limit, 2 * m - 1))
+    many = dim_max(many, matmul(k, itemsize)) if m is None else many
+    return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize), few)
 
 
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:

@@ -3,13 +3,15 @@
 The definition is the matrix product of the weight and the windows of x (windows.py), so that kernels of `dot` compute it. Where
 each group has one channel (depthwise), it is a sum over the offsets instead, since a matrix product would have one row. A 1×1
 window of stride 1 is a product with x itself. "Convolution" is cross-correlation, as in torch: the weight is not flipped.
-A transposed convolution is a convolution of x, with zeros between its elements, with the flipped weight.
+A transposed convolution is, for each remainder of a place by the stride, a convolution of x with every stride-th tap of the flipped
+weight; the results are interleaved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -18,7 +20,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import need, same_dim, show
 from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites.elementary import wide
-from tensor_graphs.language.composites.indexing import flip
+from tensor_graphs.language.composites.indexing import concat, flip
 from tensor_graphs.language.composites.products import dot, need_bias
 from tensor_graphs.language.composites.windows import (
     Geometry,
@@ -237,20 +239,87 @@ def conv_transpose(x: Node, weight: Node, bias: Node | None = None, *, stride: P
     if any(more >= max(by, step) for more, by, step in zip(extra, how.stride, how.dilation, strict=True)):
         raise AttributeValueError(f"{op}: output_padding {extra} with stride {how.stride} and dilation {how.dilation}",
                                   fix="less than the stride or the dilation of its axis")
-    around: list[tuple[int, int]] = []
+    turned, axes = _transposed(weight, groups), []
     for axis, (k, by, (low, high), step), more in zip(range(2, x.rank), zip(*how, strict=True), extra, strict=True):
-        covers = step * (k - 1)
-        # behind the last element `spread` leaves by − 1 zeros; what is negative here is cut from x instead
-        before, behind = covers - low, covers - high + more - (by - 1)
-        x = spread(x, axis, by)
-        if dim_ge(x.shape[axis] + min(before, 0) + min(behind, 0), 0) is False:
+        rest = step * (k - 1) + 1 + more - low - high - by             # elements of the result beyond `by` for each of x
+        if step > 1 < by:
+            x, by = spread(x, axis, by), 1
+        axes.append(_Axis(k, by, low, step, rest))
+        if any(dim_ge(x.shape[axis] + sum(min(side, 0) for side in axes[-1].around(*phases)), 0) is False
+               for phases in axes[-1].phases()):
             raise ShapeError(f"{op} of {show(x)} by the weight {show(weight)}: the padding {(low, high)} cuts all of axis {axis} "
                              "off", fix="less padding")
-        inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
-        inside[axis] = (max(-before, 0), x.shape[axis] + min(behind, 0), 1)
-        x = atomic.slice(x, inside)
-        around.append((max(before, 0), max(behind, 0)))
-    return conv(x, _transposed(weight, groups), bias, padding=tuple(around), dilation=how.dilation, groups=groups)
+    return _interleaved(x, turned, bias, axes, groups)
+
+
+class _Axis(NamedTuple):
+    """An axis of a transposed convolution whose result has x's size · by + rest elements. by or step is 1."""
+
+    k: int
+    by: int
+    low: int
+    step: int
+    rest: int
+
+    def phases(self) -> list[tuple[int, int, range]]:
+        """Return (shift, taps, numbers r) of the places by · q + r of the result that have these: at them it is the sum, over j
+        below taps, of x[q + shift − step · j] · weight[(r + low) % by + by · j]."""
+        return [(*key, range(min(same), max(same) + 1)) for key, same in ((key, list(group)) for key, group in itertools.groupby(
+            range(self.by), lambda r: ((r + self.low) // self.by, len(range((r + self.low) % self.by, self.k, self.by)))))]
+
+    def around(self, shift: int, taps: int, numbers: range) -> tuple[int, int]:
+        """Return zeros before and behind x for which a convolution by `taps` has an element for each q; negative: to be cut."""
+        covers = self.step * max(taps - 1, 0)
+        before = covers - shift
+        return before, covers - before - (-self.rest // self.by)
+
+
+def _interleaved(x: Node, turned: Node, bias: Node | None, axes: Sequence[_Axis], groups: int) -> Node:
+    """Return a transposed convolution as one convolution for all places of the result that read the same window of x, without the
+    zeros between x's elements. turned: weight as [out, c / groups, k…], reversed along each k."""
+    count, out, sizes = len(axes), turned.shape[0], x.shape[2:]
+    taps = [-(-a.k // a.by) for a in axes]
+    zeros: list[tuple[Dim, Dim]] = [(0, 0), (0, 0), *((n * a.by - a.k, 0) for n, a in zip(taps, axes, strict=True))]
+    apart = atomic.reshape(atomic.pad(turned, zeros, 0),
+                           (*turned.shape[:2], *(s for n, a in zip(taps, axes, strict=True) for s in (n, a.by))))
+    order = (0, *range(3, 3 + 2 * count, 2), 1, *range(2, 2 + 2 * count, 2))
+    places = [size + -(-a.rest // a.by) for size, a in zip(sizes, axes, strict=True)]
+
+    def phase(chosen: Sequence[tuple[int, int, range]]) -> Node:
+        """Return [n, out, r…, q…]."""
+        numbers = [len(r) for _, _, r in chosen]
+        shape = (x.shape[0], out, *numbers, *places)
+        added = None if bias is None else atomic.reshape(broadcast_to(atomic.reshape(bias, (out, *(1,) * count)), (out, *numbers)),
+                                                         (out * d.product(tuple(numbers)),))
+        if any(n == 0 for _, n, _ in chosen):                          # no element of x reaches these places
+            nothing = atomic.fill(0, (x.shape[0], out * d.product(tuple(numbers)), *places), x.dtype)
+            flat = nothing if added is None else atomic.add(nothing, broadcast_to(
+                atomic.reshape(atomic.cast(added, x.dtype), (-1, *(1,) * count)), nothing.shape))
+            return atomic.reshape(flat, shape)
+        bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in turned.shape[:2]]
+        inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape[:2]]
+        around = []
+        for a, most, size, (shift, n, r) in zip(axes, taps, sizes, chosen, strict=True):
+            last = a.by - 1 - (r[0] + a.low) % a.by                    # reversed as the taps are
+            bounds += [(most - n, most, 1), (last, last - len(r), -1)]
+            before, behind = a.around(shift, n, r)
+            inside.append((max(-before, 0), size + min(behind, 0), 1))
+            around.append((max(before, 0), max(behind, 0)))
+        own = atomic.permute(atomic.slice(apart, bounds), order)
+        own = atomic.reshape(own, (out * d.product(tuple(numbers)), *own.shape[1 + count:]))
+        y = conv(atomic.slice(x, inside), own, added, padding=tuple(around), dilation=tuple(a.step for a in axes), groups=groups)
+        return atomic.reshape(y, shape)
+
+    def from_axis(chosen: Sequence[tuple[int, int, range]]) -> Node:
+        if len(chosen) == count:
+            return phase(chosen)
+        pieces = [from_axis((*chosen, more)) for more in axes[len(chosen)].phases()]
+        return concat(*pieces, axis=2 + len(chosen)) if len(pieces) > 1 else pieces[0]
+
+    result = atomic.permute(from_axis(()), (0, 1, *(i for a in range(count) for i in (2 + count + a, 2 + a))))
+    result = atomic.reshape(result, (x.shape[0], out, *(n * a.by for n, a in zip(places, axes, strict=True))))
+    return atomic.slice(result, [(0, s, 1) for s in (x.shape[0], out)] + [
+        (0, size * a.by + a.rest, 1) for size, a in zip(sizes, axes, strict=True)])
 
 
 def _transposed(weight: Node, groups: int) -> Node:

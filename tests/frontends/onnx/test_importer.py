@@ -368,3 +368,12 @@ def test_a_declared_output_of_another_dtype_is_an_error() -> None:
     proto = model([helper.make_node("Neg", ["x"], ["y"])], [info("x", (2,))], [info("y", (2,), INT64)])
     with pytest.raises(OnnxError, match=r"the output 'y' is f32\[2\], and is declared as i64"):
         tg.from_onnx(proto)
+
+
+def test_what_is_made_of_weights_alone_is_computed_when_the_plan_is_bound() -> None:
+    stored = {"w": normal(1, 32, 6), "r": normal(1, 32, 8), "b": normal(1, 64)}
+    gates = helper.make_node("LSTM", ["x", *stored], ["y"], hidden_size=8)
+    source = model([gates], [info("x", (5, 2, 6))], [info("y", (5, 1, 2, 8))], stored)
+    plan = tg.compile(tg.from_onnx(source).graph, database=":memory:", backends=("numpy",), simplify=False)
+    program = plan.variants[0].program
+    assert {i.op for i in program.instructions} == {"linear", "scan"} and "concat" in {i.op for i in program.bind_instructions}

@@ -53,7 +53,7 @@ def test_every_kernel_changes_with_the_shared_headers_and_the_pool_and_none_with
 
 def test_headers_are_followed_through_one_another(copied: Path) -> None:
     assert [h.name for h in headers_of(copied / "wide_linear.c")] == ["gemm.h", "tg.h", "vec.h", "wide.h", "wide_gemm.h"]
-    assert [p.name for p in library.code_of(copied / "linear.c")] == ["linear.c", "gemm.c", "pool.c"]
+    assert [p.name for p in library.code_of(copied / "linear.c")] == ["linear.c", "gemm.c", "matmul.c", "pool.c"]
     assert [p.name for p in library.code_of(copied / "rms_norm.c")] == ["rms_norm.c", "pool.c"]
 
 
@@ -70,7 +70,8 @@ def test_every_c_file_is_in_one_library_and_each_is_linked_with_those_that_its_c
     assert {path.name for path in parts[library.CORE]} == set(library.IN_CORE)
     assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct_conv.c"}
     assert set(library.TOGETHER) <= {path.name for path in library.sources()} and set(library.AHEAD) <= parts.keys()
-    assert library.linked_with("linear") == ["gemm"] and library.linked_with("gather_linear") == ["gemm", "linear"]
+    assert library.linked_with("linear") == ["gemm", "matmul"] and (
+        library.linked_with("gather_linear") == ["gemm", "linear", "matmul"])
     assert library.linked_with("rms_norm") == library.linked_with(library.CORE) == []
     for part in parts:                                              # `-z defs`: what is missing there is an error of the linker
         assert library.load().part(part)
@@ -119,7 +120,7 @@ def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_b
     library.load().address("tg_softmax")
     assert made[1:] == ["tensor_graphs_c_rms_norm", "tensor_graphs_c_softmax"]
     library.load().address("tg_linear_f32")
-    assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_linear"]
+    assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_matmul", "tensor_graphs_c_linear"]
     library.ahead().join()
     library.settle()
     assert sorted(made) == sorted(f"tensor_graphs_c_{part}".rstrip("_") for part in {*library.AHEAD, library.CORE, "softmax"})

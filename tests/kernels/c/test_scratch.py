@@ -135,10 +135,10 @@ def test_the_plan_of_a_convolution_covers_what_the_kernel_asks_for(name: str) ->
 
 def test_the_watch_counts_each_block_once_and_a_larger_one_by_the_difference() -> None:
     lib = library.load()
-    x, w, out = np.zeros((40, 100), np.float32), np.zeros((2, 100), np.float32), np.zeros((40, 2), np.float32)
+    x, w, out = np.zeros((40, 100), np.float32), np.zeros((30, 100), np.float32), np.zeros((40, 30), np.float32)
 
     def run(n: int) -> None:
-        lib.call("tg_linear_f32", [out.ctypes.data, x.ctypes.data, w.ctypes.data, None], [n, 2, 100])
+        lib.call("tg_linear_f32", [out.ctypes.data, x.ctypes.data, w.ctypes.data, None], [n, 30, 100])
 
     lib.scratch_watch()
     run(9)

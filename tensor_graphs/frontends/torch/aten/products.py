@@ -16,8 +16,6 @@ from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.autodiff import vjp
 from tensor_graphs.language.composites.batches import attention
-from tensor_graphs.language.composites.windows import spread
-from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_, i32, i64
 from tensor_graphs.language.node import Node
 
@@ -112,27 +110,15 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, paddi
     return out if bias is None else out + atomic.reshape(bias, (weight.shape[0], *(1,) * len(places)))
 
 
-def _convolve(call: AtenCall, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
-              transposed: bool, groups: int, places: Sequence[Dim]) -> Node:
+def _convolve(x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+              transposed: bool, output_padding: Sequence[int], groups: int) -> Node:
     axes = x.rank - 2
     stride, padding, dilation = (list(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
     if not transposed:
         return _conv(x, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
-    kernel = weight.shape[2:]
-    bounds: list[Any] = [(0, s, 1) for s in (x.shape[0], weight.shape[1] * groups)]
-    margins: list[Any] = [(0, 0), (0, 0)]
-    for axis in range(axes):                              # zeros between the elements, then a convolution by the flipped kernel
-        x = spread(x, axis + 2, stride[axis])
-        covers = dilation[axis] * (kernel[axis] - 1)
-        lacking = places[axis] + padding[axis] - (x.shape[axis + 2] + covers)
-        margins.append((covers, covers + (max(lacking, 0) if isinstance(lacking, int) else 0)))
-        bounds.append((padding[axis], padding[axis] + places[axis], 1))
-    turned = c.flip(weight, tuple(range(2, weight.rank)))
-    turned = atomic.reshape(turned, (groups, weight.shape[0] // groups, weight.shape[1], *kernel))
-    turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
-    turned = atomic.reshape(turned, (groups * weight.shape[1], weight.shape[0] // groups, *kernel))
-    full = _conv(x, turned, stride=1, padding=margins[2:], dilation=tuple(dilation), groups=groups)
-    return atomic.slice(full, bounds)
+    extra = list(output_padding) * (axes if len(output_padding) == 1 else 1)
+    return c.conv_transpose(x, weight, stride=tuple(stride), padding=tuple(padding), output_padding=tuple(extra),
+                            dilation=tuple(dilation), groups=groups)
 
 
 @row("convolution.default")
@@ -140,14 +126,14 @@ def _convolution(call: AtenCall, x: Node, weight: Node, bias: Node | None, strid
                  transposed: bool, output_padding: Any, groups: int) -> Node:
     if not transposed and bias is not None and len(stride) == x.rank - 2:
         return _conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
-    out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, call.shape[2:])
+    out = _convolve(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     return out if bias is None else out + atomic.reshape(bias, (bias.shape[0], *(1,) * (x.rank - 2)))
 
 
 @row("convolution_backward.default")
 def _convolution_backward(call: AtenCall, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Any, padding: Any,
                           dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> Any:
-    out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, grad.shape[2:])
+    out = _convolve(x, weight, stride, padding, dilation, transposed, output_padding, groups)
     wanted = [o for o, needed in zip((x, weight), mask, strict=False) if needed]
     slopes = iter(vjp([out], [grad], wanted))
     to_x, to_weight = (next(slopes) if needed else None for needed in mask[:2])
