@@ -179,6 +179,9 @@ class _RunGraph:
     def __call__(self, scope: _Scope) -> None:
         arrays = {name: to_numpy(scope.values[node]) for name, node in self.inputs}
         results = self.model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else self.model.run(arrays)
+        for check in self.step.checks:
+            check.require(results[check.name] if check.name in results else arrays[check.name],
+                          lambda name: scope.size(self.step.symbols[name]))
         for name, node in self.outputs:
             tensor = from_numpy(results[name])
             order = self.step.orders.get(name)

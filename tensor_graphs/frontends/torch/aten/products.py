@@ -92,12 +92,12 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, paddi
     return out if bias is None else out + atomic.reshape(bias, (weight.shape[0], *(1,) * len(places)))
 
 
-def _convolve(call: AtenCall, x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+def _convolve(x: Node, weight: Node, bias: Node | None, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
               transposed: bool, groups: int, places: Sequence[Dim]) -> Node:
     axes = x.rank - 2
-    stride, padding, dilation = (list(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    stride, padding, dilation = (tuple(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
     if not transposed:
-        return _conv(x, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
+        return _conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
     kernel = weight.shape[2:]
     bounds: list[Any] = [(0, s, 1) for s in (x.shape[0], weight.shape[1] * groups)]
     margins: list[Any] = [(0, 0), (0, 0)]
@@ -111,23 +111,20 @@ def _convolve(call: AtenCall, x: Node, weight: Node, stride: Sequence[int], padd
     turned = atomic.reshape(turned, (groups, weight.shape[0] // groups, weight.shape[1], *kernel))
     turned = atomic.permute(turned, (0, 2, 1, *range(3, turned.rank)))
     turned = atomic.reshape(turned, (groups * weight.shape[1], weight.shape[0] // groups, *kernel))
-    full = _conv(x, turned, stride=1, padding=margins[2:], dilation=tuple(dilation), groups=groups)
+    full = _conv(x, turned, bias, stride=1, padding=margins[2:], dilation=dilation, groups=groups)
     return atomic.slice(full, bounds)
 
 
 @row("convolution.default")
 def _convolution(call: AtenCall, x: Node, weight: Node, bias: Node | None, stride: Any, padding: Any, dilation: Any,
                  transposed: bool, output_padding: Any, groups: int) -> Node:
-    if not transposed and bias is not None and len(stride) == x.rank - 2:
-        return _conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
-    out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, call.shape[2:])
-    return out if bias is None else out + atomic.reshape(bias, (bias.shape[0], *(1,) * (x.rank - 2)))
+    return _convolve(x, weight, bias, stride, padding, dilation, transposed, groups, call.shape[2:])
 
 
 @row("convolution_backward.default")
 def _convolution_backward(call: AtenCall, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Any, padding: Any,
                           dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> Any:
-    out = _convolve(call, x, weight, stride, padding, dilation, transposed, groups, grad.shape[2:])
+    out = _convolve(x, weight, None, stride, padding, dilation, transposed, groups, grad.shape[2:])
     wanted = [o for o, needed in zip((x, weight), mask, strict=False) if needed]
     slopes = iter(vjp([out], [grad], wanted))
     to_x, to_weight = (next(slopes) if needed else None for needed in mask[:2])
