@@ -1,15 +1,15 @@
 """torch_op_info: PyTorch's own samples of its ops (OpInfo), converted to graphs and compared with eager torch.
 
-    python benchmarks/torch_op_info.py --results build/all.jsonl --out docs/conformance      # all samples of core ops; see PAGE
+    python benchmarks/torch_op_info.py --results build/all.jsonl --out docs/conformance      # all samples of core ops: see PAGE
     python benchmarks/torch_op_info.py --results build/all.jsonl --others --most 3           # then samples of other ops
     python benchmarks/torch_op_info.py --ops add,softmax --dtypes f32 --show
-    python benchmarks/torch_op_info.py --control relu_accuracy_error_TESTING_ONLY            # a wrong backend: it must be noticed
+    python benchmarks/torch_op_info.py --control relu_accuracy_error_TESTING_ONLY            # a wrong backend must be noticed
 
 Each sample's call is traced to core ATen ops as torch.compile does it, compiled for numpy and run; no kernel is compared with
-the oracle beforehand, as the outputs are compared with torch's (`--oracle`: the oracle evaluates the graphs, and nothing is compiled).
-Right: all outputs are within OpInfo's tolerance; opaque: torch would run some op of it between graphs; late: not done after SECONDS;
-wrong: any other. Gradients: of samples that require them, by the traced backward pass. What is in the file of results is not run
-again; `--part 0/2` runs every second op.
+the oracle beforehand, as the outputs are compared with torch's (`--oracle`: the oracle evaluates the graphs, nothing is
+compiled). Right: all outputs are within OpInfo's tolerance; opaque: torch would run some op of it between graphs; late: not
+done after SECONDS; wrong: any other. Gradients: of samples that require them, by the traced backward pass. What is in the file
+of results is not run again; `--part 0/2` runs every second op.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def control(backend: str) -> list[Verdict]:
     for sample in samples(info, torch.float32):
         torch._dynamo.reset()
         if sample.input.numel() and sample.input.dim():
-            sample.input = sample.input.requires_grad_() * 1                    # no leaf, as one of these backends takes leaves alone
+            sample.input = sample.input.requires_grad_() * 1            # no leaf: one of these backends takes leaves alone
             verdicts.append(judge_sample(info, "f32", sample, backend=backend))
     return verdicts
 

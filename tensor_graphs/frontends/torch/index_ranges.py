@@ -1,7 +1,7 @@
 """index_ranges: indices that torch refuses, and that a graph would read as 0: each run checks them unless they are proved.
 
-A row of aten/ names what it reads (`AtenCall.read`). Indices whose interval is within the axis at all sizes need no check. Those that
-are an input of the graph are checked there; of those that the graph computes, it returns the least and the largest.
+A row of aten/ names what it reads (`AtenCall.read`). Indices whose interval is within the axis at all sizes need no check. Others
+are checked where they are an input of the graph; of those that the graph computes, it returns the least and the largest.
 """
 
 from __future__ import annotations

@@ -173,3 +173,27 @@ def test_as_strided_reads_storage_and_not_values(x: torch.Tensor) -> None:
         return torch.as_strided(x, (2, 3), (3, 2)) * 2
 
     assert torch.equal(compiled(strided)(x), strided(x))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_is_a_graph_where_dynamo_is_allowed_to_trace_it(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    torch.manual_seed(0)
+    layer, x = kind(3, 4), torch.randn(2, 1, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(layer)(x), layer(x))
+    (module,) = backend.compiled_modules()
+    assert not module.opaque and len(module.graph_steps) == 1
+
+
+def test_dropout_draws_as_eager_torch_does_and_its_gradient_is_right() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x * 2, 0.5, training=True) * 3
+
+    x = torch.randn(6, 7, requires_grad=True)
+    runs = []
+    for run in (model, compiled(model)):
+        torch.manual_seed(3)
+        out = run(x)
+        runs.append((out.detach(), *torch.autograd.grad(out.sum(), x)))
+    torch.testing.assert_close(runs[1], runs[0], rtol=0, atol=0)

@@ -7,22 +7,14 @@ from typing import Any
 
 from tensor_graphs.frontends.torch.aten.reductions import computed_in
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, real, row, to_shape, together, wide_dtype
-from tensor_graphs.frontends.torch.functions import refuse
+from tensor_graphs.frontends.torch.functions import COMPARISONS, REAL, refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language.dtypes import bool_, i32
 from tensor_graphs.language.node import Node
 
-REAL: Mapping[str, Callable[..., Node]] = {
-    "sqrt": atomic.sqrt, "rsqrt": c.rsqrt, "reciprocal": atomic.reciprocal, "exp": c.exp, "exp2": atomic.exp2, "expm1": c.expm1,
-    "log": c.log, "log2": atomic.log2, "log10": c.log10, "log1p": c.log1p, "sin": atomic.sin, "cos": c.cos, "tan": c.tan,
-    "tanh": c.tanh, "sigmoid": c.sigmoid, "erf": c.erf, "erfc": c.erfc, "silu": c.silu, "sinh": c.sinh, "cosh": c.cosh,
-    "asinh": c.asinh, "acosh": c.acosh, "atanh": c.atanh, "asin": c.asin, "acos": c.acos, "atan": c.atan, "atan2": c.atan2,
-    "erfinv": c.erfinv, "lgamma": c.lgamma, "digamma": c.digamma, "hypot": c.hypot,
-}  # fmt: skip
-"""name of a function of real numbers -> its composite"""
-
-for _name, _build in REAL.items():
+OF_REALS: Mapping[str, Callable[..., Node]] = {**REAL, "atan2": c.atan2, "hypot": c.hypot}
+for _name, _build in OF_REALS.items():
     row(f"{_name}.default")(real(_build))
 row("copysign.Tensor", "copysign.Scalar")(real(lambda x, y: c.where(
     c.less(y, 0.0) | (c.equals(y, 0.0) & c.less(atomic.reciprocal(y), 0.0)), c.neg(c.abs(x)), c.abs(x))))
@@ -122,11 +114,9 @@ def _div(call: AtenCall, x: Any, y: Any, rounding_mode: str | None = None) -> No
     return _numeric(build)(call, x, y)
 
 
-COMPARISONS: Mapping[str, Callable[..., Node]] = {"lt": c.less, "le": c.less_equal, "gt": c.greater, "ge": c.greater_equal,
-                                                   "eq": c.equals, "ne": c.not_equal}
-for _name, _build in COMPARISONS.items():
+for _name, _relation in COMPARISONS.items():
 
-    def _compare(call: AtenCall, x: Any, y: Any, _build: Callable[..., Node] = _build, _name: str = _name) -> Node:
+    def _compare(call: AtenCall, x: Any, y: Any, _build: Callable[..., Node] = _relation, _name: str = _name) -> Node:
         a, b = together(call.common, x, y)
         if a.dtype is bool_ and _name not in ("eq", "ne"):
             a, b = cast(a, i32), cast(b, i32)

@@ -123,14 +123,16 @@ def _index(call: AtenCall, x: Node, indices: Sequence[Node | None]) -> Node:
 @row("index_put.default")
 def _index_put(call: AtenCall, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     mask = indices[0]
-    if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.type.size() == 1 and not accumulate:
-        wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
-        return c.where(wide, to_shape(atomic.reshape(values, (1,) * x.rank), x.shape), x)
     if accumulate and x.dtype is bool_:
         return c.greater(_index_put(call, cast(x, i32), indices, cast(values, i32), True), 0)
-    if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.rank == 1 + x.rank - mask.rank:
-        rows = _chosen_rows(mask, values)
-        wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
+    if len(indices) == 1 and mask is not None and mask.dtype is bool_:
+        rows, inner = cast(values, x.dtype), x.rank - mask.rank
+        if values.type.size() == 1 or (values.rank > inner and values.shape[0] == 1):
+            rows = atomic.reshape(rows, values.shape[values.rank - inner:] if values.rank > inner else (1,) * inner)
+        elif values.rank > inner:
+            rows = _chosen_rows(mask, rows)
+        wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * inner)), x.shape)
+        rows = to_shape(rows, x.shape)
         return c.where(wide, c.add(x, rows) if accumulate else rows, x)
     while values.op.facts.view and values.inputs[0].type.size() == 1:
         values = values.inputs[0]
