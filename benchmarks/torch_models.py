@@ -144,13 +144,15 @@ TRUE: dict[str, Case] = {
 """Models of true sizes."""
 
 
-def measure(case: Case, backend: Any, runs: int, training: bool) -> tuple[float, float]:
-    """Return (seconds of a run, the median; seconds until the first one ended)."""
+def measure(case: Case, backend: Any, runs: int, training: bool, device: str, freeze: bool = False) -> tuple[float, float]:
+    """Return (seconds of a run, the median; seconds until the first one ended). On a GPU inductor searches (max-autotune)."""
     make, inputs, _ = case
     torch.manual_seed(0)
     torch._dynamo.reset()
-    model, batch = make().eval(), inputs(1)
-    fast = model if backend is None else torch.compile(model, backend=backend)
+    model, batch = make().eval().to(device), tuple(x.to(device) for x in inputs(1))
+    mode = "max-autotune" if device != "cpu" and backend == "inductor" else None
+    options = {"freeze": True} if freeze and callable(backend) else None
+    fast = model if backend is None else torch.compile(model, backend=backend, mode=mode, options=options)
 
     def run() -> None:
         with torch.set_grad_enabled(training):
@@ -158,6 +160,8 @@ def measure(case: Case, backend: Any, runs: int, training: bool) -> tuple[float,
             out = out if isinstance(out, torch.Tensor) else next(iter(out.values()))
             if training:
                 out.sum().backward()
+        if device != "cpu":
+            torch.cuda.synchronize()
 
     began = time.perf_counter()
     run()
@@ -176,14 +180,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--true-shapes", action="store_true")
     parser.add_argument("--training", action="store_true", help="a run is the forward and the backward pass")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda")
+    parser.add_argument("--freeze", action="store_true", help="our backend binds parameters once; inductor.freezing is set, too")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--runs", type=int, default=10)
     options = parser.parse_args()
+    if options.freeze:
+        torch._inductor.config.freezing = True
     for name, case in (TRUE if options.true_shapes else SMALL).items():
         if options.only and name not in options.only.split(","):
             continue
         (eager, _), (inductor, theirs), (ours, own) = (
-            measure(case, backend, options.runs, options.training) for backend in (None, "inductor", tensor_graphs))
+            measure(case, backend, options.runs, options.training, options.device, options.freeze)
+            for backend in (None, "inductor", tensor_graphs))
         print(f"{name:16} eager {eager * 1e3:8.2f} ms  inductor {inductor * 1e3:8.2f} ms  ours {ours * 1e3:8.2f} ms  ÷ inductor "
               f"{ours / inductor:5.2f}   compile {theirs:6.1f} s, ours {own:6.1f} s, ÷ inductor {own / theirs:5.2f}", flush=True)
 

@@ -8,16 +8,21 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+import torch
+from onnx import TensorProto, helper
 
+import tensor_graphs
 from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
 from tests.cli.command import TALK, TINY, tg, with_words
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LANGUAGE, RULE, KERNEL, USE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+LANGUAGE, DOORS, RULE, KERNEL, USE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 # Beside other tests that measure, one of them at a time; it ends as soon as all is measured.
 PATIENT = USE.replace("budget=20", "budget=100")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for line in block.splitlines()]
@@ -34,6 +39,11 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_gemma3_folder(folder / "gemma", TINY, seed=0)
     with_words(folder / "gemma", folder / "my-gemma", template=TALK)
     (folder / "my.py").write_text(KERNEL)
+    onnx.save(helper.make_model(helper.make_graph(
+        [helper.make_node("Softmax", ["x"], ["y"])], "model", [helper.make_tensor_value_info("x", TensorProto.FLOAT, (3, 5))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (3, 5))]), opset_imports=[helper.make_opsetid("", 20)]),
+        folder / "model.onnx")
+    np.savez(folder / "x.npz", x=np.zeros((3, 5), np.float32))
     return folder
 
 
@@ -45,8 +55,16 @@ def test_the_example_of_the_readme_runs_and_is_right():
     np.testing.assert_allclose(probabilities, 1 / 256, rtol=1e-5)         # equal rows of w: equal probabilities
 
 
+def test_the_modules_and_files_of_the_readme_come_in(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here)
+    model, x = torch.nn.Linear(4, 2), torch.ones(3, 4)
+    names: dict[str, Any] = {"torch": torch, "tg": tensor_graphs, "model": model, "x": x}
+    exec(DOORS, names)
+    torch.testing.assert_close(names["fast"](x), model(x))
+    assert set(names["loaded"].weights) == {"weight", "bias"} and list(names["onnx_file"].graph.inputs) == ["x"]
+
+
 def test_the_rule_of_the_readme_is_admitted_and_used() -> None:
-    import tensor_graphs
     from tensor_graphs.rewrites.recipes import recipes
 
     exec(RULE, {})

@@ -171,6 +171,11 @@ class MixedForms:
         return total
 
     @cached_property
+    def device(self) -> str | None:
+        """The device to which the graph copies values, where its products are computed; None for the host."""
+        return next((node.attrs["device"] for node in self.graph.nodes if node.op.name == "copy_to"), None)
+
+    @cached_property
     def product_of(self) -> dict[str, str]:
         """Weight site -> the product that reads it, whose two operands are rounded alike."""
         products = {site.nodes[0]: site.key for site in self.places if site.kind == "product"}
@@ -264,7 +269,7 @@ class MixedForms:
                 node = site.nodes[0] if site.kind == "product" else site.readers[0]
                 groups.setdefault((site.name.partition("@")[0].partition("#")[0], node.op.name), []).append(site)
         for (name, op), group in groups.items():
-            alone = _alone(group)
+            alone = _alone(group, self.device)
             words = {kind: [WRITTEN, *(word for word in (*WORDS, *FORMATS) if any(self._counts(word, site) for site in group
                                                                                   if site.kind == kind))]
                      for kind in dict.fromkeys(site.kind for site in group)}
@@ -336,13 +341,16 @@ def _bytes(node: Node, sizes: Mapping[str, int]) -> float:
     return float(sum(d.evaluate(t.nbytes(), sizes) for t in node.types))
 
 
-def _alone(group: Sequence[PrecisionSite]) -> Graph:
+def _alone(group: Sequence[PrecisionSite], device: str | None) -> Graph:
     """Return the graph of a product, or of the op that reads a weight, on inputs and parameters of its own: the same graph for the
-    same product of each layer."""
+    same product of each layer. device: where the values before and after it lie, if not on the host."""
+    def there(x: Node) -> Node:
+        return x if device is None else leaves.copy_to(x, device)
+
     node = next((site.nodes[0] for site in group if site.kind == "product"), *group[0].readers[:1])
     operands = []
     for i, x in enumerate(node.inputs):
         weight = parameter_of(x)
-        operands.append(leaves.input(f"x{i}", x.shape, x.dtype) if weight is None else
+        operands.append(there(leaves.input(f"x{i}", x.shape, x.dtype)) if weight is None else
                         viewed(x, leaves.parameter(f"w{i}", weight.shape, weight.dtype)))
-    return make_graph(apply(node.op, operands, node.attrs))
+    return make_graph(there(apply(node.op, operands, node.attrs)))

@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
+UNBOUNDED = (1 << 31) - 1
+"""size of a dim from which on nobody means that all memory for it is there: indices of 32 bits count up to it"""
+
 MOVES = 64 << 20
 """bytes that a graph moves from which on half a second to measure the memory's speed pays: it runs for milliseconds"""
 
@@ -105,7 +108,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progres
     plan = Plan(graph, request.accuracy, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
                 missing, decided.text, decided.words, decided.written, prepared.note,
                 following(prepared.images, decided.images), request.graph, costs.generation)
-    if plan.capacity is not None or plan.elsewhere:
+    if plan.capacity is not None or (plan.elsewhere and max(sizes.values(), default=0) < UNBOUNDED):    # then each run is checked
         from tensor_graphs.choice.memory_limit import check_room  # a door: on the host alone there is no limit but a given one
 
         check_room(plan)

@@ -110,7 +110,7 @@ class CompiledGraph:
             e.bind(self._parameter_memory, shared=shared)
         self._elsewhere = [device_named(name) for name in plan.elsewhere]
         self._limited = plan.capacity is not None or bool(self._elsewhere)
-        self._roomy: tuple[tuple[int, int], ...] = ()        # sizes of which all are known to fit
+        self._roomy: tuple[tuple[int, int], ...] | None = None      # sizes of which all are known to fit
         self._frames: list[list[Frame]] = [[] for _ in self.executors]
         self._reused: dict[tuple[int, ...], dict[str, Array]] = {}
         self._input_types = {n: node.type for n, node in self.graph.inputs.items()}
@@ -357,11 +357,11 @@ class CompiledGraph:
         """Raise PlanError where a device has too little memory. Boxes of sizes are checked by their corners, as buffer sizes are
         monotonic in between: the box of all sizes, else smaller ones around these sizes (a power of two wide, then ROOMY). So a
         growing state is not checked at each length."""
-        if self._roomy and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
+        if self._roomy is not None and all(low <= s <= high for s, (low, high) in zip(sizes, self._roomy, strict=True)):
             return
         bounds = [d.bounds(self.graph.dims[n]) for n in self.dims]
         tried = [[max(ROOMY, 1 << s.bit_length() >> 1) for s in sizes], [ROOMY] * len(sizes)]
-        if not self._roomy:                                         # the first time: all sizes that there are
+        if self._roomy is None:                                     # the first time: all sizes that there are
             tried.insert(0, [high + 1 for _, high in bounds])
         for widths in tried:
             blocks = [(s // w * w, (s // w + 1) * w) for s, w in zip(sizes, widths, strict=True)]

@@ -104,6 +104,21 @@ def test_the_front_leads_from_the_fastest_to_the_most_accurate_form(predictions:
     assert [f.error for f in front] == sorted((f.error for f in front), reverse=True)
 
 
+def test_a_product_on_a_device_is_estimated_with_its_values_there(database: Database) -> None:
+    x, w = tg.copy_to(tg.input("x", (64, 32)), "cuda:0"), tg.parameter("w", (8, 32))
+    graph = tg.graph({"y": tg.copy_to(tg.linear(x, w), "cuda:0")})
+    alone: list[tg.Graph] = []
+
+    def seconds(part: tg.Graph, form: Any) -> float:
+        alone.append(part)
+        return 1.0
+
+    mixed = MixedForms(graph, measured_accuracy(Request(graph, "norm:1e-3", ("numpy",), database)), seconds)
+    mixed.errors = dict.fromkeys(((site.key, word) for site in mixed.places for word in ("written", "f64", "f16", "bf16")), 0.0)
+    assert mixed.front
+    assert [n.op.name for n in alone[0].nodes] == ["input", "copy_to", "parameter", "linear", "copy_to"]
+
+
 @pytest.mark.parametrize("factor", [1e-6, 1e6], ids=["too low", "too high"])
 def test_a_wrong_prediction_is_overruled_by_measurement(database: Database, monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     def wrong(*args: Any, **options: Any) -> Any:

@@ -261,3 +261,15 @@ def test_the_same_graph_is_right_on_the_device_alone() -> None:
     made = check(g, {"x": numbers(4, 8), "y": numbers(4, 8, seed=3)}, backends=("fake",))
     assert {i.device for i in made.executors[0].program.instructions if not isinstance(i.call, Transfer)} == {"fake"}
     assert "fake" not in DEFAULT_BACKENDS
+
+
+def test_the_room_for_a_graph_of_one_size_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = tg.copy_to(tg.input("x", (4, 8)), "fake")
+    compiled = bind(tg.compile(tg.graph({"y": tg.copy_to(tg.tanh(x), "fake")}), backends=("fake", "numpy")), {})
+    looked: list[object] = []
+    original = type(compiled.plan).over_capacity
+    monkeypatch.setattr(type(compiled.plan), "over_capacity",
+                        lambda plan, *sizes: looked.append(sizes) or original(plan, *sizes))
+    for _ in range(3):
+        compiled.run({"x": numbers(4, 8)})
+    assert len(looked) == 1

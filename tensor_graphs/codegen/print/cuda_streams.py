@@ -149,11 +149,12 @@ class _CudaStreams(_Cuda):
         return d.dim_min(1, self.row_count) - several, several
 
     def one_row(self) -> dict[str, int] | None:
-        """Return the values of the dims if there is one row; None where they are not determined by that."""
+        """Return the values of the dims if there is one row; None where they are not determined by that, or there never is."""
         if d.is_static(self.row_count):
             return {} if int(d.evaluate(self.row_count, {})) == 1 else None
         symbols = d.symbols(self.row_count)
-        return {str(symbols[0]): 1} if len(symbols) == 1 and same_dim(self.row_count, symbols[0]) else None
+        is_count = len(symbols) == 1 and same_dim(self.row_count, symbols[0])
+        return {str(symbols[0]): 1} if is_count and d.bounds(symbols[0])[0] <= 1 else None
 
     def made_again(self) -> dict[Array, int] | None:
         """Return the byte offsets in shared memory of values computed before the products; None where blocks do not recompute

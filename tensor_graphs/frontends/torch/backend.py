@@ -5,7 +5,8 @@
 AOT autograd gives functional graphs of core ATen ops, one of the forward pass and one of the backward pass; each becomes graphs of
 this package (fx.py), compiled by `tg.compile`. Plans are kept in the process by the structure of the graph and the request, never
 by the shapes of an example: sizes that torch calls dynamic are dims. Parameters are inputs of the graphs, read where they lie, so
-that an optimiser's step is seen by the next run.
+that an optimiser's step is seen by the next run. With freeze=True they are parameters of the graphs, bound once: kernels prepare
+them, and what depends on them alone is computed then.
 """
 
 from __future__ import annotations
@@ -14,19 +15,22 @@ import logging
 import operator
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import close_to
-from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, overlapping, to_numpy
+from tensor_graphs.frontends.torch.exchange import before_a_run, in_axis_order, overlapping, to_array, to_numpy, to_tensor
 from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, is_scalar, value_of
 from tensor_graphs.frontends.torch.sizes import TorchSizes
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
@@ -36,7 +40,10 @@ log = logging.getLogger(__name__)
 REQUEST = ("tolerance", "backends", "database", "threads", "precision", "simplify", "assuming", "accuracy_seconds")
 """options of torch.compile that are arguments of tg.compile"""
 
-OPTIONS = (*REQUEST, "strict")
+OPTIONS = (*REQUEST, "strict", "freeze")
+
+ON_A_GPU = (*DEFAULT_BACKENDS, "cuda", "gencuda", "torchcuda")
+"""backends of a graph that has tensors on a GPU, unless the caller names some"""
 
 _plans: dict[Any, Plan] = {}
 _compiled: list[weakref.ref[CompiledModule]] = []
@@ -61,11 +68,15 @@ def forget() -> None:
 
 class CompiledModule:
     """The steps of one FX graph, ready to run. Called with a list of all inputs (boxed: the list is emptied), it returns the list
-    of outputs. strict: refuse ops without a row. request: arguments of tg.compile."""
+    of outputs. strict: refuse ops without a row. request: arguments of tg.compile. mutated, frozen: numbers of inputs that the
+    module writes to, and of those that are bound once."""
 
-    def __init__(self, module: fx.GraphModule, request: Mapping[str, Any], strict: bool, mutated: Sequence[int] = ()) -> None:
+    def __init__(self, module: fx.GraphModule, request: Mapping[str, Any], strict: bool, mutated: Sequence[int] = (),
+                 frozen: Sequence[int] = ()) -> None:
         self.sizes, self.module, self._mutated = TorchSizes(), module, tuple(mutated)
-        self.steps = Converter(module, self.sizes).convert()
+        nodes = list(module.graph.nodes)
+        self.placeholders = [n for n in nodes if n.op == "placeholder"]
+        self.steps = Converter(module, self.sizes, frozen={self.placeholders[i] for i in frozen}).convert()
         self.graph_steps = [step for step in self.steps if isinstance(step, GraphStep)]
         self.opaque = {f"{step.node.target}": step.why for step in self.steps if isinstance(step, TorchStep) and step.why}
         if self.opaque:
@@ -73,8 +84,6 @@ class CompiledModule:
             if strict:
                 raise TorchDoorError(f"no graph computes {named}", fix="strict=False: torch runs them between graphs")
             log.warning("torch runs, between graphs: %s", named)
-        nodes = list(module.graph.nodes)
-        self.placeholders = [n for n in nodes if n.op == "placeholder"]
         self._constants = {n: operator.attrgetter(n.target)(module) for n in nodes if n.op == "get_attr"}
         (results,) = module.graph.output_node().args
         self._results = list(results) if isinstance(results, (tuple, list)) else [results]
@@ -86,13 +95,13 @@ class CompiledModule:
     @property
     def plans(self) -> list[Plan]:
         """The plans of its graphs, in order."""
-        return [run.model.plan for run in self._run if isinstance(run, _RunGraph)]
+        return [run.plan for run in self._run if isinstance(run, _RunGraph)]
 
     def explain(self) -> str:
         """Return `tg.explain` of each graph, with the ops that torch runs between them."""
         from tensor_graphs.views.explain import explain
 
-        return "\n".join(f"torch runs {s.node.target}: {s.why}" if isinstance(s, TorchStep) else explain(r.model.plan)
+        return "\n".join(f"torch runs {s.node.target}: {s.why}" if isinstance(s, TorchStep) else explain(r.plan)
                          for s, r in zip(self.steps, self._run, strict=True) if isinstance(s, GraphStep) or s.why)
 
     def _runner(self, step: GraphStep | TorchStep, request: Mapping[str, Any]) -> Any:
@@ -168,22 +177,39 @@ class _RunTorch:
 
 
 class _RunGraph:
-    """Runs one graph on the memory of tensors."""
+    """Runs one graph on the memory of tensors. Its parameters are bound at the first run, and again when torch has counted a
+    write to one of them, or another tensor is in its place."""
 
     def __init__(self, step: GraphStep, request: Mapping[str, Any]) -> None:
         self.step = step
-        self.model: CompiledGraph = bind(plan_of(step.graph, request), {})
+        self.on_gpu = any(value_of(node).device.type == "cuda" for node in (*step.inputs.values(), *step.outputs.values()))
+        if self.on_gpu:
+            request = {"backends": ON_A_GPU, **request}
+        self.plan = plan_of(step.graph, request)
         self.inputs, self.outputs = tuple(step.inputs.items()), tuple(step.outputs.items())
         self.more = bool(step.further_sizes(lambda symbol: 0))
+        self._model: CompiledGraph | None = None
+        self._bound: list[tuple[int, int]] = []
+
+    def model(self, scope: _Scope) -> CompiledGraph:
+        """Return the plan, bound with the parameters of this run."""
+        weights = {name: scope.values[node] for name, node in self.step.parameters.items()}
+        versions = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights.values()]
+        if self._model is None or versions != self._bound:
+            self._model, self._bound = bind(self.plan, {name: to_numpy(t) for name, t in weights.items()}), versions
+        return self._model
 
     def __call__(self, scope: _Scope) -> None:
-        arrays = {name: to_numpy(scope.values[node]) for name, node in self.inputs}
-        results = self.model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else self.model.run(arrays)
+        model = self.model(scope)
+        if self.on_gpu:
+            before_a_run([scope.values[node] for _, node in self.inputs])
+        arrays = {name: to_array(scope.values[node]) for name, node in self.inputs}
+        results = model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else model.run(arrays)
         for check in self.step.checks:
             check.require(results[check.name] if check.name in results else arrays[check.name],
                           lambda name: scope.size(self.step.symbols[name]))
         for name, node in self.outputs:
-            tensor = from_numpy(results[name])
+            tensor = to_tensor(results[name])
             order = self.step.orders.get(name)
             scope.values[node] = tensor if order is None else in_axis_order(tensor, order)
 
@@ -218,8 +244,9 @@ def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, opti
     """Return the compiled form of an FX graph, for `torch.compile(model, backend="tensor_graphs", options={…})`.
 
     options: tolerance, backends, database, threads, precision, simplify, assuming and accuracy_seconds as for `tg.compile`
-    (default: as written); strict=True refuses an op that no graph computes, instead of running it by torch. Raises TorchDoorError
-    for unknown options, and what `tg.compile` raises.
+    (default: as written); strict=True refuses an op that no graph computes, instead of running it by torch; freeze=True binds
+    parameters and buffers once, where no gradients are computed. Raises TorchDoorError for unknown options, and what `tg.compile`
+    raises.
     """
     chosen = dict(options or {})
     unknown = [name for name in chosen if name not in OPTIONS]
@@ -227,15 +254,24 @@ def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, opti
         near = close_to(unknown[0], OPTIONS)
         raise TorchDoorError(f"the backend tensor_graphs has no option {unknown[0]!r}",
                              fix=f"did you mean {near[0]}?" if near else f"one of {', '.join(OPTIONS)}")
-    strict = bool(chosen.pop("strict", False))
+    strict, freeze = bool(chosen.pop("strict", False)), bool(chosen.pop("freeze", False))
 
-    backend = aot_autograd(
-        fw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict, _mutated_inputs())),
-        bw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict)), decompositions=decompositions())
+    def compiled(graph: fx.GraphModule, freeze: bool) -> Any:
+        metadata = _traced_metadata()
+        mutated = () if metadata is None else metadata.mutated_inp_runtime_indices
+        frozen = set(metadata.static_input_indices) - set(mutated) if freeze and metadata is not None else ()
+        return boxed(CompiledModule(graph, chosen, strict, mutated, sorted(frozen)))
+
+    backend = aot_autograd(fw_compiler=lambda graph, _: compiled(graph, False),
+                           inference_compiler=lambda graph, _: compiled(graph, freeze),
+                           bw_compiler=lambda graph, _: boxed(CompiledModule(graph, chosen, strict)),
+                           decompositions=decompositions())
+    on_gpu = any(isinstance(x, torch.Tensor) and x.device.type == "cuda" for x in example_inputs)
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)                     # with it, torch's decompositions of LSTM and GRU end in an op of oneDNN
     try:
-        return backend(module, example_inputs)
+        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]) if on_gpu else nullcontext():     # a row, and small ops
+            return backend(module, example_inputs)
     finally:
         torch._C._set_mkldnn_enabled(enabled)
 
@@ -250,11 +286,10 @@ def boxed(compiled: CompiledModule) -> Callable[[list[Any]], list[Any]]:
     return run
 
 
-def _mutated_inputs() -> tuple[int, ...]:
-    """Return the numbers of the inputs of the module that is being compiled that it writes to."""
+def _traced_metadata() -> Any:
+    """Return what AOT autograd knows of the inputs of the module that is being compiled, or None."""
     context = torch._guards.TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
-    return () if metadata is None else tuple(metadata.mutated_inp_runtime_indices)
+    return None if context is None else context.fw_metadata
 
 
 @lru_cache(maxsize=1)

@@ -9,6 +9,11 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from tensor_graphs.devices.device import Memory
+from tensor_graphs.devices.device_registry import device_named
+from tensor_graphs.language.dtypes import parse_dtype
+from tensor_graphs.runtime.device_array import DeviceArray
+
 STORED = {torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
           torch.float8_e4m3fn: (torch.int8, np.dtype(ml_dtypes.float8_e4m3fn)),
           torch.float8_e5m2: (torch.int8, np.dtype(ml_dtypes.float8_e5m2))}
@@ -18,14 +23,46 @@ _TORCH = {dtype: name for name, (_, dtype) in STORED.items()}
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Return a CPU tensor as an array on the same memory; a copy only where it is not contiguous or is lazily conjugated."""
-    tensor = tensor.detach()
+    """Return a tensor as an array of the host, on the same memory; a copy only of one on a GPU, and where it is not contiguous or
+    is lazily conjugated."""
+    tensor = tensor.detach().cpu()
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj().contiguous()
     if tensor.dtype in STORED:
         integer, dtype = STORED[tensor.dtype]
         return np.asarray(tensor.view(integer).numpy().view(dtype))
     return np.asarray(tensor.numpy())
+
+
+def to_array(tensor: Any) -> np.ndarray | DeviceArray:
+    """Return a tensor for a run: on the CPU `to_numpy` of it, on a GPU an array on the same memory, or on a contiguous copy's."""
+    if tensor.device.type == "cpu":
+        return to_numpy(tensor)
+    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        tensor = tensor.detach().resolve_neg().resolve_conj().contiguous()
+    memory = Memory(device_named(gpu_name(tensor)), tensor.data_ptr(), tensor.nbytes, tensor)      # DLPack takes 40 µs for this
+    return DeviceArray(memory, tuple(tensor.shape), parse_dtype(tensor.dtype))
+
+
+def gpu_name(tensor: Any) -> str:
+    """Return the name that a tensor's GPU has here."""
+    return f"cuda:{tensor.device.index or 0}"
+
+
+def before_a_run(tensors: Sequence[Any]) -> None:
+    """Make runs, which begin on a GPU's default stream, wait for what torch's current stream computes of these tensors."""
+    for device in {t.device for t in tensors if t.device.type == "cuda"}:
+        current, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
+        if current != default:
+            default.wait_stream(current)
+            for tensor in tensors:
+                if tensor.device == device:
+                    tensor.record_stream(default)
+
+
+def to_tensor(array: Any) -> Any:
+    """Return an array of a run as a tensor on the same memory."""
+    return from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
 
 
 def from_numpy(array: np.ndarray) -> Any:

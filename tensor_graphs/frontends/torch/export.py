@@ -33,8 +33,8 @@ def from_torch(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | Non
     args, kwargs: example arguments of `forward`, as for torch.export.export. dynamic_shapes: axes whose size varies, also as there:
     ({0: torch.export.Dim("batch", min=1, max=64)},); such an axis is a dim of that name. Inputs are named as the arguments of
     `forward`, parameters and buffers as in its state_dict, outputs y0, y1, … Raises TorchDoorError for an op that graphs do not
-    have, a module that writes to its buffers or inputs, and tensors that are not on the CPU; torch.export's own errors for a module
-    that it cannot export.
+    have, and a module that writes to its buffers or inputs; torch.export's own errors for a module that it cannot export. A graph
+    has no devices: of a module on a GPU the weights are copied to the host.
     """
     import torch
     from torch import fx

@@ -222,8 +222,9 @@ REAL: Mapping[str, Callable[[Node], Node]] = {
     "erfinv": c.erfinv, "lgamma": c.lgamma, "digamma": c.digamma,
 }  # fmt: skip
 """name of a function of real numbers -> its composite"""
-for _name, _one in (*REAL.items(), ("softplus", c.softplus)):
+for _name, _one in REAL.items():
     _real(_one, _name)
+_real(c.softplus, "softplus")
 
 
 _row("neg", "negative")(lambda x, /: c.neg(tensor(x)))

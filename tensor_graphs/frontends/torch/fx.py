@@ -10,7 +10,7 @@ dims and no steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import getitem
 from typing import Any
@@ -22,6 +22,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
+from tensor_graphs.frontends.torch.exchange import gpu_name
 from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.frontends.torch.index_ranges import RangeCheck, Read, checks
 from tensor_graphs.frontends.torch.sizes import TorchSizes
@@ -49,12 +50,13 @@ class TorchDoorError(FrontendError):
 
 @dataclass
 class GraphStep:
-    """A graph to be compiled. inputs, outputs: names of the graph -> values. orders: for an output, the order of its axes from the
-    largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol. checks: of the
-    range of indices."""
+    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an output, the order of its
+    axes from the largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol.
+    checks: of the range of indices, on a CPU."""
 
     outputs: dict[str, fx.Node]
     inputs: dict[str, fx.Node]
+    parameters: dict[str, fx.Node]
     graph: Graph
     orders: dict[str, tuple[int, ...]]
     symbols: dict[str, Any]
@@ -106,25 +108,30 @@ class _Level:
 
 
 class Converter:
-    """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX."""
+    """Converts one FX graph. leaf(value, name, fake): an input or a parameter of the graph for a value of FX, on no device; without
+    it, inputs and outputs lie where torch has them, and the values `frozen` are parameters."""
 
-    def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None) -> None:
-        self.module, self.sizes, self._leaf = module, sizes, leaf or self._input
+    def __init__(self, module: fx.GraphModule, sizes: TorchSizes, leaf: Callable[[fx.Node, str, Any], Node] | None = None,
+                 frozen: Collection[fx.Node] = ()) -> None:
+        self.module, self.sizes, self._leaf, self._places = module, sizes, leaf or self._input, leaf is None
+        self.frozen = frozen
         self.levels: dict[int, _Level] = {}
         self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
         self.opaque: dict[fx.Node, str] = {}
         self.names: dict[fx.Node, str] = {}
 
     def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
-        return leaves.input(name, self.sizes.shape(fake), dtype_of(fake))
+        make = leaves.parameter if value in self.frozen else leaves.input
+        return make(name, self.sizes.shape(fake), dtype_of(fake))
 
     def convert(self) -> list[Step]:
-        """Return the steps. Raises TorchDoorError for tensors on another device than the CPU."""
+        """Return the steps. Raises TorchDoorError for tensors on a device that is neither the CPU nor a GPU of CUDA."""
         for node in self.module.graph.nodes:
             if node.op == "call_function" and str(node.target) not in CHECKS:
                 self._call(node)
-            elif node.op == "placeholder" and isinstance(value_of(node), torch.Tensor) and value_of(node).device.type != "cpu":
-                raise TorchDoorError(f"{node.name} lies on {value_of(node).device}, and this backend runs on the CPU",
+            elif node.op == "placeholder" and isinstance(value_of(node), torch.Tensor) and (
+                    value_of(node).device.type not in ("cpu", "cuda")):
+                raise TorchDoorError(f"{node.name} lies on {value_of(node).device}, and this backend runs on CPUs and GPUs of CUDA",
                                      fix="model.to('cpu'), and inputs there; or another backend of torch.compile")
         return self._steps()
 
@@ -188,7 +195,11 @@ class Converter:
         if node not in here.inputs:
             name = self.names.setdefault(node, f"x{len(self.names)}")
             here.inputs[node] = self._leaf(node, name, fake)
-        return here.inputs[node]
+        return self._placed(here.inputs[node], fake)
+
+    def _placed(self, node: Node, fake: Any) -> Node:
+        """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
+        return leaves.copy_to(node, gpu_name(fake)) if self._places and fake.device.type == "cuda" else node
 
     def _converted(self, argument: Any, level: int) -> Any:
         """Return an argument of FX for a row: tensors as nodes, SymInts as dims, dtypes as ours."""
@@ -232,12 +243,13 @@ class Converter:
             order = axis_order(value_of(value))
             if order is not None:
                 orders[name], node = order, permute(node, order)
-            names[name], roots[name] = value, node
-        checked, further = checks(here.reads)
+            names[name], roots[name] = value, self._placed(node, value_of(value))
+        on_gpu = any(value_of(value).device.type == "cuda" for value in outputs)        # where torch's own checks are asynchronous
+        checked, further = ([], {}) if on_gpu else checks(here.reads)
         graph = make_graph(roots | further)
-        used = {**graph.inputs, **graph.parameters}
-        inputs = {node.attrs["name"]: value for value, node in here.inputs.items() if node.attrs["name"] in used}
-        return GraphStep(names, inputs, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()},
+        value_of_name = {node.attrs["name"]: value for value, node in here.inputs.items()}
+        inputs, parameters = ({name: value_of_name[name] for name in leaf} for leaf in (graph.inputs, graph.parameters))
+        return GraphStep(names, inputs, parameters, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()},
                          checked)
 
 

@@ -377,7 +377,7 @@ class Bench:
         runs.block("nothing", walk, 0.0, lambda k: bound[0], say, ask, _KeptOutputs(out, what))
         undo()
         for watched, inputs in dict(zip(reversed(bound), reversed(sets), strict=True)).items():
-            watched.run(inputs, arrays, binding)                    # a first call may take longer, also to bring weights to a device
+            watched.run(inputs, arrays, binding)                # a first call takes longer, and may bring weights to a device
 
         def cold(budget: float) -> None:
             self.settle()

@@ -69,6 +69,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("streams")
 
 
+def test_rows_that_are_never_one_have_the_kernels_for_several(folder: Path) -> None:
+    x, g, w = tg.input("x", (tg.dim("n", 2, 300), 64)), tg.parameter("g", (64,)), tg.parameter("w", (24, 64))
+    outputs, operands = [tg.linear(tg.rms_norm(x, g), w)], [x, g, w]
+    call = backend_cuda.call_of(part_between(outputs, operands).written, of_part=True)
+    arrays, expected = given_and_expected(outputs, operands, 3)
+    kinds = [(expected[0].shape, np.dtype(np.float32))]
+    assert_close(emulated.run(folder, call, kinds, [arrays[name] for name in "xgw"], {"n": 3}, 0), expected)
+
+
 @pytest.mark.parametrize("case", PARTS, ids=lambda case: f"{case[0].__name__}-{case[1][0]}x{case[1][1]}-{case[2]}")
 def test_one_row_and_several_agree_with_the_oracle(folder: Path, case: Case) -> None:
     call, _, outputs, operands = call_of(*case)

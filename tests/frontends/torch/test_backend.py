@@ -197,3 +197,30 @@ def test_dropout_draws_as_eager_torch_does_and_its_gradient_is_right() -> None:
         out = run(x)
         runs.append((out.detach(), *torch.autograd.grad(out.sum(), x)))
     torch.testing.assert_close(runs[1], runs[0], rtol=0, atol=0)
+
+
+def test_frozen_parameters_are_bound_once_and_again_after_a_write() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
+    x = torch.randn(2, 3, 9, 9)
+    fast = torch.compile(model, backend="tensor_graphs", options={"freeze": True})
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        (module,) = backend.compiled_modules()[-1:]
+        (step,) = module.graph_steps
+        assert len(step.parameters) == 6 and len(step.inputs) == 1
+        bound = module._run[0]._model
+        fast(x)
+        assert module._run[0]._model is bound
+        model[0].weight.mul_(2.0)
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+        assert backend.compiled_modules()[-1] is module and module._run[0]._model is not bound
+        model.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
+        torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+def test_parameters_stay_inputs_where_gradients_are_computed() -> None:
+    model = nn.Linear(5, 3)
+    x = torch.randn(2, 5)
+    torch.compile(model, backend="tensor_graphs", options={"freeze": True})(x).sum().backward()
+    assert all(not step.parameters for module in backend.compiled_modules()[-2:] for step in module.graph_steps)
+    torch.testing.assert_close(model.weight.grad, x.sum(0).expand(3, 5))

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.torch_models import SMALL
+from tensor_graphs.frontends.torch.exchange import in_axis_order, to_numpy
+from tensor_graphs.frontends.torch.fx import Converter, GraphStep
+from tensor_graphs.frontends.torch.sizes import TorchSizes
+from tensor_graphs.meaning.interpreter import interpret
 from tests.frontends.torch.oracle import interpreted
 
 QUICK = ("mlp", "unet block", "graph network")
@@ -63,7 +70,7 @@ def test_a_model_has_the_outputs_and_gradients_of_eager_torch(name: str) -> None
 
 
 def test_a_tensor_on_another_device_is_refused() -> None:
-    with pytest.raises(Exception, match="lies on meta, and this backend runs on the CPU"):
+    with pytest.raises(Exception, match="lies on meta, and this backend runs on CPUs and GPUs"):
         torch.compile(lambda x: x * 2, backend=interpreted([]))(torch.empty(3, device="meta"))
 
 
@@ -89,3 +96,37 @@ def test_the_number_of_values_that_pass_a_condition_is_a_size_of_the_next_graph(
         for x in (torch.tensor([1.0, -1.0, 2.0]), torch.tensor([-1.0, -2.0, 3.0])):
             torch.testing.assert_close(fast(x), forward(x))
     assert len(modules) == 1 and set(modules[0].opaque) == {"aten.index.Tensor"} and modules[0].graph_steps
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_as_torch_says_it_on_a_gpu_is_that_of_the_host(biased: bool) -> None:
+    """Traced with fake tensors of a GPU, which need none; the graphs of both passes are evaluated on the host."""
+    aten = torch.ops.aten
+    q, k, v, grad = (torch.randn(2, 3, n, 8, requires_grad=True) for n in (5, 6, 6, 5))
+    bias = torch.randn(2, 3, 5, 6, requires_grad=True) if biased else None
+    expected = nn.functional.scaled_dot_product_attention(q, k, v, bias, is_causal=not biased)
+    leaves = [q, k, v, *([bias] if biased else [])]
+    gradients = torch.autograd.grad(expected, leaves, grad)
+
+    def forward(q: Any, k: Any, v: Any, grad: Any, bias: Any = None) -> Any:
+        out, sums, seed, offset = aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, 0.0, not biased)
+        grads = aten._scaled_dot_product_efficient_attention_backward(
+            grad, q, k, v, bias, out, sums, seed, offset, 0.0, [True, True, True, biased], not biased)
+        return out, sums, *grads[:3 + biased]
+
+    with FakeTensorMode():
+        fakes = [torch.empty(t.shape, device="cuda") for t in (q, k, v, grad, *leaves[3:])]
+        module = make_fx(forward if biased else lambda q, k, v, grad: forward(q, k, v, grad))(*fakes)
+    (step,) = Converter(module, TorchSizes()).convert()
+    assert isinstance(step, GraphStep) and all(n.op.name == "copy_to" for n in step.graph.outputs.values())
+    values = dict(zip([n for n in module.graph.nodes if n.op == "placeholder"], (q, k, v, grad, *leaves[3:]), strict=True))
+    alone = step.graph.with_roots([n.inputs[0] for n in step.graph.roots])
+    outputs = interpret(alone, {name: to_numpy(values[node]) for name, node in step.inputs.items()}).outputs
+    order = {node: name for name, node in step.outputs.items()}
+    (results,) = module.graph.output_node().args
+    out, sums, *grads = (torch.from_numpy(np.asarray(outputs[order[n]], np.float32)) for n in results)
+    assert sums.shape == (2, 3, 32)
+    for actual, node, reference in zip((out, *grads), (results[0], *results[2:]), (expected, *gradients), strict=True):
+        axes = step.orders.get(order[node])
+        actual = actual if axes is None else in_axis_order(actual, axes)
+        torch.testing.assert_close(actual, reference, rtol=1e-4, atol=1e-5)

@@ -18,7 +18,7 @@ from tensor_graphs.language.autodiff import vjp
 from tensor_graphs.language.composites.batches import attention
 from tensor_graphs.language.composites.windows import spread
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bool_, i32
+from tensor_graphs.language.dtypes import bool_, i32, i64
 from tensor_graphs.language.node import Node
 
 
@@ -77,6 +77,26 @@ def _sdpa(call: AtenCall, q: Node, k: Node, v: Node, dropout: float = 0.0, causa
 def _sdpa_backward(call: AtenCall, grad: Node, q: Node, k: Node, v: Node, out: Node, sums: Node, dropout: float, causal: bool, *,
                    attn_mask: Node | None = None, scale: float | None = None) -> Any:
     return tuple(vjp([_attention(q, k, v, causal, attn_mask, scale)[0]], [grad], [q, k, v]))
+
+
+@row("_scaled_dot_product_efficient_attention.default")
+def _efficient(call: AtenCall, q: Node, k: Node, v: Node, bias: Node | None, with_sums: bool, dropout: float = 0.0,
+               causal: bool = False, *, scale: float | None = None) -> Any:
+    out, sums = _sdpa(call, q, k, v, dropout, causal, attn_mask=bias, scale=scale)
+    shape, dtype = call.results[1]                              # on a GPU rows of the sums are padded to a multiple of 32
+    rows = shape[-1] - sums.shape[-1]
+    padded = atomic.pad(sums, ((0, 0), (0, 0), (0, rows)), 0.0) if with_sums else filled(0.0, dtype, shape)
+    return out, padded, filled(0, i64), filled(0, i64)          # the seed and the offset of dropout
+
+
+@row("_scaled_dot_product_efficient_attention_backward.default")
+def _efficient_backward(call: AtenCall, grad: Node, q: Node, k: Node, v: Node, bias: Node | None, out: Node, sums: Node, seed: Node,
+                        offset: Node, dropout: float, wanted: Any, causal: bool = False, *, scale: float | None = None) -> Any:
+    if dropout:
+        refuse("attention with dropout")
+    operands = [x for x, result in zip((q, k, v, bias), call.results, strict=True) if result is not None and x is not None]
+    grads = iter(vjp([_attention(q, k, v, causal, bias, scale)[0]], [grad], operands))
+    return tuple(None if result is None else next(grads) for result in call.results)
 
 
 def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, padding: Any, dilation: Any, groups: int) -> Node:
