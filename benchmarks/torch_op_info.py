@@ -315,7 +315,9 @@ def main() -> None:
 
 PAGE = """# PyTorch's samples of its ops, as graphs
 
-Written by `python benchmarks/torch_op_info.py --most 3 --out docs/conformance`: three samples of each variant of an op and dtype.
+Written by `python benchmarks/torch_op_info.py --results FILE --out docs/conformance`, compiled for numpy: all samples of the core
+ATen ops (of max_pool2d and max_pool2d_with_indices_backward, which have thousands, at least 300 of each dtype), and, from earlier
+runs by the oracle, three of each variant of other ops. The control: the backends of torch named …_TESTING_ONLY fail (`--control`).
 Right: within OpInfo's tolerance of eager torch, or no further than it from torch in f64. Opaque: torch runs an op of the call
 between graphs, for the reason in the last column. Skipped: complex numbers, sparse tensors, values that torch leaves open. Ops
 whose samples are all right: [torch_ops.json](torch_ops.json).
@@ -327,28 +329,32 @@ def markdown(table: dict[str, Any], counted: list[str]) -> str:
     lines = [*PAGE.splitlines(), "", *(f"- {c}" for c in counted), "",
              "| op and dtype | right | opaque | wrong | skipped | reasons |", "|---|---|---|---|---|---|"]
     for name, row in sorted(table.items()):
-        if row["opaque"] or row["wrong"]:
+        if row["opaque"] or row["wrong"] or row.get("late"):
             reasons = "; ".join(row["reasons"])[:160].replace("|", "\\|")
             lines.append(f"| {name} | {row['right']} | {row['opaque']} | {row['wrong']} | {row['skipped']} | {reasons} |")
     return "\n".join(lines) + "\n"
 
 
 def report(verdicts: list[Verdict], out: Path | None) -> None:
-    """Print the counts, and write the table: for each op and dtype the counts, and the reasons of what is not right."""
+    """Print the counts, and write the table: for each op and dtype the counts, and the reasons of what is not right. What the table
+    has of ops without verdicts stays."""
     counted = []
-    for title, rows in (("core ATen ops only", [v for v in verdicts if v.core]), ("all", verdicts)):
-        counts = collections.Counter(v.status for v in rows)
-        total = sum(counts.values()) - counts["skipped"]
-        counted.append(f"{title}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
-              + f"; right {100 * counts['right'] / max(total, 1):.1f} % of {total}")
+    for title, rows in (("samples of this run", verdicts), ("of them, with core ATen ops only", [v for v in verdicts if v.core])):
+        by_status = collections.Counter(v.status for v in rows)
+        total = sum(by_status.values()) - by_status["skipped"]
+        counted.append(f"{title}: " + ", ".join(f"{n} {status}" for status, n in by_status.most_common())
+                       + f"; right {100 * by_status['right'] / max(total, 1):.1f} % of {total}")
     print("\n".join(counted))
     reasons = collections.Counter(r for v in verdicts if v.status == "opaque" for r in v.reason.split("; "))
     for reason, count in reasons.most_common(60):
         print(f"{count:6} {reason}")
     if out is not None:
-        table: dict[str, Any] = {}
+        old = out / "torch_ops.json"
+        ran = {f"{v.op} {v.dtype}" for v in verdicts}
+        table: dict[str, Any] = {n: row for n, row in json.loads(old.read_text()).items() if n not in ran} if old.exists() else {}
         for v in verdicts:
-            row = table.setdefault(f"{v.op} {v.dtype}", {"right": 0, "wrong": 0, "opaque": 0, "skipped": 0, "reasons": []})
+            counts = {"right": 0, "wrong": 0, "opaque": 0, "late": 0, "skipped": 0}
+            row = table.setdefault(f"{v.op} {v.dtype}", {**counts, "reasons": []})
             row[v.status] += 1
             if v.reason and v.reason not in row["reasons"]:
                 row["reasons"].append(v.reason)
