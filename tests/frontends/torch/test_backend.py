@@ -176,11 +176,10 @@ def test_as_strided_reads_storage_and_not_values(x: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_a_recurrent_layer_is_a_graph_where_dynamo_is_allowed_to_trace_it(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+def test_a_recurrent_layer_is_a_graph_where_dynamo_is_allowed_to_trace_it(kind: Any) -> None:
     torch.manual_seed(0)
     layer, x = kind(3, 4), torch.randn(2, 1, 3)
-    with torch.no_grad():
+    with torch._dynamo.config.patch(allow_rnn=True), torch.no_grad():
         torch.testing.assert_close(compiled(layer)(x), layer(x))
     (module,) = backend.compiled_modules()
     assert not module.opaque and len(module.graph_steps) == 1
