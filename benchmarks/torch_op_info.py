@@ -315,9 +315,10 @@ def main() -> None:
 
 PAGE = """# PyTorch's samples of its ops, as graphs
 
-Written by `python benchmarks/torch_op_info.py --results FILE --out docs/conformance`, compiled for numpy: all samples of the core
-ATen ops (of max_pool2d and max_pool2d_with_indices_backward, which have thousands, at least 300 of each dtype), and, from earlier
-runs by the oracle, three of each variant of other ops. The control: the backends of torch named …_TESTING_ONLY fail (`--control`).
+Written by `python benchmarks/torch_op_info.py --results FILE --out docs/conformance`, compiled for numpy. Ops that a run leaves out
+keep their rows: of ops that are no core ATen ops, of max_pool2d_with_indices_backward, and of a quarter of the core ops after
+`nn.functional.max_pool3d` in PyTorch's order, there are three samples of each variant, run by the oracle; of other core ops all
+samples, of max pools at least 100 of a dtype. The backends of torch named …_TESTING_ONLY fail, as they must (`--control`).
 Right: within OpInfo's tolerance of eager torch, or no further than it from torch in f64. Opaque: torch runs an op of the call
 between graphs, for the reason in the last column. Skipped: complex numbers, sparse tensors, values that torch leaves open. Ops
 whose samples are all right: [torch_ops.json](torch_ops.json).
