@@ -56,10 +56,10 @@ def names(name: str, value: Any, fix: str) -> tuple[str, ...]:
     return items
 
 
-def text(name: str, value: Any) -> str:
-    """Return a string unchanged. Raises ArgumentError for anything else."""
+def text(name: str, value: Any, fix: str = "a string") -> str:
+    """Return a string unchanged. fix: what fits, for people. Raises ArgumentError for anything else."""
     if not isinstance(value, str):
-        raise ArgumentError(f"{name} is {_shown(value):.80}\n  fix: a string")
+        raise ArgumentError(f"{name} is {_shown(value):.80}\n  fix: {fix}")
     return value
 
 

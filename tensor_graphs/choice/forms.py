@@ -11,9 +11,9 @@ from tensor_graphs.language.graph import Graph
 
 
 def forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
-    """Yield the forms of a prepared graph in the order in which they are tried: a form is used if no earlier one has a path that
-    may be used and is as accurate as requested. Listing, measuring and compiling all call this function, so they use the same
-    graph. Raises ArgumentError for words of the request that name no site of the graph."""
+    """Yield the different forms of a prepared graph in the order in which they are tried: a form is used if no earlier one has a
+    path that may be used and is as accurate as requested. Listing, measuring and compiling all call this function, so they use the
+    same graph. Raises ArgumentError for words of the request that name no site of the graph."""
     words = request.words
     if not (words or request.accuracy.terms):
         yield as_written(graph)
@@ -22,7 +22,11 @@ def forms(graph: Graph, request: Request) -> Iterator[GraphForm]:
 
     check_sites(words, graph, own_pieces(graph, request.here))
     if request.accuracy.terms:
-        yield from promising(graph, request)
+        seen = set[Graph]()                                         # words of the request replace others, so forms may be the same
+        for form in promising(graph, request):
+            if form.graph not in seen:
+                seen.add(form.graph)
+                yield form
     elif words:
         yield formed(graph, words, "asked for", request.here)
     else:

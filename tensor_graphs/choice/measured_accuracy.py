@@ -85,7 +85,8 @@ class PlanAccuracy:
 
     def __str__(self) -> str:
         output = "" if self.allowed.term is None else f" on {self.allowed.term.output}"
-        bound = f"bound {self.allowed.bound:.1e}{output}"
+        is_least = self.allowed.term is not None and self.allowed.term.statistic in LEAST
+        bound = f"bound {self.allowed.bound:{'.6g' if is_least else '.1e'}}{output}"
         how = f"{counted(self.draws, 'draw')}, {self.source}" if self.draws else f"predicted, not measured: {self.source}"
         return f"{self.accuracy}: {bound} ({how})"
 

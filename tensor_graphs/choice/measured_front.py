@@ -59,8 +59,8 @@ MEASURED = tuple(statistic for statistic in METRICS if statistic != "as_written"
 class FrontPoint:
     """One measured form with its plan. seconds: median time of a run; spread: half of the interquartile range, relative to it.
     error: geometric mean over `draws` draws; bound: upper bound of further draws. predicted: the error as predicted, None if
-    unknown. nbytes: of the parameters. measured: True; it distinguishes these points from estimates in charts. samples: seconds of
-    each run, interleaved with those of the other points."""
+    unknown. nbytes: of the parameters, as runs read them. measured: True; it distinguishes these points from estimates in charts.
+    samples: seconds of each run, interleaved with those of the other points."""
 
     words: Mapping[str, str]
     plan: Plan
@@ -203,8 +203,9 @@ def _point(words: Form, predicted: float | None, plan: Plan, samples: Sequence[f
     bound = accuracy.accuracy.allows(list(of_draws.values()), [], accuracy.spread).bound
     quartiles = statistics.quantiles([*samples, *samples], n=4)      # two at least
     seconds = statistics.median(samples)
+    nbytes = sum(use.parameters + use.bound for use in plan.memory().devices)
     return FrontPoint(dict(words), plan, seconds, (quartiles[2] - quartiles[0]) / 2 / seconds, error,
-                      1.0 - bound if term.statistic == "cosine" else bound, predicted, plan.memory().parameters, len(of_draws),
+                      1.0 - bound if term.statistic == "cosine" else bound, predicted, nbytes, len(of_draws),
                       samples=tuple(samples))
 
 

@@ -108,6 +108,9 @@ class MixedForms:
         except (TensorGraphsError, MemoryError) as error:
             log.info("errors of words are not predicted: %s", error)
             return None
+        if any(word == WRITTEN and not math.isfinite(value) for _, word, _, _, value in rows):
+            log.info("errors of words are not predicted: a value of the graph is not finite, or a gradient")
+            return None
         for site, word, output, metric, value in rows:
             self.contributions.setdefault((output, metric), {})[site, word] = value
         units = {term: self._unit(term) for term in terms}
@@ -319,10 +322,7 @@ def formats_here(backends: Sequence[str]) -> dict[str, list[Op]]:
 def _beyond(allowed: Allowed) -> float:
     """Return a measured bound in the unit of predicted errors: 1 is at the limit."""
     assert allowed.term is not None
-    if allowed.term.statistic == "cosine":
-        return (1.0 - allowed.bound) / max(1.0 - allowed.term.limit, 1e-300)
-    ratio = allowed.bound / max(allowed.term.limit, 1e-300)
-    return ratio if METRICS[allowed.term.statistic] == "kl" else ratio ** 2
+    return allowed.ratio ** 2 if METRICS[allowed.term.statistic] == "norm" else allowed.ratio
 
 
 def joined(form: FormCost) -> dict[str, str]:

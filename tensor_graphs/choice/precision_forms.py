@@ -41,6 +41,7 @@ from tensor_graphs.rewrites.passes.result import PassResult
 if TYPE_CHECKING:
     from tensor_graphs.choice.cost_table import CostTable
     from tensor_graphs.kernels.kernel import Kernel
+    from tensor_graphs.records.database import Database
 
 FOR_ACCURACY = "for the accuracy that was asked for"
 
@@ -65,12 +66,14 @@ _applied: WeakKeyDictionary[Graph, dict[Hashable, tuple[Graph, Mapping[Node, Nod
 
 
 @phase("prepare")
-def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: Sequence[str] | None = None) -> GraphForm:
+def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: Sequence[str] | None = None,
+           rows: Database | None = None) -> GraphForm:
     """Return a prepared graph in a form, or as written if the form changes nothing.
 
     Parts, which have the written dtypes, are replaced by their definitions. Parts are then formed again if there were parts with
     recipes, if a product has rounded operands that rules can rewrite, or if a backend generates kernels for any subgraph. here:
-    backends whose users' kernels are kept. backends: those for which parts are formed (default: `here`)."""
+    backends whose users' kernels are kept. backends: those for which parts are formed (default: `here`). rows: a database to read
+    recipes from its rows and store them there, so that each form is searched once and not by each process."""
     backends = here if backends is None else backends
     fused, cached = writes_kernels(backends), _applied.setdefault(graph, {})
     key = tuple(words.items()), tuple(here), tuple(backends), user_rules.digest()
@@ -81,7 +84,7 @@ def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: S
         nodes = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
         recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in nodes) or _has_rounded_products(changed.graph)
         if changed.graph is not graph and (recipes or fused):
-            changed = changed.then(PassResult(*said_anew(changed.graph, recipes, fused, backends)))
+            changed = changed.then(PassResult(*said_anew(changed.graph, recipes and (rows or True), fused, backends)))
         cached[key] = changed.graph, changed.images
     result, images = cached[key]
     return GraphForm(graph, {}, why) if result == graph else GraphForm(result, dict(words), why, graph, images)
@@ -116,8 +119,8 @@ def promising(graph: Graph, request: Request) -> Iterator[GraphForm]:
         seconds = _with_tie(seconds_of(graph, words), words, graph) if words in words_of[True] else math.inf
         for mix in mixed.faster(GAIN * seconds):
             chosen = {key: word for key, word in mix.items() if not names_site(request.words, key)}
-            yield formed(graph, {**chosen, **request.words}, FOR_ACCURACY, request.here)
-        yield formed(graph, words, FOR_ACCURACY, request.here) if words else as_written(graph)
+            yield formed(graph, {**chosen, **request.words}, FOR_ACCURACY, request.here, rows=request.store)
+        yield formed(graph, words, FOR_ACCURACY, request.here, rows=request.store) if words else as_written(graph)
 
 
 def _is_widest(words: Form) -> bool:
@@ -145,7 +148,7 @@ def estimate(graph: Graph, request: Request) -> Callable[[Graph, Form], float]:
         key = part, tuple(sorted(words.items()))
         if key not in times:
             prepared = part if part == graph else prepare(part, backends=request.here).graph
-            form = formed(prepared, words, FOR_ACCURACY, request.here) if words else as_written(prepared)
+            form = formed(prepared, words, FOR_ACCURACY, request.here, rows=request.store) if words else as_written(prepared)
             times[key] = _seconds(form.graph, costs, table, request.at or {})
         return times[key]
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 
 from tensor_graphs.choice.cost_table import CostTable
 from tensor_graphs.choice.graph_forms import words_text
-from tensor_graphs.choice.measured_accuracy import PlanAccuracy, rounded_up
+from tensor_graphs.choice.measured_accuracy import PlanAccuracy, measured_accuracy, rounded_up
 from tensor_graphs.choice.request import Request, roundoff
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.registry import BACKENDS, by_op, device_of, left_out, load_backend, matching, why_missing
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.composite import CompositeOp, is_loop
+from tensor_graphs.meaning.precision import parse_form
 from tensor_graphs.paths.path import NoPathError, Paths
 from tensor_graphs.paths.plan import Plan
+from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tensor_graphs.rewrites.passes.unroll import IN_ALL, why_whole
 
 TURNS = "for a loop a length that is a number and not too large, or a backend that runs it as it is, like numpy; else "
@@ -59,12 +61,21 @@ def _with_words(plan: Plan) -> str:
 
 
 def not_accurate(request: Request, measured: Sequence[tuple[PlanAccuracy, Plan]]) -> NoPathError:
-    """Return the error for plans that were measured and are all less accurate than asked: it names the most accurate of them."""
-    best, plan = min(measured, key=lambda pair: pair[0].allowed.bound)
-    lines = [f"{words_text(plan.words)}: {accuracy}" for accuracy, plan in measured]
-    return NoPathError(f"no path is as accurate as asked: {request.accuracy}\n  " + "\n  ".join(lines)
-                       + (f"\n  fix: {best.fix}, which the graph reaches {_with_words(plan)}" if best.fix else
-                          "\n  fix: no tolerance, and it runs as written"))
+    """Return the error for plans that were measured and are all less accurate than asked: it names the most accurate one of each
+    form, and the words that were asked for if the graph in float64 may be accurate enough."""
+    best_of: dict[str, tuple[PlanAccuracy, Plan]] = {}
+    for pair in sorted(measured, key=lambda pair: pair[0].allowed.ratio):
+        best_of.setdefault(words_text(pair[1].words), pair)
+    best, plan = next(iter(best_of.values()))
+    lines = [f"{words}: {accuracy}" for words, (accuracy, _) in best_of.items()]
+    fixes = [f"no precision=, which asks for {words_text(request.words)}"] * _forbids(request)
+    fixes.append(f"{best.fix}, which the graph reaches {_with_words(plan)}" if best.fix else "no tolerance, and it runs as written")
+    return NoPathError("\n  ".join([f"no path is as accurate as asked: {request.accuracy}", *lines, f"fix: {'; or '.join(fixes)}"]))
+
+
+def _forbids(request: Request) -> bool:
+    """Return whether the words of a request may be what keeps its graph from being accurate enough."""
+    return bool(request.words) and measured_accuracy(request).promises(apply_form(request.graph, parse_form("f64")).graph)
 
 
 @dataclass

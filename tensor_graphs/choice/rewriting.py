@@ -67,10 +67,10 @@ def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
     return PreparedGraph(unrolled.graph, note, note, unrolled.images)
 
 
-def said_anew(graph: Graph, recipes: bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
+def said_anew(graph: Graph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
     """Return the graph with parts where recipes are found, of neighbouring steps (fused), and of loops as in `said_in_parts`; and
     the replacements of its nodes."""
-    ways = _worded(graph, {}, recipes, fused)["ways"]
+    ways = _worded(graph, {}, recipes is not False, fused, None if isinstance(recipes, bool) else RecipeRows(recipes))["ways"]
     looped, images = _in_turns(ways.graph, ways.images, recipes, backends)
     return looped.graph, images
 

@@ -34,6 +34,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import PartOp, steps_said
 from tensor_graphs.language.composites.products import dot, linear
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.meaning.precision import WORDS, Form
 from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.path import Alternative, NoPathError, Paths, StalePathError
 from tensor_graphs.paths.path import Path as GraphPath
@@ -106,7 +107,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progres
         missing = chooser.queue_misses(file=pinned is None)
     notes = (*request.notes, *_threads_in_the_way(variants))
     plan = Plan(graph, request.accuracy, tuple(variants), sizes, here, notes, request.reuse_outputs, request.memory_limit,
-                missing, decided.text, decided.words, decided.written, prepared.note,
+                missing, decided.text + _unstored(decided.words, variants), decided.words, decided.written, prepared.note,
                 following(prepared.images, decided.images), request.graph, costs.generation)
     if plan.capacity is not None or (plan.elsewhere and max(sizes.values(), default=0) < UNBOUNDED):    # then each run is checked
         from tensor_graphs.choice.memory_limit import check_room  # a door: on the host alone there is no limit but a given one
@@ -121,6 +122,16 @@ def _moves(graph: Graph, sizes: Mapping[str, int]) -> int:
     """Return the least bytes that a run reads or writes at its largest sizes."""
     leaves = (*graph.inputs.values(), *graph.parameters.values(), *graph.outputs.values())
     return sum(n * int(d.evaluate(t.nbytes(), sizes)) for t, n in Counter(node.type for node in leaves).items())
+
+
+def _unstored(words: Form, variants: Sequence[Variant]) -> str:
+    """Return text on narrower dtypes of values between ops in which no run stores a value, as generated kernels round only what
+    they store; "" if there are none."""
+    stored = {operand.dtype for v in variants for step in v.program.instructions for operand in step.outs}
+    widest = max((dtype.itemsize for dtype in stored if dtype.is_float), default=0)
+    between = dict.fromkeys(word for site, word in words.items() if site.partition(":")[0] == "between" and word in WORDS)
+    lacking = [word for word in between if WORDS[word] not in stored and WORDS[word].itemsize < widest]
+    return f" (no kernel stores {' or '.join(lacking)}: these values stay wider inside of kernels)" if lacking else ""
 
 
 def _threads_in_the_way(variants: Sequence[Variant]) -> tuple[str, ...]:

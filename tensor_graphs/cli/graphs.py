@@ -15,12 +15,14 @@ STEP = {"n": 1, "m": 1, "p": 256}
 """sizes at which a decoder's cost is estimated: one new token after 256"""
 
 
-def graph_of(source: str, dtypes: option_groups.Dtypes, max_positions: int | None, greedy: bool = True) -> Graph:
+def graph_of(source: str, dtypes: option_groups.SourceOptions, max_positions: int | None, greedy: bool = True) -> Graph:
     """Return the graph of a .tg file, a model folder or a built-in shape. greedy: for a decoder, the graph of the likeliest tokens,
-    which `tg run` uses by default; else the graph with all logits. Raises UsageError for dtypes of a .tg file."""
+    which `tg run` uses by default; else the graph with all logits. Raises UsageError for options of another kind."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import BUILTIN, model_graph
 
+    if dtypes.dims is not None and not options.is_onnx(source):
+        raise options.UsageError(f"--dims {dtypes.dims} is for .onnx files, and {source} is none\n  fix: leave it out")
     if Path(source).is_dir() or source in BUILTIN:
         return model_graph(source, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
                            greedy=greedy)
@@ -31,7 +33,7 @@ def graph_of(source: str, dtypes: option_groups.Dtypes, max_positions: int | Non
     near = close_to(source, BUILTIN)
     if near and not Path(source).exists():
         raise options.NotPossible(f"there is no file, folder or built-in shape {source!r}\n  fix: did you mean {near[0]}?")
-    return options.read_graph(source)
+    return options.read_graph(source, dtypes.dims)
 
 
 def typical(graph: Graph, at: str | None) -> dict[str, int]:

@@ -31,7 +31,7 @@ def measured_on(source: str, choice: option_groups.GraphOptions, database: Datab
     if not Path(source).is_dir():
         if choice.text is not None:
             raise options.NotPossible(f"{source} is no model folder, so no tokenizer reads --text\n  fix: leave it out")
-        return {"weights": options.read_onnx(source).weights} if options.is_onnx(source) else {}
+        return {"weights": options.read_onnx(source, choice.dims).weights} if options.is_onnx(source) else {}
     with phase(IMPORT):
         from tensor_graphs.devices.safetensors import WeightsError
         from tensor_graphs.frontends.huggingface.load import load_model

@@ -23,11 +23,11 @@ def make_folder(out: Path | None) -> None:
 
 def conformance(ops: str | None, out: Path | None, json: bool) -> None:
     """Judge the node tests (of these ops), and print or write the table. Raises typer.Exit(1) when one is wrong."""
-    from tensor_graphs.frontends.onnx.conformance import document, judge, markdown, node_tests
+    from tensor_graphs.frontends.onnx.conformance import SETS, document, judge, markdown, node_tests
 
     if ops is not None and out is not None:
         raise options.UsageError("--out writes the whole table\n  fix: leave --ops out, or print it: --onnx --ops … > FILE")
-    tests = node_tests()
+    tests = node_tests(*SETS if out is not None else ())
     if ops is not None:
         wanted = {name.strip() for name in ops.split(",")}
         options.known("--ops", sorted(wanted), sorted({node.op_type for t in tests for node in t.model.graph.node}))

@@ -30,7 +30,14 @@ class Dtypes:
 
 
 @dataclasses.dataclass(frozen=True)
-class GraphOptions(Dtypes):
+class SourceOptions(Dtypes):
+    """Options that say which graph a `FILE.tg|MODEL` is."""
+
+    dims: options.OnnxDims = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GraphOptions(SourceOptions):
     """Options of the verbs that choose paths for a `FILE.tg|MODEL`."""
 
     tolerance: options.GraphTolerance = None
@@ -112,8 +119,9 @@ class DecoderOptions:
 
 @dataclasses.dataclass(frozen=True)
 class GraphFiles:
-    """The files of `tg run FILE.onnx`."""
+    """The sizes and the files of `tg run FILE.onnx`."""
 
+    dims: options.OnnxDims = None
     inputs: options.InputsFile = None
     out: options.OutputsFile = None
 

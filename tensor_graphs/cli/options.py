@@ -202,6 +202,9 @@ RandomWeights = Annotated[
     int | None,
     typer.Option("--random-weights", min=0, help="Draw the weights from this seed instead of reading them (docs/cli.md says how)."),
 ]
+OnnxDims = Annotated[
+    str | None, typer.Option("--dims", help="Of an .onnx file: sizes or ranges of its dims, like batch=8,seq=1..64."),
+]
 InputsFile = Annotated[
     Path | None, typer.Option("--inputs", metavar="FILE.npz", help="Of an .onnx file: its inputs by name (default: random ones)."),
 ]
@@ -336,15 +339,28 @@ def is_onnx(source: str) -> bool:
 
 
 @lru_cache(maxsize=4)
-def read_onnx(source: str) -> OnnxModel:
-    """Return the model of an ONNX file, read once by a command. Raises what `from_onnx` raises."""
+def read_onnx(source: str, dims: str | None = None) -> OnnxModel:
+    """Return the model of an ONNX file, read once by a command. dims: the text of --dims. Raises UsageError, and what `from_onnx`
+    raises."""
     with phase(IMPORT):
         from tensor_graphs.frontends.onnx.importer import from_onnx
 
-    return from_onnx(source)
+    return from_onnx(source, dims=ranges(dims))
 
 
-def read_graph(source: str) -> Graph:
+def ranges(text: str | None) -> dict[str, int | tuple[int, int]]:
+    """Return `n=8,p=1..64` as a size or a range by name. Raises UsageError for a part that is neither."""
+    out: dict[str, int | tuple[int, int]] = {}
+    for part in [] if text is None else text.split(","):
+        name, _, value = (piece.strip() for piece in part.partition("="))
+        low, dots, high = value.partition("..")
+        if not name or name in out or not low.isdecimal() or not (high.isdecimal() if dots else int(low)):
+            raise UsageError(f"--dims: {part!r} is no size and no range of a dim\n  fix: each dim once, like batch=8,seq=1..64")
+        out[name] = (int(low), int(high)) if dots else int(low)
+    return out
+
+
+def read_graph(source: str, dims: str | None = None) -> Graph:
     """Return the graph of a `.tg` or ONNX file. Raises NotPossible, FolderError (a file of another kind) or TextError."""
     from tensor_graphs.cli.importing import COMPOSITES
     from tensor_graphs.frontends.huggingface.folder import refuse_foreign
@@ -355,7 +371,7 @@ def read_graph(source: str) -> Graph:
         raise NotPossible(f"{source!r} names no file; a .tg file is needed here\n  fix: {A_GRAPH}")
     path = Path(source)
     if is_onnx(source):
-        return read_onnx(source).graph
+        return read_onnx(source, dims).graph
     refuse_foreign(path)
     if path.suffix == ".py" and path.is_file():
         raise NotPossible(f"{source} is a Python file; a .tg file or a model is needed here\n"

@@ -25,7 +25,7 @@ def pareto(
     draws: Annotated[int, typer.Option("--draws", min=2, max=1000, help="Error draws of each form.")] = 8,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw the forms, time against error.")] = None,
     at: options.At = None,
-    dtypes: option_groups.Dtypes,
+    dtypes: option_groups.SourceOptions,
     backends: options.Backends = None,
     threads: options.Threads = None,
     max_positions: options.MaxPositions = None,

@@ -66,7 +66,7 @@ def plan(
 def _in_words(source: str, graph: Graph, choice: option_groups.GraphOptions, logits: bool) -> str:
     """Return the command-line arguments from which the graph was built."""
     if source.endswith((".tg", ".onnx")):
-        return source
+        return source if choice.dims is None else f"{source} --dims {choice.dims}"
     dtypes = {p.dtype for p in graph.parameters.values() if p.dtype.is_float}
     return " ".join([source, *(f"--dtype {dtype.numpy.name}" for dtype in dtypes),
                      *([f"--activations {choice.activations}"] if choice.activations else []),

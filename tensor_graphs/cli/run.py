@@ -93,7 +93,7 @@ def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
         f"[dim]{counted(len(result.ids), 'token')} · {speed}"
         f"prefill {result.prefill_seconds * 1e3:.1f} ms ({len(start)} tokens) · "
         f"{compiled}memory {use.allocated / 1e6:.1f} MB beside "
-        f"{use.parameters / 1e6:.0f} MB of weights[/dim]"
+        f"{(use.parameters + use.bind_only) / 1e6:.0f} MB of weights[/dim]"
     )
 
 

@@ -23,16 +23,16 @@ def was_run(source: str, files: option_groups.GraphFiles, choice: option_groups.
             decoder: option_groups.DecoderOptions, prompted: bool) -> bool:
     """Run an ONNX file and return True; return False for any other model. Raises UsageError for options of the other kind."""
     if not options.is_onnx(source):
-        if files.inputs is not None or files.out is not None:
-            raise options.UsageError("--inputs and --out are for .onnx files\n  fix: --prompt TEXT or --ids 2,9259,…")
+        if files != option_groups.GraphFiles():
+            raise options.UsageError("--inputs, --dims and --out are for .onnx files\n  fix: --prompt TEXT or --ids 2,9259,…")
         return False
     if prompted:
         raise options.UsageError(f"{source} is a graph, and prompts are for decoders\n  fix: --inputs FILE.npz")
-    run_file(source, files.inputs, files.out, choice, decoder)
+    run_file(source, files, choice, decoder)
     return True
 
 
-def run_file(source: str, inputs: Path | None, out: Path | None, choice: option_groups.ModelOptions,
+def run_file(source: str, files: option_groups.GraphFiles, choice: option_groups.ModelOptions,
              decoder: option_groups.DecoderOptions) -> None:
     """Compile and run an ONNX model once, and print its outputs or write them to an .npz file.
 
@@ -47,11 +47,11 @@ def run_file(source: str, inputs: Path | None, out: Path | None, choice: option_
 
     arrays: dict[str, Any]
     dims: dict[str, int] = {}
-    if inputs is not None:
-        model, arrays = _with_inputs(source, inputs)
+    if files.inputs is not None:
+        model, arrays = _with_inputs(source, files.inputs, files.dims)
         graph = model.graph
     else:
-        model = options.read_onnx(source)
+        model = options.read_onnx(source, files.dims)
         graph = model.graph
         dims = within(graph, dict.fromkeys(graph.dims, TYPICAL))
         arrays = {name: array for name, array in make_inputs(graph, dims, 0).items() if name in graph.inputs}
@@ -62,15 +62,15 @@ def run_file(source: str, inputs: Path | None, out: Path | None, choice: option_
                              memory_limit=decoder.memory_limit, weights=None if choice.tolerance is None else model.weights)
     results = bind(plan, model.weights).run(arrays, dims=dims or None)
     outputs = {name: np.asarray(results[ours]) for name, ours in model.outputs.items()}
-    if out is not None:
+    if files.out is not None:
         try:
-            np.savez(out, **outputs)  # type: ignore[arg-type]
+            np.savez(files.out, **outputs)  # type: ignore[arg-type]
         except OSError as e:
-            raise options.NotPossible(f"--out {out} cannot be written: {e.strerror}\n  fix: another file") from None
-    _show(outputs, out, decoder.json)
+            raise options.NotPossible(f"--out {files.out} cannot be written: {e.strerror}\n  fix: another file") from None
+    _show(outputs, files.out, decoder.json)
 
 
-def _with_inputs(source: str, file: Path) -> tuple[OnnxModel, dict[str, Any]]:
+def _with_inputs(source: str, file: Path, dims: str | None) -> tuple[OnnxModel, dict[str, Any]]:
     """Return the model, and the arrays of an .npz file by the names of the graph's inputs. Inputs on which shapes depend are fixed
     to their arrays. Raises NotPossible for names that are not the model's inputs."""
     import numpy as np
@@ -83,7 +83,7 @@ def _with_inputs(source: str, file: Path) -> tuple[OnnxModel, dict[str, Any]]:
     except (OSError, ValueError) as e:
         raise options.NotPossible(f"--inputs {file} cannot be read: {e}\n"
                                   "  fix: an .npz file, numpy.savez(FILE, name=array)") from None
-    model = from_onnx_with(source, arrays or {})
+    model = from_onnx_with(source, arrays or {}, options.ranges(dims))
     wanted = {*model.inputs, *model.values}
     if arrays is None or not wanted <= set(arrays) <= wanted | set(model.unused):
         names = "one array" if arrays is None else ", ".join(arrays) or "nothing"

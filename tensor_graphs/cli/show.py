@@ -16,7 +16,7 @@ def show(
     source: Annotated[
         str, typer.Argument(metavar="FILE|MODEL", help="A .tg file, a model folder, or a built-in shape.", show_default=False)
     ] = "",
-    dtypes: option_groups.Dtypes,
+    dtypes: option_groups.SourceOptions,
     max_positions: options.MaxPositions = None,
     expand: Annotated[bool, typer.Option("--expand", help="Replace every composite by its definition.")] = False,
     svg: drawing.Svg = None,
@@ -60,7 +60,7 @@ def show(
         print(f"# structural key {graph.structural_key}")
 
 
-def _show_source(source: str, kernel: str, dtypes: option_groups.Dtypes, max_positions: int | None, backends: str | None,
+def _show_source(source: str, kernel: str, dtypes: option_groups.SourceOptions, max_positions: int | None, backends: str | None,
                  at: str | None, common: option_groups.Common) -> None:
     """Print the source of the kernel with that name, or of the kernels in a plan of the graph."""
     from dataclasses import asdict

@@ -20,8 +20,10 @@ class CallError(AttributeValueError, TypeError):
     """A call with an unknown argument, with one argument too many, or without a required one."""
 
 
-def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], error: TypeError) -> CallError:
-    """Return the error for a call that does not fit; its fix names the argument that was probably meant, or lists all of them."""
+def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], error: TypeError,
+           example: str = "") -> CallError:
+    """Return the error for a call that does not fit; its fix names the argument that was probably meant, or lists all of them.
+    example: a call that fits, if its parameters alone say too little."""
     names = list(signature.parameters)
     plain = signature.replace(return_annotation=inspect.Signature.empty, parameters=[
         p.replace(annotation=inspect.Parameter.empty) for p in signature.parameters.values() if p.name != "self"])
@@ -33,4 +35,4 @@ def misfit(name: str, signature: inspect.Signature, keywords: Iterable[str], err
                 return CallError(f"{name}{plain} has no argument {word!r}", fix=f"{near[0]}=… instead of {word}=…")
             takes = ", ".join(n for n in names if n != "self") or "none"
             return CallError(f"{name}{plain} has no argument {word!r}", fix=f"its arguments are: {takes}")
-    return CallError(f"{name}{plain}: {error}", fix=f"call it like {name}{plain}")
+    return CallError(f"{name}{plain}: {error}", fix=f"call it like {example or f'{name}{plain}'}")

@@ -10,9 +10,9 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
+def worded(function: Callable[P, R], name: str = "", example: str = "") -> Callable[P, R]:
     """Return `function` so that a call whose arguments do not fit its signature raises CallError; errors raised inside of it pass.
-    name: its public name, if that differs."""
+    name: its public name, if that differs. example: a call of it, for the fix."""
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -24,7 +24,7 @@ def worded(function: Callable[P, R], name: str = "") -> Callable[P, R]:
             except TypeError as error:
                 from tensor_graphs.language.call_errors import misfit  # a door: of wrong calls
 
-                raise misfit(name or function.__name__, signature, kwargs, error) from None
+                raise misfit(name or function.__name__, signature, kwargs, error, example) from None
             raise
 
     return call

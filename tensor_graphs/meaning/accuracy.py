@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 from tensor_graphs.argument_checks import ArgumentError, number, text
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import TensorType
 
@@ -29,18 +30,21 @@ if TYPE_CHECKING:
     from tensor_graphs.meaning.draw_statistics import Statistics
 
 Statistic = Literal["max", "norm", "as_written", "kl", "top1", "cosine"]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
 class _Range:
     """The limits that a statistic can have, and one as an example. shown: how a term of it reads, with its limit as {}. of_one:
-    it judges one output for what this output is, so it is never a limit on every output."""
+    it judges one output for what this output is, so it is never a limit on every output. best: its value without any error, 1 if
+    the limit is a lower one."""
 
     shown: str
     example: float
     least: float = 0.0
     most: float = math.inf
     of_one: bool = False
+    best: float = 0.0
 
     @property
     def fix(self) -> str:
@@ -53,8 +57,8 @@ RANGES: dict[str, _Range] = {
     "norm": _Range("norm {}", 1e-3),
     "as_written": _Range("{} × the norm as written", 1.0),
     "kl": _Range("kl {}", 0.01, of_one=True),
-    "top1": _Range("top1 {}", 0.98, most=1.0, of_one=True),
-    "cosine": _Range("cosine {}", 0.999, least=-1.0, most=1.0, of_one=True),
+    "top1": _Range("top1 {}", 0.98, most=1.0, of_one=True, best=1.0),
+    "cosine": _Range("cosine {}", 0.999, least=-1.0, most=1.0, of_one=True, best=1.0),
 }
 WRITTEN = "written"
 ANY_STATISTIC = f"one of {', '.join(RANGES)}"
@@ -76,7 +80,7 @@ class Term:
     def __post_init__(self) -> None:
         if self.statistic not in RANGES:
             raise ArgumentError(f"there is no statistic {self.statistic!r} of an error\n  fix: {ANY_STATISTIC}")
-        text("the output of a tolerance", self.output)
+        text("the output of a tolerance", self.output, f"the name of an output, as {_call(self.statistic, True)}")
         allowed, name = RANGES[self.statistic], f"the limit of {self.statistic}{self.output and f' on {self.output!r}'}"
         limit = number(name, self.limit, allowed.fix, allowed.least)
         if limit > allowed.most:
@@ -101,6 +105,14 @@ class Allowed:
     allowed: bool
     bound: float
     term: Term | None
+
+    @property
+    def ratio(self) -> float:
+        """The error's bound as a share of the limit (of top1 and cosine, both are differences from 1); 0 if nothing was asked."""
+        if self.term is None:
+            return 0.0
+        best = RANGES[self.term.statistic].best
+        return _ratio(abs(best - self.bound), abs(best - self.term.limit))
 
 
 @dataclass(frozen=True)
@@ -134,24 +146,21 @@ class Accuracy:
         draws: the path's statistics by output, one mapping per draw. written: those of the graph evaluated in its own dtypes, for
         terms of `as_written`. An output that a draw lacks is within no limit.
         """
-        from tensor_graphs.meaning.draw_bound import LEAST  # here: what is as written needs no bounds
-
         worst, rank = Allowed(True, 0.0, None), (False, -1.0)
         every = dict.fromkeys(output for draw in draws for output in draw) if draws else [""]
         for term in self.terms:
             for output in [term.output] if term.output else every:
                 value = _bound(term, output, draws, written, spread)
-                best = 1.0 if term.statistic in LEAST else 0.0
-                within = value >= term.limit if best else value <= term.limit
-                ratio = _ratio(abs(best - value), abs(best - term.limit))
-                if (not within, ratio) > rank:
-                    worst, rank = Allowed(within, value, replace(term, output=output)), (not within, ratio)
+                within = value >= term.limit if RANGES[term.statistic].best else value <= term.limit
+                decision = Allowed(within, value, replace(term, output=output))
+                if (not within, decision.ratio) > rank:
+                    worst, rank = decision, (not within, decision.ratio)
         return worst
 
 
 def _bound(term: Term, output: str, draws: Sequence[Mapping[str, Statistics]], written: Sequence[Mapping[str, Statistics]],
            spread: Spread | None) -> float:
-    from tensor_graphs.meaning.draw_bound import PRIOR, bound  # as above
+    from tensor_graphs.meaning.draw_bound import PRIOR, bound  # here: what is as written needs no bounds
 
     relative = term.statistic == "as_written"
     field = "norm" if relative else term.statistic
@@ -169,35 +178,54 @@ def _bound(term: Term, output: str, draws: Sequence[Mapping[str, Statistics]], w
 
 
 def _ratio(error: float, limit: float) -> float:
-    """Return error ÷ limit, for both ≥ 0: 0 for no error, else ∞ for no limit. An infinite error is beyond any limit."""
-    return 0.0 if error == 0 else math.inf if limit == 0 or math.isinf(error) else error / limit
+    """Return error ÷ limit, for both ≥ 0: 0 for no error, else ∞ for no limit. An error that is not finite is beyond any limit."""
+    return 0.0 if error == 0 else math.inf if limit == 0 or not math.isfinite(error) else error / limit
 
 
+def _call(statistic: str, names_output: bool) -> str:
+    """Return a call of the constructor of a statistic, as an example."""
+    allowed = RANGES[statistic]
+    arguments = [f"{allowed.example:g}", *['"logits"'] * (names_output or allowed.of_one)]
+    name = {"max": "maximum"}.get(statistic, statistic)
+    return f"tg.accuracy.{name}({', '.join(reversed(arguments) if allowed.of_one else arguments)})"
+
+
+def _constructor(function: Callable[P, Accuracy]) -> Callable[P, Accuracy]:
+    name = function.__name__
+    return worded(function, f"tg.accuracy.{name}", _call("max" if name == "maximum" else name, False))
+
+
+@_constructor
 def maximum(limit: float, output: str = "") -> Accuracy:
     """Limit the largest error of an element, relative to the element or its row and beyond the output's own last rounding."""
     return Accuracy((Term("max", limit, output),))
 
 
+@_constructor
 def norm(limit: float, output: str = "") -> Accuracy:
     """Limit the root mean square over rows of ‖out − reference‖ / ‖reference‖."""
     return Accuracy((Term("norm", limit, output),))
 
 
+@_constructor
 def as_written(factor: float, output: str = "") -> Accuracy:
     """Limit the norm error to `factor` times that of the graph evaluated in its own dtypes on the same draws."""
     return Accuracy((Term("as_written", factor, output),))
 
 
+@_constructor
 def kl(output: str, limit: float) -> Accuracy:
     """Limit the mean over rows of KL(softmax(reference) ‖ softmax(out)), in nats. output: rows of logits."""
     return Accuracy((Term("kl", limit, output),))
 
 
+@_constructor
 def top1(output: str, share: float) -> Accuracy:
     """Ask for a share (0 to 1) of rows whose largest element is where the reference's is. output: rows of logits."""
     return Accuracy((Term("top1", share, output),))
 
 
+@_constructor
 def cosine(output: str, least: float) -> Accuracy:
     """Ask for at least this cosine between each row and the reference's."""
     return Accuracy((Term("cosine", least, output),))
@@ -238,7 +266,22 @@ def _term(part: str) -> Term:
     except ValueError as e:
         if isinstance(e, ArgumentError):
             raise
-        raise ArgumentError(f"the tolerance {part!r} ends in no number\n  fix: {ANY}") from None
+        fix = _with_number(head, output, limit) or ANY
+        raise ArgumentError(f"the tolerance {part!r} ends in no number\n  fix: {fix}") from None
+
+
+def _with_number(head: str, output: str, limit: str) -> str:
+    """Return a term that a text without a number at its end may mean: kl:logits:0.01 for "kl:logits", norm:logits:1e-3 for
+    "norm:1e-3:logits"; "" if it begins with no statistic."""
+    statistic = head.strip()
+    if statistic not in RANGES:
+        return ""
+    try:
+        float(output)
+    except ValueError:
+        name = (output or limit).strip() if limit != head else ""
+        return ":".join(filter(None, (statistic, name, f"{RANGES[statistic].example:g}")))
+    return f"{statistic}:{limit.strip()}:{output.strip()}"
 
 
 def check(accuracy: Accuracy, graph: Graph) -> None:

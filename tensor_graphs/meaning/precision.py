@@ -36,16 +36,21 @@ FIX = f"one word ({', '.join((*WORDS, *FORMATS))}, {WRITTEN}), or words of sites
 
 def parse_form(value: str | Form | None) -> dict[str, str]:
     """Return an argument or a text as a form: None as {}; one word as that word for all kinds of site that have it;
-    "site=word,site=word" and mappings as they are. Raises ArgumentError."""
+    "site=word,site=word" and mappings as they are. Raises ArgumentError, also for a text that names a site twice."""
     if value is None:
         return {}
     if isinstance(value, str):
         pairs: list[Any] = [[side.strip() for side in part.split("=")] for part in value.split(",")]
-        if len(pairs) > 1 and any(len(pair) != 2 for pair in pairs):
+        (word, *rest), *others = pairs
+        if any(len(pair) != 2 for pair in pairs) and (rest or others):
             raise ArgumentError(f"precision {value!r} cannot be read\n  fix: {FIX}")
-        if len(pairs[0]) == 1 and value not in (*WORDS, *FORMATS, WRITTEN):
+        if not rest and word not in (*WORDS, *FORMATS, WRITTEN):
             raise ArgumentError(f"precision {value!r} is no dtype\n  fix: {FIX}")
-        return parse_form(dict(pairs) if len(pairs[0]) == 2 else dict.fromkeys(("product",) if value in FORMATS else KINDS, value))
+        named = [pair[0] for pair in pairs]
+        if twice := [site for site in named if named.count(site) > 1]:
+            named_words = " or ".join("=".join(pair) for pair in pairs if pair[0] == twice[0])
+            raise ArgumentError(f"precision names {twice[0]} {named.count(twice[0])} times\n  fix: one of {named_words}")
+        return parse_form(dict(pairs) if rest else dict.fromkeys(("product",) if word in FORMATS else KINDS, word))
     if not isinstance(value, Mapping):
         raise ArgumentError(f"precision is {value!r:.60}\n  fix: {FIX}")
     for key, word in value.items():

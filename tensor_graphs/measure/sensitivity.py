@@ -84,11 +84,13 @@ def words_of(site: PrecisionSite) -> list[str]:
     return [WRITTEN, *(name for name, dtype in WORDS.items() if dtype != site.dtype)]
 
 
+@np.errstate(over="ignore", invalid="ignore")                        # what overflows has no finite error, and is never chosen
 def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int],
                   metrics: Sequence[tuple[str, Metric]], seed: int = 0) -> Sensitivities:
     """Return what each word of each site is predicted to add to the squared error of some outputs, in one run from empty states.
 
-    inputs, sizes: of that run. metrics: (output, metric) pairs. Values with fewer bits than float32 are evaluated in float32.
+    inputs, sizes: of that run. metrics: (output, metric) pairs. Values with fewer bits than float32 are evaluated in float32. Where
+    a value or a gradient is not finite, what they add is infinite.
     Raises GraphError where an op has no gradient, and NoPathError where numpy does not compute the graph or its gradient."""
     written = written_out(graph)
     places = sites(written)
@@ -108,7 +110,8 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
     for name, metric in metrics:
         sums = _sums(outputs[name], values[f"output {name}"], metric, squares_of, of_products, weights, inputs, sizes, seed)
         for key, of_word in changes.items():
-            contributions[key][name, metric] = sum(c.scale * sums[c.node, c.square] for c in of_word)
+            total = sum(c.scale * sums[c.node, c.square] for c in of_word)
+            contributions[key][name, metric] = math.inf if math.isnan(total) else total
     return contributions
 
 

@@ -6,6 +6,7 @@ several variants, each for a cell of sizes (size_cells.py). The variants share p
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -45,11 +46,13 @@ def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dic
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """Bytes on one device. parameters: the caller's (mapped from files where the dtype allows); all else is allocated by this
-    package. bound: computed from parameters at bind time and read by runs (packed and quantised copies, folded constants). scratch:
-    memory that kernels keep for themselves, for the call that needs most. inputs: buffers for inputs that a run copies to this
-    device from the host. bind_peak: most bytes computed from parameters at one moment of binding, including those freed again.
-    elsewhere: memory use of the plan's other devices, not included in the numbers of this one."""
+    """Bytes on one device. parameters: the caller's arrays that runs read (mapped from files where the dtype allows). bind_only:
+    the caller's other parameters, which only `bind` reads, as runs read what is made of them; a bound plan refers to them, so they
+    stay in memory unless they are mapped from files. All else is allocated by this package. bound: computed from parameters at bind
+    time and read by runs (packed and quantised copies, folded constants). scratch: memory that kernels keep for themselves, for the
+    call that needs most. inputs: buffers for inputs that a run copies to this device from the host. bind_peak: most bytes computed
+    from parameters at one moment of binding, including those freed again. elsewhere: memory use of the plan's other devices, not
+    included in the numbers of this one."""
 
     device: str
     parameters: int
@@ -61,6 +64,7 @@ class MemoryUse:
     scratch: int = 0
     inputs: int = 0
     bind_peak: int = 0
+    bind_only: int = 0
     elsewhere: tuple[MemoryUse, ...] = ()
 
     @property
@@ -75,16 +79,17 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
+        """Bytes that runs read and write."""
         return self.allocated + self.parameters
 
     @property
     def most(self) -> int:
-        """Largest number of bytes held simultaneously, by a run or while the plan is bound."""
-        return max(self.total, self.parameters + self.constants + self.bind_peak)
+        """Largest number of bytes held simultaneously, by a run or while the plan is bound, with all parameters."""
+        return self.bind_only + max(self.total, self.parameters + self.constants + self.bind_peak)
 
     def to_json(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in ("parameters", "states", "arena", "outputs", "constants", "bound", "scratch",
-                                                       "inputs", "total", "bind_peak")}
+                                                       "inputs", "total", "bind_peak", "bind_only")}
 
 
 @dataclass(frozen=True)
@@ -276,17 +281,25 @@ class Plan:
 
     def _on_device(self, device: str, binding: Mapping[str, int]) -> MemoryUse:
         v = self._serving(binding)
-        kinds = dict.fromkeys(("parameter", "state", "output", "constant", "dims", "input"), 0)
+        kinds = dict.fromkeys(("parameter", "state", "output", "constant", "dims", "input", "bind_only"), 0)
         for b in v.program.buffers:
             if b.kind in kinds and b.alias is None and b.device == device:
-                kinds[b.kind] += aligned(int(d.evaluate(b.nbytes, binding)), device)
+                kind = "bind_only" if b.kind == "parameter" and b.name not in self._read_by_runs else b.kind
+                kinds[kind] += aligned(int(d.evaluate(b.nbytes, binding)), device)
         unseen = {n: s for n, s in self.graph.states.items() if device == HOST.name
                   and not any(b.kind == "state" and b.name == n for b in v.program.buffers)}     # a session holds these too
         states = kinds["state"] + sum(aligned(int(d.evaluate(s.type.nbytes(), binding))) for s in unseen.values())
         scratch = max((int(d.evaluate(i.call.scratch, binding)) for i in v.program.instructions if i.device == device), default=0)
         return MemoryUse(device, kinds["parameter"], states, v.layout.offsets(binding)[1].get(device, 0), kinds["output"],
                          kinds["constant"] + kinds["dims"], self._bound[0].get(device, 0), scratch,
-                         kinds["input"] * (device != HOST.name), self._bound[1].get(device, 0))
+                         kinds["input"] * (device != HOST.name), self._bound[1].get(device, 0), kinds["bind_only"])
+
+    @cached_property
+    def _read_by_runs(self) -> frozenset[str | None]:
+        """Names of the parameters that instructions of a run read, or that are outputs, at any sizes."""
+        programs = [v.program for v in self.variants]
+        return frozenset(p.buffers[home].name for p in programs for o in (*p.outputs.values(), *itertools.chain.from_iterable(
+            ins.ins for ins in p.instructions)) if p.buffers[home := p.home(o.buffer)].kind == "parameter")
 
     @cached_property
     def _bound(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -334,7 +347,7 @@ class Plan:
 
         if use.total <= limit:
             return (f"device {use.device} may use {human(limit)}, binding the plan needs {human(use.most)} at once: "
-                    f"parameters {human(use.parameters)}, constants {human(use.constants)}, made of parameters "
+                    f"parameters {human(use.parameters + use.bind_only)}, constants {human(use.constants)}, made of parameters "
                     f"{human(use.bind_peak)}, of which {human(use.bound)} stay")
         size, members = self._serving(binding).layout.largest_live_set(binding, use.device)
         largest = ", ".join(f"{m.label} {human(int(d.evaluate(m.nbytes, binding)))}" for m in members[:4]) or "nothing transient"

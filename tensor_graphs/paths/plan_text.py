@@ -44,8 +44,7 @@ def on_one_screen(plan: Plan) -> str:
     lines += added_up(dearest)
     use = plan.memory()
     sizes = ", ".join(f"{n}={s}" for n, s in plan.largest.items())
-    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters"
-                 f"{while_binding(use)}"
+    lines.append(f"memory{f' at {sizes}' if sizes else ''}: {next_to_parameters(use)}{while_binding(use)}"
                  + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     lines.append("more: tg.explain(plan) says why, and what else there is; plan.memory(n=…); plan.variants[0].program.instructions")
     return fitted(lines)
@@ -64,6 +63,12 @@ def beyond(plan: Plan) -> list[str]:
         return []
     spans = " and ".join(f"{name} = {ends[name][0] + 1}..{most}" for name, most in short.items())
     return [f"runs at {spans} take the kernels chosen below that, and may be slow; largest={short} plans for them"]
+
+
+def next_to_parameters(use: MemoryUse) -> str:
+    """Return text on the bytes that a plan allocates and the caller's: "1.1 MB beside 2.1 MB of parameters"."""
+    rest = f" ({human(use.bind_only)} more are read only while it is bound)" if use.bind_only else ""
+    return f"{human(use.allocated)} beside {human(use.parameters)} of parameters{rest}"
 
 
 def while_binding(use: MemoryUse) -> str:

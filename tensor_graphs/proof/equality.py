@@ -8,7 +8,8 @@ Leaves of the two graphs are paired by kind and name, outputs by name (by positi
 outputs may differ in width, as real numbers have none. With bits=True they may not, and every narrowing cast, and the rounding of
 every op on floats below 32 bits, is a function that has to match. Arithmetic in f32 and f64 is that of real numbers even then. So
 graphs equal by fingerprint are reassociating: the same real number, rounded to the same narrow widths at the same points, and
-otherwise rounded in f32 and f64. Only "structural" means bitwise equal.
+otherwise rounded in f32 and f64. Only "structural" means bitwise equal. Without bits, licences to round (narrowing casts, `rounded`
+and products of such operands) are identities; a verdict names them.
 
 A proof by fingerprint needs agreement at every size and point (fingerprint.py), every node inside the fragment in which that is a
 proof (decidable_fragment.py), and no float64 run that contradicts it. Agreement with a node outside of it is "tested". A refutation
@@ -27,7 +28,7 @@ from typing import Any, Literal
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.composite import expand_all
+from tensor_graphs.language.composite import LIBRARY, expand_all
 from tensor_graphs.language.composites.rounded import without_licences
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -65,7 +66,7 @@ class EqualityVerdict:
     the numbers of the program that meet it; for such a dim the proof is shown as "tested" at the sizes, not as "compared".
     assuming: the assumptions, first the sizes common to both graphs, where their dims differ. counterexample: inputs (refuted
     only). reason: why the verdict is unknown, or only tested. difference: largest relative difference of float64 runs, None without
-    runs.
+    runs. licences: the licences to round in the graphs, which are identities without bits.
     """
 
     status: Status
@@ -77,6 +78,7 @@ class EqualityVerdict:
     reason: str = ""
     difference: float | None = None
     bits: bool = False
+    licences: tuple[str, ...] = ()
 
     @property
     def proved(self) -> bool:
@@ -91,6 +93,9 @@ class EqualityVerdict:
     def show(self) -> str:
         """Return the verdict as a few lines of text, which print shows."""
         assuming = [f"  assuming {', '.join(self.assuming)}"] if self.assuming else []
+        if self.licences:
+            reals = "" if self.bits else "over the real numbers they change nothing, "
+            assuming.append(f"  licences to round: {', '.join(self.licences)}; {reals}with bits they count")
         shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
         if self.status == "structural":
             return "\n".join(["equal: the same graph once composites are written out", *assuming])
@@ -98,12 +103,14 @@ class EqualityVerdict:
             assert self.counterexample is not None
             return "not equal:\n" + self.counterexample.show()
         if self.status == "unknown":
-            return f"not known: {self.reason}{shown}"
+            return "\n".join([f"not known: {self.reason}{shown}", *assuming])
         if self.status == "tested":
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes if s)
             return "\n".join([f"not proved: the same wherever it was looked at{f', which is at {at}' if at else ''}",
                               f"  not seen: {self.reason}{shown}", *assuming])
-        lines = [f"equal: the same values at random points of finite fields (wrong with probability ≤ {self.probability:.1e})"]
+        lines = [f"equal: the same values at random points of finite fields (wrong with probability ≤ {self.probability:.1e})"
+                 if self.probability else
+                 "equal: the same graph once composites are written out and licences to round are left out"]
         if any(self.sizes):
             at = "; ".join(", ".join(f"{k} = {v}" for k, v in s.items()) for s in self.sizes)
             meets = "; ".join(f"{k} meets {', '.join(map(str, v))}" for k, v in self.tested_at.items())
@@ -115,7 +122,8 @@ class EqualityVerdict:
                 "tested_at": {k: list(v) for k, v in self.tested_at.items()}, "assuming": list(self.assuming),
                 "counterexample": None if self.counterexample is None else self.counterexample.as_json(),
                 "reason": self.reason, "difference": None if self.difference is None else str(self.difference)
-                if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math"}
+                if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math",
+                "licences": list(self.licences)}
 
 
 @worded
@@ -134,16 +142,37 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityV
     if all(x is right[name] for name, x in left.items()):
         return EqualityVerdict("structural", assuming=common, bits=bits)
     roots = [*left.values(), *right.values()]
+    licences = _licences(roots)
     try:
         expanded = expand_all(roots)
         if expanded[:len(left)] == expanded[len(left):]:
             return EqualityVerdict("structural", assuming=common, bits=bits)
+        if not bits and licensed_unit(roots):
+            roots = without_licences(roots)
+            left, right = _by_name(left, roots)
+            expanded = expand_all(roots)
+            if expanded[:len(left)] == expanded[len(left):]:
+                return EqualityVerdict("fingerprint", 0.0, assuming=common, licences=licences)
     except TensorGraphsError as e:
         return EqualityVerdict("unknown", reason=_first_line(e), bits=bits)
     if bits:                                                # in the runs, too
         roots = literals_as_held(roots)
-        left, right = (dict(zip(left, nodes, strict=True)) for nodes in (roots[:len(left)], roots[len(left):]))
-    return _decided(left, right, expanded, common, bits, seed)
+        left, right = _by_name(left, roots)
+    return replace(_decided(left, right, expanded, common, bits, seed), licences=licences)
+
+
+def _by_name(names: Mapping[str, Node], roots: Sequence[Node]) -> tuple[dict[str, Node], dict[str, Node]]:
+    """Return the roots of both graphs by the names of the first one's."""
+    return dict(zip(names, roots[:len(names)], strict=True)), dict(zip(names, roots[len(names):], strict=True))
+
+
+def _licences(roots: Sequence[Node]) -> tuple[str, ...]:
+    """Return texts on the nodes that may round, outside of the definitions of the library's composites."""
+    nodes = walk(expand_all(roots, lambda node: LIBRARY.get(node.op.name) is node.op))
+    roundings = [node for node in nodes if node.op.facts.licence or (
+        node.op.name == "cast" and node.dtype.is_float and node.inputs[0].dtype.is_float
+        and node.dtype.itemsize < node.inputs[0].dtype.itemsize)]
+    return tuple(dict.fromkeys(f"{node.op.name} to {node.attrs.get('to', node.dtype)}" for node in roundings))
 
 
 def _decided(left: Mapping[str, Node], right: Mapping[str, Node], expanded: Sequence[Node], common: tuple[str, ...], bits: bool,
@@ -487,8 +516,6 @@ def _together(a: Graph, b: Graph, bits: bool) -> tuple[dict[str, Node], dict[str
     for name, x, y in zip(left, new_a, new_b, strict=True):
         if x.rank != y.rank or (x.dtype != y.dtype and (bits or not x.dtype.kind == y.dtype.kind == "float")):
             raise OutsideFragmentError(f"{name} is {x.type} in one graph and {y.type} in the other")
-    if not bits and licensed_unit([*new_a, *new_b]):
-        new_a, new_b = without_licences(new_a), without_licences(new_b)
     common = dict.fromkeys([*_narrowed(a.dims, to_a), *_narrowed(b.dims, to_b)])
     return dict(zip(left, new_a, strict=True)), dict(zip(left, new_b, strict=True)), tuple(common)
 

@@ -15,6 +15,7 @@ from tensor_graphs.language.errors import GraphError
 from tensor_graphs.paths.fit_terminal import duration, human
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, MemoryUse, Plan, Variant
+from tensor_graphs.paths.plan_text import next_to_parameters
 from tensor_graphs.paths.size_cells import Cell
 
 BESIDE, NO_STEP = "beside the steps: copies, and what parts take as a whole", "no step of its own"
@@ -92,7 +93,7 @@ class Comparison:
             out.append(f"{letter}: {name} · {plan.asked} · backends {', '.join(plan.backends)}{form}")
         for r in self.ranges:
             out += self._range(r, rows)
-        used = [f"{human(m.allocated)} beside {human(m.parameters)} of parameters" for m in self.memory]
+        used = [next_to_parameters(m) for m in self.memory]
         at = ", ".join(f"{n}={s}" for n, s in self.sizes.items())
         kinds = [f"{kind} {human(x)} → {human(y)}" for kind, (x, y) in self._memory().items() if x != y and kind != "total"]
         out.append(f"memory{f' at {at}' if at else ''}: " + (used[0] + " in both" if not kinds else

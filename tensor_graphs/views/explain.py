@@ -18,7 +18,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.fit_terminal import human
 from tensor_graphs.paths.path import EXPAND, is_way_on
 from tensor_graphs.paths.plan import Evidence, Plan, Variant, given_sizes
-from tensor_graphs.paths.plan_text import added_up, at_once, beyond, dearest_steps, expected, while_binding
+from tensor_graphs.paths.plan_text import added_up, at_once, beyond, dearest_steps, expected, next_to_parameters, while_binding
 from tensor_graphs.views.compare import compare
 
 MOST_STEPS = 9
@@ -194,7 +194,7 @@ def explain(plan: Plan, dims: Mapping[str, int] | None = None, rows: int = 14, a
     parts = {"states": use.states, "made of parameters": use.bound, "arena": use.arena, "kernels' own": use.scratch,
              "outputs": use.outputs}
     sizes = ", ".join(f"{n}={s}" for n, s in at_memory.items())
-    out.append(f"memory{f' at {sizes}' if sizes else ''}: {human(use.allocated)} beside {human(use.parameters)} of parameters "
+    out.append(f"memory{f' at {sizes}' if sizes else ''}: {next_to_parameters(use)} "
                f"({', '.join(f'{name} {human(n)}' for name, n in parts.items() if n or name == 'arena')}){while_binding(use)}"
                + "".join(f"; on {other.device} {human(other.total)}" for other in use.elsewhere))
     return "\n".join(out)

@@ -159,12 +159,16 @@ def test_words_for_the_precision_are_checked(filled: Database) -> None:
     assert compile_graph(GRAPH, database=filled, precision="f64").precision == "f64, asked for"
     for wrong, message in {"wide": "precision 'wide' is no dtype\n  fix: one word",
                            "layer=f32": "precision names the site 'layer'\n  fix: a kind",
-                           "f32,f64": "cannot be read\n  fix: one word",
+                           "f32,f64": "cannot be read\n  fix: one word", "a=b=c": "cannot be read\n  fix: one word",
+                           "weight=bf16,state=f32,weight =f16": "precision names weight 2 times\n  fix: one of weight=bf16 or",
                            "product:q=bf16": "the graph has no such site\n  fix: it has no site product:"}.items():
         with pytest.raises(ArgumentError, match=message):
             compile_graph(GRAPH, database=filled, precision=wrong)
     with pytest.raises(ArgumentError, match="did you mean 'product:w'"):
         compile_graph(LAYER, database=filled, precision={"product:W": "bf16"})
+    with pytest.raises(ArgumentError, match=r"several words for 'product:w', by patterns of one length: product:\*, product:\?"):
+        compile_graph(LAYER, database=filled, precision={"product:*": "bf16", "product:?": "f16"})
+    assert compile_graph(LAYER, database=filled, precision=" f64 ").precision == "f64, asked for"
 
 
 def test_what_is_asked_for_is_refused_where_it_is_less_accurate_than_asked(filled: Database) -> None:

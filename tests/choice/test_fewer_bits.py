@@ -93,3 +93,20 @@ def test_a_format_without_a_kernel_is_computed_by_its_definition(database: Datab
 def test_a_format_is_no_word_of_what_is_no_product(database: Database) -> None:
     with pytest.raises(ArgumentError, match=r"precision of between is 'tf32'(.|\n)*f64, f32, f16, bf16 or written"):
         tg.compile(ONE, precision={"between": "tf32"}, database=database)
+
+
+@pytest.mark.parametrize("backends, is_stored", [(("numpy",), True), (("gen", "numpy"), False)])
+def test_a_word_that_no_kernel_stores_is_named(database: Database, backends: tuple[str, ...], is_stored: bool) -> None:
+    x: tg.Node = tg.input("x", (4, 32))
+    for layer in range(2):
+        x = tg.silu(tg.linear(x, tg.parameter(f"layers.{layer}.w", (32, 32))))
+    rng = np.random.default_rng(0)
+    weights = {f"layers.{layer}.w": rng.standard_normal((32, 32)).astype(np.float32) for layer in range(2)}
+    inputs = {"x": rng.standard_normal((4, 32)).astype(np.float32)}
+    plans = [tg.compile(tg.graph({"y": x}), precision=words, backends=backends, database=database)
+             for words in (None, {"between:layers.0": "bf16"})]
+    plain, narrow = (tg.bind(plan, weights).run(inputs)["y"] for plan in plans)
+    assert is_stored is not np.array_equal(plain, narrow)
+    assert plans[1].precision == "between:layers.0 bf16, asked for" + (
+        "" if is_stored else " (no kernel stores bf16: these values stay wider inside of kernels)")
+    assert plans[1].asked == "precision between:layers.0 bf16"

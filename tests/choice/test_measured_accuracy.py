@@ -185,6 +185,26 @@ def test_what_no_form_reaches_is_refused_with_what_one_does(database: Database) 
     assert compiled(graph, database, advised).measured
 
 
+@pytest.mark.parametrize("tolerance, precision", [(1e-5, "f16"), (1e-5, {"weight": "bf16"}), ("cosine:0.9999999999", "bf16")])
+def test_words_that_keep_a_graph_from_an_accuracy_are_in_the_fix_and_forms_are_listed_once(
+        database: Database, tolerance: Any, precision: Any) -> None:
+    x = tg.input("x", (N, 64))
+    graph = tg.graph({"y": tg.linear(tg.relu(tg.linear(x, tg.parameter("a.0.w", (64, 64)))), tg.parameter("a.1.w", (64, 64)))})
+    with pytest.raises(NoPathError, match="^no path is as accurate as asked: ") as refused:
+        compiled(graph, database, tolerance, precision=precision)
+    *lines, fix = str(refused.value).splitlines()[1:]
+    assert len({line.partition(":")[0] for line in lines}) == len(lines)
+    word = "f16" if precision == "f16" else "bf16" if precision == "bf16" else "weight bf16"
+    assert fix.startswith(f"  fix: no precision=, which asks for {word}; or ")
+    assert compiled(graph, database, tolerance).measured
+
+
+def test_words_that_are_not_the_obstacle_are_not_in_the_fix(database: Database) -> None:
+    graph = tg.graph({"y": tg.sin(tg.linear(tg.input("x", (N, 32)), tg.parameter("w", (16, 32))))})
+    with pytest.raises(NoPathError, match=r"fix: norm:y:\S+, which the graph reaches with "):
+        compiled(graph, database, "norm:1e-30", precision={"weight": "bf16"})
+
+
 def test_a_step_that_leaps_on_computed_floats_is_refused_by_its_name(database: Database) -> None:
     graph = tg.graph({"y": tg.floor(tg.softmax(tg.input("x", (N, 32))).sum(axis=1))})
     assert compiled(graph, database, None).variants

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.choice import precision_forms
 from tensor_graphs.choice import prepare as prepare_room
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.path_listing import list_paths, signatures_of
@@ -181,8 +182,8 @@ def test_where_memory_is_short_nothing_is_joined(database: Database) -> None:
     graph = tg.graph(gate * up)
     roomy = tg.compile(graph, database=database, **ON)
     plain = tg.compile(graph, database=database, simplify=False, **ON)
-    assert recipe_of(roomy) and roomy.memory().total > plain.memory().total + 4_000_000
-    short = tg.compile(graph, database=database, memory_limit=plain.memory().total + 1_000_000, **ON)
+    assert recipe_of(roomy) and roomy.memory().most > plain.memory().most + 4_000_000
+    short = tg.compile(graph, database=database, memory_limit=plain.memory().most + 1_000_000, **ON)
     assert not recipe_of(short)
     with pytest.raises(PlanError, match="memory"):
         tg.compile(graph, database=database, memory_limit=1_000_000, **ON)
@@ -363,3 +364,21 @@ def test_a_users_rule_is_a_way_that_is_listed_explained_and_chosen_where_it_is_f
     a, b = (rng.standard_normal((64, 48)).astype(np.float32) for _ in range(2))
     got = tg.bind(plan, {}).run({"x": a, "y": b})["out"]
     np.testing.assert_allclose(got, np.float64(a)**2 - np.float64(b)**2, rtol=1e-3, atol=1e-6)
+
+
+def recipes_in(node: Node) -> list[tuple[str, ...]]:
+    return [recipe.rules for recipe in node.op.recipes] if isinstance(node.op, PartOp) else []
+
+
+def test_a_form_is_searched_for_recipes_once_per_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision_forms, "_applied", WeakKeyDictionary())
+    words = {"product": "bf16"}
+    first = precision_forms.formed(GRAPH, words, "asked for", ON["backends"], rows=database).graph
+    monkeypatch.setattr(precision_forms, "_applied", WeakKeyDictionary())
+    monkeypatch.setattr(find_recipes, "_RewordSearch", None)        # a search would fail
+    again = precision_forms.formed(GRAPH, words, "asked for", ON["backends"], rows=database).graph
+    assert again.structural_key == first.structural_key and list(map(recipes_in, again.nodes)) == list(map(recipes_in, first.nodes))
+    assert any(map(recipes_in, first.nodes))
+    with pytest.raises(TypeError):
+        monkeypatch.setattr(precision_forms, "_applied", WeakKeyDictionary())
+        precision_forms.formed(GRAPH, words, "asked for", ON["backends"])

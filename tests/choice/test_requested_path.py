@@ -61,7 +61,7 @@ def test_a_pin_runs_again_with_all_its_ranges(database: Database, tmp_path: File
 def test_a_pin_of_each_form_of_a_graph_runs_in_another_process(database: Database, tmp_path: File, form: str) -> None:
     rows(database, 1.0)
     options = {"f64": {"precision": "f64"}, "as written": {"simplify": False}}.get(form, {})
-    limit = compile_graph(GRAPH, database=database, **ON).memory().total - 1 if form == "without recipes" else None
+    limit = compile_graph(GRAPH, database=database, **ON).memory().most - 1 if form == "without recipes" else None
     plan = compile_graph(GRAPH, database=database, memory_limit=limit, **ON, **options)  # type: ignore[arg-type]
     assert any(name.startswith(RECIPE) for name in plan.variants[0].path.choices.values()) == (form in ("recipe", "f64"))
     plan.pin.save(tmp_path / "a.pin")

@@ -51,7 +51,16 @@ def test_inputs_that_do_not_fit_are_refused(file: Path, tmp_path: Path) -> None:
     assert_complains(tg("run", file, "--inputs", file), "cannot be read", "fix: an .npz file")
     assert_complains(tg("run", file, "--prompt", "w2"), "prompts are for decoders", "--inputs", code=2)
     assert_complains(tg("run", "gemma-3-270m", "--random-weights", 0, "--ids", "2", "--out", tmp_path / "y.npz"),
-                     "--inputs and --out are for .onnx files", code=2)
+                     "--inputs, --dims and --out are for .onnx files", code=2)
+
+
+def test_its_dims_are_fixed_or_given_a_range(file: Path) -> None:
+    printed = document(tg("run", file, "--dims", "batch=2", "--json", *NUMPY))
+    assert np.asarray(printed["outputs"]["y"]["values"]).shape == (2, 3)
+    assert "dim batch 1..64" in tg("show", file, "--dims", "batch=1..64").stdout
+    assert_complains(tg("show", file, "--dims", "rows=2"), "dims names 'rows'", "fix: its names are batch")
+    assert_complains(tg("show", file, "--dims", "batch=two"), "'batch=two' is no size", "fix: each dim once", code=2)
+    assert_complains(tg("show", "gemma-3-270m", "--dims", "n=2"), "--dims n=2 is for .onnx files", code=2)
 
 
 @pytest.mark.parametrize(("verb", "says"), [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import tensor_graphs as tg
 from tensor_graphs.argument_checks import ArgumentError
+from tensor_graphs.language.call_errors import CallError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning import accuracy as tg_accuracy
 from tensor_graphs.meaning.accuracy import RANGES, Accuracy, Term, as_written, cosine, kl, maximum, norm, parse, top1
@@ -96,6 +98,31 @@ def test_limits_of_constructors_are_checked():
                   lambda: norm(1e-3, 3), lambda: Accuracy((Term("mse", 1.0),))):          # type: ignore[arg-type]
         with pytest.raises(ArgumentError, match="fix: "):
             wrong()
+
+
+@pytest.mark.parametrize("call, fix", [
+    (lambda: kl(0.01), 'call it like tg.accuracy.kl("logits", 0.01)'),                     # type: ignore[arg-type,call-arg]
+    (lambda: kl(0.01, "logits"), 'the name of an output, as tg.accuracy.kl("logits", 0.01)'),       # type: ignore[arg-type]
+    (lambda: top1(0.98), 'call it like tg.accuracy.top1("logits", 0.98)'),                 # type: ignore[arg-type,call-arg]
+    (lambda: cosine("y"), 'call it like tg.accuracy.cosine("logits", 0.999)'),             # type: ignore[call-arg]
+    (lambda: norm("y", 1e-3), 'the name of an output, as tg.accuracy.norm(0.001, "logits")'),       # type: ignore[arg-type]
+    (lambda: maximum(), "call it like tg.accuracy.maximum(1e-05)"),                        # type: ignore[call-arg]
+    (lambda: as_written(1.0, "y", 2), "call it like tg.accuracy.as_written(1)"),           # type: ignore[call-arg]
+])
+def test_a_wrong_call_of_a_constructor_is_refused_with_a_right_one(call: Callable[[], Accuracy], fix: str):
+    with pytest.raises((ArgumentError, CallError)) as raised:
+        call()
+    assert str(raised.value).endswith(f"\n  fix: {fix}")
+
+
+@pytest.mark.parametrize("text, fix", [
+    ("kl:logits", "kl:logits:0.01"), ("kl", "kl:0.01"), ("norm:", "norm:0.001"), ("cosine:x:", "cosine:x:0.999"),
+    ("norm:1e-3:logits", "norm:logits:1e-3"),
+])
+def test_a_text_with_a_statistic_and_no_limit_is_refused_with_one_that_has_it(text: str, fix: str):
+    with pytest.raises(ArgumentError, match=f"\n  fix: {fix}$"):
+        parse(text)
+    parse(fix)
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import warnings
+
 import numpy as np
 import pytest
 
@@ -44,6 +47,19 @@ class Case:
         draw = self.draws.of_graph(apply_form(self.graph, form).graph, [0], first_run=True)[0][self.output]
         return {"norm": predicted ** 0.5 / draw.norm, "kl": predicted / max(draw.kl, 1e-300),
                 "cosine": predicted / max(1.0 - draw.cosine, 1e-300)}[self.metric]
+
+
+@pytest.mark.parametrize("dtype, scale, metric", [(tg.f64, 1e300, "norm"), (tg.f32, 1e-44, "cosine"), (tg.bf16, 1e37, "kl")])
+def test_values_that_overflow_have_no_finite_error_and_leak_no_warning(dtype: tg.DType, scale: float, metric: Metric) -> None:
+    x = tg.input("x", (4, 64), dtype)
+    graph = tg.graph({"y": tg.linear(1.0 / tg.linear(x, tg.parameter("w", (64, 64), dtype)), tg.parameter("v", (64, 64), dtype))})
+    numbers = np.random.default_rng(0).standard_normal((4, 64))
+    with np.errstate(over="ignore"):
+        inputs = {"x": (numbers * scale).astype(dtype.numpy)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        words = sensitivities(graph, drawn_weights(graph), inputs, {}, [("y", metric)])
+    assert not any(math.isnan(error) for of_word in words.values() for error in of_word.values())
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import tensor_graphs as tg
 from tensor_graphs.paths.fit_terminal import SCREEN_LINES, SCREEN_WIDTH, human
 from tensor_graphs.paths.plan import Evidence, PlanError, midpoint
 from tensor_graphs.paths.size_cells import Cell
+from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tests.plans import plan_of
 
 N = tg.dim("n", 1, 1000)
@@ -29,7 +30,18 @@ def test_every_byte_of_a_plan_is_told_by_kind() -> None:
     assert use.arena == plan_of(step()).variants[0].layout.offsets({"n": 10})[1]["cpu"] > 0
     assert use.total == use.allocated + use.parameters == use.parameters + use.states + use.arena + use.outputs + use.constants
     assert use.to_json() == {"parameters": 1024, "states": 4096, "arena": use.arena, "outputs": 64, "constants": use.constants,
-                             "bound": 0, "scratch": 0, "inputs": 0, "total": use.total, "bind_peak": 0}
+                             "bound": 0, "scratch": 0, "inputs": 0, "total": use.total, "bind_peak": 0, "bind_only": 0}
+
+
+def test_parameters_that_only_binding_reads_are_not_among_those_of_a_run() -> None:
+    x, w, v = tg.input("x", (N, 64)), tg.parameter("w", (64, 64)), tg.parameter("v", (64, 64))
+    graph = tg.graph({"y": tg.linear(tg.linear(x, w), v)})
+    plain, narrow, one = (plan_of(apply_form(graph, form).graph).memory(n=4)
+                          for form in ({}, {"weight": "bf16"}, {"weight:w": "bf16"}))
+    assert (plain.parameters, plain.bound, plain.bind_only) == (2 * 64 * 64 * 4, 0, 0)
+    assert (narrow.parameters, narrow.bound, narrow.bind_only) == (0, 2 * 64 * 64 * 2, 2 * 64 * 64 * 4)
+    assert (one.parameters, one.bound, one.bind_only) == (64 * 64 * 4, 64 * 64 * 2, 64 * 64 * 4)
+    assert narrow.total < one.total < plain.total and narrow.most >= narrow.bind_only + narrow.total
 
 
 def test_dims_that_are_not_given_are_at_their_largest() -> None:

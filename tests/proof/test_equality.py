@@ -17,6 +17,8 @@ from tests.proof.near_misses import MISSES, UNDECIDED
 from tests.proof.pairs import Pair
 from tests.proof.random_graphs import differ, random_pair
 
+X, W = tg.input("x", (3, 8)), tg.parameter("w", (4, 8))
+
 
 @pytest.mark.parametrize("pair", EQUAL, ids=lambda pair: pair.name)
 def test_an_equal_pair_is_proved_but_where_a_number_meets_a_size(pair: Pair) -> None:
@@ -264,3 +266,19 @@ def test_many_outputs_are_compared_with_one_look_at_the_degrees(monkeypatch: pyt
         looks.append(len(calls))
         calls.clear()
     assert looks[0] == looks[1]
+
+
+@pytest.mark.parametrize("licensed, plain, licences", [
+    (tg.rounded(X, to="tf32"), X, ("rounded to tf32",)),
+    (tg.rounded_linear(X, W, to="bf16x2"), tg.linear(X, W), ("rounded_linear to bf16x2",)),
+    (tg.rounded(X, to="tf32"), tg.rounded(X, to="bf16x2"), ("rounded to tf32", "rounded to bf16x2")),
+    (tg.cast(tg.cast(X, tg.bf16), tg.f32), X, ("cast to bf16",)),
+])
+def test_what_differs_by_licences_to_round_alone_is_proved_over_the_reals_and_never_structural(
+        licensed: tg.Node, plain: tg.Node, licences: tuple[str, ...]) -> None:
+    math, bits = (tg.equal(tg.graph({"y": licensed}), tg.graph({"y": plain}), bits=bits) for bits in (False, True))
+    assert math.status == "fingerprint" and math.licences == licences == bits.licences and not bits.proved
+    assert f"licences to round: {', '.join(licences)}; over the real numbers they change nothing" in math.show()
+    assert f"licences to round: {', '.join(licences)}; with bits they count" in bits.show()
+    same = tg.equal(tg.graph({"y": licensed}), tg.graph({"y": licensed}), bits=True)
+    assert same.status == "structural" and "licences" not in same.show()

@@ -718,7 +718,7 @@ def test_a_plan_that_only_fits_once_it_is_bound_is_refused() -> None:
     graph, _ = codes(64, 1024)
     plan = plan_of(graph)
     use = plan.memory()
-    assert use.total < use.most == use.parameters + use.constants + use.bind_peak
+    assert use.total < use.most == use.bind_only + use.constants + use.bind_peak
     plan.check_capacity({}, use.most)
     with pytest.raises(PlanError, match=r"^device cpu may use 500\.0 kB, binding the plan needs .* at once: parameters 41\.0 kB, "
                                         r"constants \d+ B, made of parameters .*, of which 262\.1 kB stay\n  fix: "):

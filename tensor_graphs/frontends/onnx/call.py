@@ -7,7 +7,7 @@ is refused by name, so that nothing in a file is passed over in silence.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,46 +20,29 @@ from tensor_graphs.language.node import Node
 Built = Node | OnnxValue | np.ndarray | Sequence[Node | OnnxValue | np.ndarray | None]
 
 
-class Importer(Protocol):
-    """The part of importer.py's class that rows use."""
-
-    @property
-    def weights(self) -> Mapping[str, np.ndarray]:
-        """The stored tensors by the names of their parameters."""
-        ...
-
-    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
-        """Return the outputs of a body (GraphProto) on these inputs; it reads tensors of the graphs around it by name."""
-        ...
-
-    def stored_array(self, tensor: Any) -> np.ndarray:
-        """Return the values of a TensorProto."""
-        ...
-
-
 class OnnxNode:
-    """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute."""
+    """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute. importer: the walk over the
+    model, of which rows use `weights`, `stored_array(tensor)` and `subgraph(graph, node, inputs)`."""
 
     def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any],
-                 importer: Importer, scope: Any, opsets: Mapping[str, int]) -> None:
+                 importer: Any, scope: Any, opsets: Mapping[str, int]) -> None:
         self.op, self.domain, self.opset, self.proto = proto.op_type, domain, opset, proto
-        self.inputs, self.attributes, self.importer, self.scope = inputs, attributes, importer, scope
-        self.opsets = opsets
-        self.read: set[str | int] = set()
+        self.inputs, self.attributes, self.importer, self.scope, self.opsets = inputs, attributes, importer, scope, opsets
+        self.wanted = len(proto.output)
+        self.read = IGNORED.get(self.op, set()) | ({"broadcast", "consumed_inputs"} if opset < 7 else set())   # later: always
 
     def refuse(self, reason: str, fix: str | None = None) -> NoReturn:
         raise NotSupported(reason, fix=fix)
+
+    # ---- operands ----
 
     def has(self, index: int) -> bool:
         self.read.add(index)
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def value(self, index: int) -> OnnxValue:
-        if not self.has(index):
-            self.refuse(f"operand {index} is missing")
-        value = self.inputs[index]
-        assert value is not None
-        return value
+        value = self.inputs[index] if self.has(index) else None
+        return value if value is not None else self.refuse(f"operand {index} is missing")
 
     def x(self, index: int = 0) -> Node:
         return self.value(index).node()
@@ -95,14 +78,7 @@ class OnnxNode:
             self.refuse(f"operand {index} of {self.op} has {array.size} elements, and one is needed")
         return array.ravel()[0] if array.dtype == object else array.ravel()[0].item()
 
-    def ignore(self, *names: str | int) -> None:
-        """Note attributes and operands as read that do not change the result."""
-        self.read.update(names)
-
-    def before_7(self, *names: str) -> None:
-        """Ignore attributes of opsets below 7 that say what holds for all later ones."""
-        if self.opset < 7:
-            self.ignore(*names)
+    # ---- attributes ----
 
     def get(self, name: str, default: Any = None) -> Any:
         self.read.add(name)
@@ -114,21 +90,23 @@ class OnnxNode:
         if value not in allowed:
             self.refuse(f"{name}={value!r} of {self.op} has no counterpart here")
 
-    def axis(self, default: int, rank: int | None = None, name: str = "axis") -> int:
-        return one_axis(self.op, self.get(name, default), self.x().rank if rank is None else rank)
+    def axis(self, default: int, rank: int | None = None) -> int:
+        return one_axis(self.op, self.get("axis", default), self.x().rank if rank is None else rank)
 
     def places(self, axes: Sequence[int], rank: int) -> list[int]:
         """Return axes counted from the front, in their order. Raises NotSupported for an axis out of range, or named twice."""
         out = [a % rank if -rank <= a < rank else self.refuse(f"axis {a} of {self.op} of a tensor of rank {rank}") for a in axes]
         return out if len(set(out)) == len(out) else self.refuse(f"{self.op} names an axis twice: {list(axes)}")
 
-    @property
-    def wanted(self) -> int:
-        """The number of outputs that the file names."""
-        return len(self.proto.output)
+    def axes(self) -> list[int] | None:
+        """Return the axes as the file names them, in operand 1 or, in older opsets, in an attribute."""
+        return self.ints(1) if self.has(1) else self.get("axes")
 
-    def wants(self, index: int) -> bool:
-        return index < self.wanted and bool(self.proto.output[index])
+    def per_axis(self, count: int) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+        """Return the strides, the dilations and the padding that the attributes give for `count` axes."""
+        flat = self.get("pads") or [0] * (2 * count)
+        return (list(self.get("strides") or [1] * count), list(self.get("dilations") or [1] * count),
+                list(zip(flat[:count], flat[count:], strict=True)))
 
     def unread(self) -> str | None:
         """Return what the row did not read: an operand, or an attribute."""
@@ -145,19 +123,25 @@ Row = Callable[[OnnxNode], Built | None]
 ROWS: dict[tuple[str, str], list[tuple[int, Row]]] = {}
 """(domain, op) -> (first opset, builder of the nodes), in ascending order; the newest row with first opset ≤ the model's counts"""
 
-def row(*ops: str, since: int = 1, domain: str = "") -> Callable[[Row], Row]:
-    """Return a decorator that puts a builder into ROWS for these ops."""
+IGNORED: dict[str, set[str | int]] = {}
+"""op -> attributes and operands that its rows need not read"""
+
+OPAQUE: set[str] = set()
+"""ops that the onnx package's reference evaluator computes, of known operands"""
+
+
+def row(*ops: str, since: int = 1, domain: str = "", opaque: bool = False,
+        ignored: Sequence[str | int] = ()) -> Callable[[Row], Row]:
+    """Return a decorator that puts a builder into ROWS for these ops. ignored: attributes and operands that change no result."""
+    OPAQUE.update(ops if opaque else ())
+
     def add(build: Row) -> Row:
         for op in ops:
             ROWS.setdefault((domain, op), []).append((since, build))
+            IGNORED.setdefault(op, set()).update(ignored)
             ROWS[domain, op].sort(key=lambda r: r[0])
         return build
     return add
-
-
-def first_opset(domain: str, op: str) -> int | None:
-    """Return the first opset from which an op has a row; None for an op without one."""
-    return min((since for since, _ in ROWS.get((domain, op), ())), default=None)
 
 
 def row_of(domain: str, op: str, opset: int) -> Row | None:
@@ -165,8 +149,6 @@ def row_of(domain: str, op: str, opset: int) -> Row | None:
     return next((build for since, build in reversed(ROWS.get((domain, op), ())) if since <= opset), None)
 
 
-def floats(call: OnnxNode, x: Node) -> Node:
-    """Return x, which must be floating. Raises NotSupported."""
-    if not x.dtype.is_float:
-        call.refuse(f"{call.op} of {x.dtype}")
-    return x
+def along(vector: Node, axis: int, rank: int) -> Node:
+    """Return a vector in the shape that broadcasts along an axis of tensors of this rank."""
+    return vector.reshape(tuple(-1 if i == axis % rank else 1 for i in range(rank)))

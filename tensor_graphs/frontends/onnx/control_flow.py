@@ -22,111 +22,89 @@ MOST_UNROLLED = 64
 """largest number of iterations that are written out; a graph grows by each"""
 
 
-def _known(n: OnnxNode, value: OnnxValue) -> Any:
+def _known(n: OnnxNode, value: OnnxValue) -> bool | None:
     """Return a condition that follows from constants; None where it is computed at run time."""
     try:
-        return known_array(value, n.importer.weights, f"the condition of {n.op}").ravel()[0]
+        return bool(known_array(value, n.importer.weights, f"the condition of {n.op}").ravel()[0])
     except NotSupported:
         return None
 
 
-def _count(n: OnnxNode) -> int:
-    """Return the number of iterations of a Loop, which must be known."""
-    if not n.has(0):
-        return MOST_UNROLLED + 1
-    count = n.scalar(0)
-    return count if isinstance(count, int) else n.refuse("a Loop along a dim", "a Scan, which may go along a dim")
+def _chosen(n: OnnxNode, condition: Node, x: OnnxValue, y: OnnxValue) -> OnnxValue:
+    if x.node().type != y.node().type:
+        n.refuse(f"the results of {n.op} are {x.node().type} or {y.node().type}, and its condition is computed at run time",
+                 "one shape in both cases, or a constant condition")
+    return OnnxValue.of(c.where(condition, x.node(), y.node()))
 
 
 @row("If")
 def _if(n: OnnxNode) -> Built:
-    then, otherwise = n.get("then_branch"), n.get("else_branch")
-    condition = _known(n, n.value(0))
+    branches, condition = (n.get("else_branch"), n.get("then_branch")), _known(n, n.value(0))
     if condition is not None:
-        return list(n.importer.subgraph(then if condition else otherwise, n, []))
-    results = [n.importer.subgraph(branch, n, []) for branch in (then, otherwise)]
-    for a, b in zip(*results, strict=True):
-        if a.dtype is not b.dtype or a.node().type != b.node().type:
-            n.refuse(f"the branches of If give {a.node().type} and {b.node().type}, and its condition is computed at run time",
-                     "one shape in both branches, or a constant condition")
-    condition_node = n.x().reshape(())
-    return [c.where(condition_node, a.node(), b.node()) for a, b in zip(*results, strict=True)]
-
-
-def _chosen(active: Node, new: OnnxValue, old: OnnxValue, n: OnnxNode) -> OnnxValue:
-    if new.node().type != old.node().type:
-        n.refuse(f"a value that a Loop carries changes from {old.node().type} to {new.node().type}")
-    return OnnxValue.of(c.where(active, new.node(), old.node()))
+        return list(n.importer.subgraph(branches[condition], n, []))
+    otherwise, then = (n.importer.subgraph(branch, n, []) for branch in branches)
+    return [_chosen(n, n.x().reshape(()), a, b) for a, b in zip(then, otherwise, strict=True)]
 
 
 @row("Loop")
 def _loop(n: OnnxNode) -> Built:
-    body, carried = n.get("body"), [n.value(i) for i in range(2, len(n.inputs))]
-    count = _count(n)
+    body, carried, count = n.get("body"), [n.value(i) for i in range(2, len(n.inputs))], n.scalar(0, MOST_UNROLLED + 1)
+    if not isinstance(count, int):
+        n.refuse("a Loop along a dim", "a Scan, which may go along a dim")
     going = _known(n, n.value(1)) if n.has(1) else True
     active: Node | None = None if going is not None else n.x(1).reshape(())
     stacks: list[list[Node]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
-    turn = 0
-    while turn < count and going is not False and going != 0:
+    for turn in range(count):
+        if going is False:
+            break
         if turn == MOST_UNROLLED:
             n.refuse(f"a Loop of more than {MOST_UNROLLED} iterations", "a Scan, which is a loop here too")
         if active is not None and stacks:
             n.refuse("a Loop that stacks values and stops at a condition that is computed at run time", "a constant condition")
-        first = OnnxValue.of(np.array(turn, np.int64))
-        results = n.importer.subgraph(body, n, [first, OnnxValue.of(np.array(True)), *carried])
-        stop, new, stacked = results[0], results[1:1 + len(carried)], results[1 + len(carried):]
-        carried = [v if active is None else _chosen(active, v, old, n) for v, old in zip(new, carried, strict=True)]
+        stop, *results = n.importer.subgraph(body, n, [*map(OnnxValue.of, (np.array(turn), np.array(True))), *carried])
+        new, stacked = results[:len(carried)], results[len(carried):]
+        carried = [v if active is None else _chosen(n, active, v, old) for v, old in zip(new, carried, strict=True)]
         for stack, value in zip(stacks, stacked, strict=True):
             stack.append(value.node())
-        goes_on = _known(n, stop)
-        if goes_on is None:
+        if (going := _known(n, stop)) is None:
             active = stop.node().reshape(()) if active is None else active & stop.node().reshape(())
-        else:
-            going = bool(goes_on)
-        turn += 1
-    if not turn and stacks:
+    if not all(stacks):
         n.refuse("a Loop of no iterations that stacks values")
-    return [*carried, *[c.stack(*stack) if len(stack) > 1 else stack[0].reshape((1, *stack[0].shape)) for stack in stacks]]
+    return [*carried, *(c.stack(*stack) for stack in stacks)]
 
 
 @row("Scan", since=9)
 def _scan(n: OnnxNode) -> Built:
     body, slices = n.get("body"), n.get("num_scan_inputs")
-    values = [n.x(i) for i in range(len(n.inputs))]
-    carries, xs = values[:len(values) - slices], values[len(values) - slices:]
-    axes = [n.places([a], x.rank)[0] for a, x in zip(n.get("scan_input_axes") or [0] * slices, xs, strict=True)]
-    back = n.get("scan_input_directions") or [0] * slices
+    carries, xs = n.all()[:-slices], n.all()[-slices:]
     count_out = len(body.output) - len(carries)
-    axes_out, back_out = n.get("scan_output_axes") or [0] * count_out, n.get("scan_output_directions") or [0] * count_out
-    xs = [c.flip(x, a) if b else x for x, a, b in zip(xs, axes, back, strict=True)]
-    xs = [_to_front(x, a) for x, a in zip(xs, axes, strict=True)]
+
+    def along_axes(which: str, count: int) -> tuple[list[int], list[int]]:
+        return n.get(f"scan_{which}_axes") or [0] * count, n.get(f"scan_{which}_directions") or [0] * count
+
+    xs = [_moved(n, c.flip(x, a) if back else x, a, 0) for x, a, back in zip(xs, *along_axes("input", slices), strict=True)]
     size = xs[0].shape[0]
 
     def step(carry: Sequence[Node], x: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         results = [v.node() for v in n.importer.subgraph(body, n, [OnnxValue.of(v) for v in (*carry, *x)])]
         return tuple(results[:len(carry)]), tuple(results[len(carry):])
 
+    state: Any = tuple(carries)
     if isinstance(size, int) and 0 < size <= MOST_UNROLLED:
-        ys: list[tuple[Node, ...]] = []
-        state = tuple(carries)
+        ys = []
         for t in range(size):
             state, y = step(state, [x[t] for x in xs])
             ys.append(y)
-        stacked = [c.stack(*(y[k] for y in ys)) if size > 1 else ys[0][k].reshape((1, *ys[0][k].shape)) for k in range(count_out)]
+        stacked = [c.stack(*parts) for parts in zip(*ys, strict=True)]
     else:
-        state, out = c.scan(step, tuple(carries), tuple(xs))
+        state, out = c.scan(step, state, tuple(xs))
         stacked = list(out or ())
-    stacked = [c.flip(y, 0) if b else y for y, b in zip(stacked, back_out, strict=True)]
-    return [*state, *(_from_front(y, n.places([a], y.rank)[0]) for y, a in zip(stacked, axes_out, strict=True))]
+    return [*state, *(_moved(n, c.flip(y, 0) if back else y, 0, a)
+                      for y, a, back in zip(stacked, *along_axes("output", count_out), strict=True))]
 
 
-def _to_front(x: Node, axis: int) -> Node:
-    return x.permute((axis, *(i for i in range(x.rank) if i != axis)))
-
-
-def _from_front(x: Node, axis: int) -> Node:
-    order = list(range(1, x.rank))
-    order.insert(axis, 0)
+def _moved(n: OnnxNode, x: Node, source: int, target: int) -> Node:
+    """Return x with one axis elsewhere."""
+    order = list(range(x.rank))
+    order.insert(n.places([target], x.rank)[0], order.pop(n.places([source], x.rank)[0]))
     return x.permute(order)
-
-

@@ -1,8 +1,7 @@
 """importer: reads an ONNX file and builds its graph node by node. `from_onnx` is `tg.from_onnx`.
 
-Dims that the file names (dim_params) become `tg.dim`s; initialisers become parameters, read where they are looked up, and small
-ones constants. A node is built by the newest row that its opset allows; without a row by the function of the model, or the one
-that the op's schema defines.
+Dims that the file names (dim_params) become `tg.dim`s; initialisers become parameters, and small ones constants. A node is built by
+the newest row that its opset allows; without a row by the function of the model, or the one that the op's schema defines.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import keyword
 import os
 import re
 from collections import ChainMap, Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -21,8 +20,8 @@ import numpy as np
 
 from tensor_graphs.argument_checks import place
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, sampling, signals
-from tensor_graphs.frontends.onnx.call import Built, OnnxNode, first_opset, row_of
+from tensor_graphs.frontends.onnx import control_flow, moves, neural, ops, quantised, sampling, sequences, signals
+from tensor_graphs.frontends.onnx.call import OPAQUE, ROWS, Built, OnnxNode, row_of
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
 from tensor_graphs.frontends.onnx.values import OnnxValue
@@ -34,7 +33,7 @@ from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
 
-TABLES = (ops, moves, neural, quantised, sampling, signals, control_flow)
+TABLES = (ops, moves, neural, quantised, sampling, sequences, signals, control_flow)
 """the modules whose rows are in the table"""
 
 MOST_DIM, LEAST_MOST_DIM = 4096, 16
@@ -58,7 +57,8 @@ class OnnxModel:
 
     inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. values: inputs that are fixed;
     unused: inputs that no output depends on; the graph has neither. nodes: number of the file's
-    nodes that were computed "native" (by a row of the table) and by "function"; opsets: version by domain.
+    nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the onnx package, of known
+    values); opsets: version by domain.
     """
 
     name: str
@@ -70,22 +70,6 @@ class OnnxModel:
     unused: tuple[str, ...]
     opsets: Mapping[str, int]
     nodes: Mapping[str, int]
-
-
-class Initialisers(Mapping[str, np.ndarray]):
-    """Stored tensors by their parameter's name, each read (external ones: mapped) at its look-up."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder, self.tensors = folder, dict[str, Any]()
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return read_tensor(self.tensors[name], self.folder)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
 
 def onnx_package() -> ModuleType:
@@ -117,26 +101,24 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
         return _narrowed(source, None, dims or {}, values or {}, onnx, source.graph.name or "model")
     path = Path(place("source", source, "the path of an ONNX file, or an onnx.ModelProto"))
     try:
-        data = path.read_bytes()
+        proto = onnx.ModelProto.FromString(path.read_bytes())
     except OSError as e:
         raise OnnxError(f"it cannot be read: {e.strerror}", file=path, fix="the path of an ONNX file") from None
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
     except Exception:
         raise OnnxError("it is not an ONNX file, or it is cut off", file=path, fix="export it again") from None
     try:
         return _narrowed(proto, path.parent, dims or {}, values or {}, onnx, path.stem)
     except OnnxError as e:
-        raise e.within(path) from None
+        raise e.again(file=path) from None
 
 
-def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray]) -> OnnxModel:
+def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray],
+                   dims: Mapping[str, int | tuple[int, int]] | None = None) -> OnnxModel:
     """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend."""
     values: dict[str, np.ndarray] = {}
     while True:
         try:
-            return from_onnx(source, values=values)
+            return from_onnx(source, dims=dims, values=values)
         except ValueNeeded as e:
             missing = {name: arrays[name] for name in e.inputs if name in arrays and name not in values}
             if not missing:
@@ -147,54 +129,47 @@ def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np
 def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
               name: str) -> OnnxModel:
     """Return the model with the largest bounds of its dims at which it can be built. Raises the error of the first ones."""
-    def build(most: Mapping[str, int]) -> tuple[OnnxModel | OnnxError, _Importer]:
-        importer = _Importer(proto, folder, dims, values, onnx, most)
+    free: set[str] = set()                               # dims without a range of the caller's
+
+    def build(most: Mapping[str, int]) -> OnnxModel | OnnxError:
         try:
             with written_at(NOWHERE):
-                return importer.model(name), importer
+                return _Importer(proto, folder, dims, values, onnx, most, free).model(name)
         except OnnxError as e:
-            return e, importer
+            return e
         except TensorGraphsError as e:
-            return OnnxError(getattr(e, "message", str(e)), fix="a graph that can be built"), importer
+            return OnnxError(getattr(e, "message", str(e)), fix="a graph that can be built")
         except (TypeError, ValueError, AttributeError) as e:  # a text of the file that is not UTF-8, …
-            return OnnxError(f"it is malformed ({type(e).__name__}: {e})", fix="export it again"), importer
+            return OnnxError(f"it is malformed ({type(e).__name__}: {e})", fix="export it again")
 
-    model, importer = build({})
-    if isinstance(model, ValueNeeded) or (isinstance(model, OnnxError) and not importer.free):
-        raise model from None
-    free, most = sorted(importer.free), MOST_DIM
-    error = model if isinstance(model, OnnxError) else None
-    while error is not None and isinstance(model, OnnxError):
+    most, first = MOST_DIM, build({})
+    model = first
+    while isinstance(model, OnnxError):
         most //= 2
-        if most < LEAST_MOST_DIM:
-            raise error from None
-        model, _ = build(dict.fromkeys(free, most))
-    assert isinstance(model, OnnxModel)
+        if isinstance(first, ValueNeeded) or not free or most < LEAST_MOST_DIM:
+            assert isinstance(first, OnnxError)
+            raise first from None
+        model = build(dict.fromkeys(free, most))
     narrow = dict.fromkeys(free, most)
-    for wide in free if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
-        wider, _ = build({**narrow, wide: MOST_DIM})
+    for wide in sorted(free) if most < MOST_DIM and len(free) > 1 else ():      # those that are not at fault keep their range
+        wider = build({**narrow, wide: MOST_DIM})
         if isinstance(wider, OnnxModel):
             model, narrow = wider, {**narrow, wide: MOST_DIM}
     return model
 
 
 class _Importer:
-    """The walk over one model."""
+    """The walk over one model. free: filled with the dims that have no range of the caller's."""
 
     def __init__(self, proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
-                 most: Mapping[str, int]) -> None:
-        self.proto, self.onnx, self.dims, self.values, self.most = proto, onnx, dims, values, most
-        self.free: set[str] = set()                          # dims without a range of the caller's
-        self.weights = Initialisers(folder)
-        self.folder = folder
-        self.symbols: dict[str, Dim] = {}
-        self.dim_names: dict[str, str] = {}
-        self.counts: Counter[str] = Counter()
-        self.depth, self.built = 0, 0
-        self.stored: dict[int, OnnxValue] = {}
+                 most: Mapping[str, int], free: set[str]) -> None:
+        self.proto, self.folder, self.dims, self.values, self.onnx = proto, folder, dims, values, onnx
+        self.most, self.free = most, free
+        self.weights, self.stored, self.maps = dict[str, np.ndarray](), dict[int, tuple[Any, OnnxValue]](), dict[Path, np.ndarray]()
+        self.symbols, self.dim_names, self.names = dict[str, Dim](), dict[str, str](), dict[str, str]()
+        self.counts, self.depth, self.built = Counter[str](), 0, 0
         self.opsets = _opsets(proto.opset_import)
         self.functions = {(f.domain, f.name): f for f in proto.functions}
-        self.names: dict[str, str] = {}
 
     def model(self, name: str) -> OnnxModel:
         if not self.opsets or not self.proto.HasField("graph"):
@@ -203,32 +178,23 @@ class _Importer:
         if self.opsets.get("", 1) > newest:
             raise NotSupported(f"it uses opset {self.opsets['']}, and the installed onnx package knows up to {newest}",
                                fix="a newer onnx package")
-        main = self.proto.graph
-        scope: Scope = ChainMap({})
+        main, scope, inputs = self.proto.graph, Scope(), dict[str, str]()
         self._initialisers(main, scope)
-        inputs = {}
         for item in main.input:
             if item.name not in scope:
-                inputs[item.name] = self._named(item.name)
-                scope[item.name] = self._input(item)
+                inputs[item.name], scope[item.name] = self._named(item.name), self._input(item)
         self._check_names(main.input)
         self._nodes(main.node, scope, self.opsets)
-        outputs = {}
         for item in main.output:
-            if item.name not in scope:
-                raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
-            outputs[item.name] = scope[item.name].node()
-            self._check_output(item, outputs[item.name])
-        names = {item: self._named(item) for item in outputs}
-        if not outputs:
+            self._check_output(item, scope)
+        if not main.output:
             raise OnnxError("its graph has no outputs", fix="export it again")
-        built = graph({names[item]: node for item, node in outputs.items()})
-        read = {n: self.weights.tensors[n] for n in built.parameters}
-        self.weights.tensors = read
+        names = {item.name: self._named(item.name) for item in main.output}
+        built = graph({own: scope[name].node() for name, own in names.items()})
+        weights = {n: self.weights[n] for n in built.parameters}
         used = {k: v for k, v in inputs.items() if v in built.inputs}
         unused = tuple(k for k in inputs if k not in used and k not in self.values)
-        return OnnxModel(name, built, self.weights, used, names, tuple(self.values), unused, self.opsets,
-                         {kind: count for kind, count in self.counts.items() if count})
+        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts))
 
     # ---- leaves ----
 
@@ -242,7 +208,7 @@ class _Importer:
         return self.names[name]
 
     def stored_array(self, tensor: Any) -> np.ndarray:
-        return read_tensor(tensor, self.folder)
+        return read_tensor(tensor, self.folder, self.maps)
 
     def _initialisers(self, graph: Any, scope: Scope) -> None:
         if graph.sparse_initializer:
@@ -254,18 +220,13 @@ class _Importer:
             if count <= (1 if dtype.is_float else SMALL):
                 scope[tensor.name] = OnnxValue.of(self.stored_array(tensor))
                 continue
-            if id(tensor) in self.stored:                    # of a body that is written out several times
-                scope[tensor.name] = self.stored[id(tensor)]
-                continue
-            name = self._named(tensor.name)
-            while name in self.weights.tensors:              # of another body, in which the name means another tensor
-                name += "_"
-            self.weights.tensors[name] = tensor
-            if tensor.data_location != 1:
-                self.stored_array(tensor)                           # faults are found now; the array is a view
-            else:
-                _ = self.weights[name].size
-            scope[tensor.name] = self.stored[id(tensor)] = OnnxValue(dtype, leaves.parameter(name, shape, dtype))
+            if id(tensor) not in self.stored:                # else of a body that is written out several times
+                name = self._named(tensor.name)
+                while name in self.weights:                  # of another body, in which the name means another tensor
+                    name += "_"
+                self.weights[name] = self.stored_array(tensor)
+                self.stored[id(tensor)] = tensor, OnnxValue(dtype, leaves.parameter(name, shape, dtype))     # held, so its id stays
+            scope[tensor.name] = self.stored[id(tensor)][1]
 
     def _input(self, item: Any) -> OnnxValue:
         what = f"the input {item.name!r}"
@@ -303,32 +264,32 @@ class _Importer:
             raise OnnxError(f"values[{item.name!r}] has the shape {list(array.shape)}", fix=f"an array of shape {shown}")
         return OnnxValue.of(array.astype(dtype.numpy, copy=False))
 
-    def _check_output(self, item: Any, node: Node) -> None:
-        """Raise OnnxError where an output has another dtype or rank than the file declares."""
-        tensor = item.type.tensor_type
+    def _check_output(self, item: Any, scope: Scope) -> None:
+        """Raise OnnxError where an output is not computed, or has another dtype or rank than the file declares."""
+        if item.name not in scope:
+            raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
+        node, tensor = scope[item.name].node(), item.type.tensor_type
         declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
         if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
-            rank = len(tensor.shape.dim)
-            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank {rank}",
-                            fix="the types that its nodes compute")
+            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank "
+                            f"{len(tensor.shape.dim)}", fix="the types that its nodes compute")
 
     def _size(self, size: Any, without_name: str) -> Dim:
         if size.HasField("dim_value"):
             return int(size.dim_value)
         written = size.dim_param or without_name
-        name = self.dim_names.get(written, re.sub(r"\W", "_", written))
-        if written not in self.dim_names:
+        if written not in self.symbols:
+            name = re.sub(r"\W", "_", written)
             name = name if name.isidentifier() and not keyword.iskeyword(name) and name not in ("min", "max") else f"dim_{name}"
             while name in self.dim_names.values():
                 name += "_"
             self.dim_names[written] = name
-        if name not in self.symbols:
             chosen = self.dims.get(written, self.dims.get(name))
             if chosen is None:
                 self.free.add(name)
                 chosen = (1, self.most.get(name, MOST_DIM))
-            self.symbols[name] = int(chosen) if not isinstance(chosen, (tuple, list)) else d.dim(name, *chosen)
-        return self.symbols[name]
+            self.symbols[written] = d.dim(name, *chosen) if isinstance(chosen, (tuple, list)) else int(chosen)
+        return self.symbols[written]
 
     # ---- nodes ----
 
@@ -336,25 +297,23 @@ class _Importer:
         for number, proto in enumerate(nodes):
             for name in proto.input:
                 if name and name not in scope:
-                    later = any(name in other.output for other in nodes[number:])
-                    raise OnnxError(f"the node {_shown(proto)} reads {name!r}, which " + (
+                    before, later = (any(name in other.output for other in part) for part in (nodes[:number], nodes[number:]))
+                    raise (NotSupported if before else OnnxError)(f"the node {_shown(proto)} reads {name!r}, which " + (
+                        "is a result that has no counterpart here" if before else
                         "is computed after it: a cycle, or nodes out of order" if later else "nothing computes"),
-                        fix="nodes in the order in which they are computed")
+                        fix="nodes in the order in which they are computed" if not before else None)
             self.built += 1
             if self.built > MOST_NODES:
                 raise NotSupported(f"functions and bodies, written out, are more than {MOST_NODES} nodes", fix="fewer iterations")
             results = self._node(proto, [scope[name] if name else None for name in proto.input], scope, opsets)
+            if more := [name for name in proto.output[len(results):] if name]:
+                raise NotSupported(f"the output {more[0]!r} of {_shown(proto)} has no counterpart here")
             for name, result in zip(proto.output, results, strict=False):
-                if name and result is None:
-                    raise NotSupported(f"the output {name!r} of {_shown(proto)} has no counterpart here")
+                if name in scope.maps[0]:
+                    raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
+                                    fix="a name of its own for each tensor")
                 if name and result is not None:
-                    if name in scope.maps[0]:
-                        raise OnnxError(f"the tensor {name!r} is computed twice, again by {_shown(proto)}",
-                                        fix="a name of its own for each tensor")
                     scope[name] = result
-            missing = [name for name in proto.output[len(results):] if name]
-            if missing:
-                raise NotSupported(f"the output {missing[0]!r} of {_shown(proto)} has no counterpart here")
 
     def _node(self, proto: Any, inputs: Sequence[OnnxValue | None], scope: Scope,
               opsets: Mapping[str, int]) -> list[OnnxValue | None]:
@@ -367,25 +326,22 @@ class _Importer:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
             call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
-            if function is None and (folded := ops.fold(call)) is not None:
-                self.counts["native"] += self.depth == 0
-                return [folded]
-            build = None if function is not None else row_of(domain, proto.op_type, opset)
-            if build is not None and (result := build(call)) is not None:
-                built = _listed(result)
-                if (unread := call.unread()) is not None:
+            result: Built | None = None if function is not None else ops.fold(call)
+            if function is None and result is None and (build := row_of(domain, proto.op_type, opset)) is not None:
+                result = build(call)
+                if result is not None and (unread := call.unread()) is not None:
                     raise NotSupported(f"{unread} of {proto.op_type} has no counterpart here")
-                self.counts["native"] += self.depth == 0
-                return built
-            results = self._by_function(call, function)
-            self.counts["function"] += self.depth == 0
+            kind = "function" if result is None else "opaque" if proto.op_type in OPAQUE else "native"
+            results = self._by_function(call, function) if result is None else _listed(result)
+            self.counts[kind] += self.depth == 0
             return results
         except OnnxError as e:
-            raise e.at(where) from None
+            raise e if e.located else e.again(message=f"{e.message} {where}", located=True) from None
         except TensorGraphsError as e:
-            raise OnnxError(getattr(e, "message", str(e)), fix=self._fix()).at(where) from None
+            raise OnnxError(f"{getattr(e, 'message', str(e))} {where}", fix=self._fix(), located=True) from None
         except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, ZeroDivisionError) as e:
-            raise OnnxError(f"its operands or attributes do not fit ({type(e).__name__}: {e})", fix=self._fix()).at(where) from e
+            raise OnnxError(f"its operands or attributes do not fit ({type(e).__name__}: {e}) {where}", fix=self._fix(),
+                            located=True) from e
 
     def _fix(self) -> str:
         """Return the fix for operands that do not fit."""
@@ -394,13 +350,13 @@ class _Importer:
             f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
 
     def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
-        """Return the outputs of a body on these inputs. Its names are its own; those around it are read."""
+        """Return the outputs of a body (GraphProto) on these inputs. Its names are its own; those around it are read."""
         scope: Scope = call.scope.new_child({})
         self._deeper()
         self._initialisers(graph, scope)
         if len(graph.input) != len(inputs):
             raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
-        scope.maps[0].update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
+        scope.update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
         self._nodes(graph.node, scope, call.opsets)
         self.depth -= 1
         missing = [item.name for item in graph.output if item.name not in scope]
@@ -418,13 +374,16 @@ class _Importer:
         """Return the outputs of a node, computed by the nodes of a function: the model's, or that of the op's schema."""
         attributes = {a.name: a for a in call.proto.attribute}
         if function is None:
-            schema = _schema(self.onnx, call)
-            function = None if schema is None else self._defined(schema, call)
+            try:
+                schema = self.onnx.defs.get_schema(call.op, call.opset, call.domain)
+                function = self._defined(schema, call)
+            except self.onnx.defs.SchemaError:
+                function = None
             if function is None:
-                first = first_opset(call.domain, call.op)
-                since = "" if first is None else f" before opset {first}"
+                first = [since for since, _ in ROWS.get((call.domain, call.op), ())][:1]
+                since = f" before opset {first[0]}" if first else ""
                 raise NotSupported(f"the op {call.op} of the domain {call.domain or 'ai.onnx'} has no counterpart here{since}",
-                                   fix="export the model without it" if first is None else f"export the model with opset {first}")
+                                   fix=f"export the model with opset {first[0]}" if first else "export the model without it")
             unknown = [name for name in call.attributes if name not in schema.attributes]
             if unknown or len(call.inputs) > schema.max_input:
                 what = f"the attribute {unknown[0]}" if unknown else f"operand {len(call.inputs) - 1}"
@@ -435,47 +394,31 @@ class _Importer:
         for a in function.attribute_proto:
             attributes.setdefault(a.name, a)
         self._deeper()
-        scope: Scope = ChainMap({})
-        for index, name in enumerate(function.input):
-            if index < len(call.inputs) and (value := call.inputs[index]) is not None:
-                scope[name] = value
+        scope = Scope()
+        scope.update({name: value for name, value in zip(function.input, call.inputs, strict=False) if value is not None})
         nodes = [_bound(node, attributes) for node in function.node]
         for node in nodes:                                   # an absent optional operand is passed on as an absent one
-            for i, name in enumerate(node.input):
-                if name in function.input and name not in scope:
-                    node.input[i] = ""
+            node.input[:] = ["" if name in function.input and name not in scope else name for name in node.input]
         self._nodes(nodes, scope, {**self.opsets, **_opsets(function.opset_import)})
         self.depth -= 1
         return [scope.get(name) for name in function.output]
 
     def _defined(self, schema: Any, call: OnnxNode) -> Any:
         """Return the function that a schema defines for this call, as a FunctionProto; None without one."""
-        function = self.onnx.FunctionProto()
-        if schema.has_function:
-            versions = [v for v in schema.function_opset_versions if v <= call.opset] or schema.function_opset_versions[:1]
-            function.ParseFromString(_bytes(schema.get_function_with_opset_version(versions[-1])))
-        elif schema.has_context_dependent_function:
-            types = [self._type(v) for v in call.inputs]
-            versions = [v for v in schema.context_dependent_function_opset_versions if v <= call.opset]
-            if not versions:
-                return None
-            body = schema.get_context_dependent_function_with_opset_version(versions[-1], call.proto.SerializeToString(), types)
-            if not body:
-                return None
-            function.ParseFromString(_bytes(body))
-        else:
-            return None
-        return function
+        for kind in ("function", "context_dependent_function"):
+            versions = getattr(schema, f"{kind}_opset_versions")
+            fitting = [v for v in versions if v <= call.opset] or (versions[:1] if kind == "function" else [])
+            if fitting and getattr(schema, f"has_{kind}"):
+                context = () if kind == "function" else (call.proto.SerializeToString(), [self._type(v) for v in call.inputs])
+                body = getattr(schema, f"get_{kind}_with_opset_version")(fitting[-1], *context)
+                return body and self.onnx.FunctionProto.FromString(body if isinstance(body, bytes) else body.SerializeToString())
+        return None
 
     def _type(self, value: OnnxValue | None) -> bytes:
         if value is None:
             return bytes(self.onnx.TypeProto().SerializeToString())
         shape = [size if isinstance(size, int) else str(size) for size in value.shape]
         return bytes(self.onnx.helper.make_tensor_type_proto(number_of(value.dtype), shape).SerializeToString())
-
-
-def _bytes(body: Any) -> bytes:
-    return body if isinstance(body, bytes) else body.SerializeToString()
 
 
 def _opsets(imports: Sequence[Any]) -> dict[str, int]:
@@ -492,13 +435,6 @@ def _listed(built: Built) -> list[OnnxValue | None]:
     return [None if x is None else OnnxValue.of(x) for x in built]
 
 
-def _schema(onnx: Any, call: OnnxNode) -> Any:
-    try:
-        return onnx.defs.get_schema(call.op, call.opset, call.domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
 def _attribute(onnx: Any, a: Any) -> Any:
     value = onnx.helper.get_attribute_value(a)
     if isinstance(value, bytes):
@@ -508,16 +444,14 @@ def _attribute(onnx: Any, a: Any) -> Any:
 
 def _bound(node: Any, attributes: Mapping[str, Any]) -> Any:
     """Return a node of a function with the attributes that refer to the function's own ones replaced, in bodies too."""
-    copy = type(node)()
-    copy.CopyFrom(node)
+    copy = type(node).FromString(node.SerializeToString())
     for a in list(copy.attribute):
         if a.ref_attr_name:
-            name = a.name
             copy.attribute.remove(a)
             if a.ref_attr_name in attributes:
                 own = copy.attribute.add()
                 own.CopyFrom(attributes[a.ref_attr_name])
-                own.name = name
+                own.name = a.name
         elif a.HasField("g"):
             inner = [_bound(n, attributes) for n in a.g.node]
             del a.g.node[:]

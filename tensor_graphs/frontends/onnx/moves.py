@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.call import Built, OnnxNode, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, along, row
 from tensor_graphs.frontends.onnx.errors import NotSupported
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
 from tensor_graphs.frontends.onnx.values import MOST_KNOWN, OnnxValue, dims_array
@@ -20,58 +20,47 @@ from tensor_graphs.language.dtypes import bool_, i64, parse_dtype
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_shape, broadcast_to
 
+MOST_WRITTEN = 4096
+"""elements up to which a tensor of one value, or of numbers in a row, is an array"""
+
 # ---- sources ---------------------------------------------------------------------------------------------------------
 
 
 @row("Constant")
 def _constant(n: OnnxNode) -> Built:
-    if n.has(0):
-        n.refuse("Constant takes no operand")
     for name in ("value_int", "value_ints", "value_float", "value_floats"):
-        kind = np.float32 if "float" in name else np.int64
         if (value := n.get(name)) is not None:
-            return OnnxValue.of(np.array(value, kind))
-    if n.get("value") is None:
-        n.refuse("Constant of strings, or of a sparse tensor")
-    return OnnxValue.of(n.importer.stored_array(n.get("value")))
+            return np.array(value, np.float32 if "float" in name else np.int64)
+    tensor = n.get("value")
+    return n.refuse("Constant of strings, or of a sparse tensor") if tensor is None else n.importer.stored_array(tensor)
 
 
 @row("ConstantOfShape")
 def _constant_of_shape(n: OnnxNode) -> Built:
-    tensor = n.get("value")
+    tensor, shape = n.get("value"), tuple(n.dims(0))
     value = np.zeros(1, np.float32) if tensor is None else n.importer.stored_array(tensor).ravel()
-    shape = tuple(n.dims(0))
-    if all(isinstance(s, int) for s in shape) and math.prod(shape) <= 4096 and value.dtype.kind in "iub":
-        return OnnxValue.of(np.full(shape, value[0]))
+    if all(isinstance(s, int) for s in shape) and math.prod(shape) <= MOST_WRITTEN and value.dtype.kind in "iub":
+        return np.full(shape, value[0])
     return broadcast_to(leaves.constant(value[0].item(), parse_dtype(value.dtype)), shape)
 
 
-@row("Shape")
-def _shape(n: OnnxNode) -> Built:
-    return OnnxValue.of(dims_array(n.value(0).shape[slice(n.get("start", 0), n.get("end"))]))
-
-
-@row("Size")
-def _size(n: OnnxNode) -> Built:
-    return OnnxValue.of(dims_array([d.product(n.value(0).shape)]).reshape(()))
+row("Shape")(lambda n: dims_array(n.value(0).shape[slice(n.get("start", 0), n.get("end"))]))
+row("Size")(lambda n: dims_array([d.product(n.value(0).shape)]).reshape(()))
+row("Trilu")(lambda n: (c.triu if n.get("upper", 1) else c.tril)(n.x(), int(n.scalar(1, 0))))
 
 
 @row("Range")
 def _range(n: OnnxNode) -> Built:
-    start, stop, step = (n.scalar(i) for i in range(3))
-    dtype = n.value(0).dtype
-    if all(isinstance(v, int) for v in (start, stop, step)) and step:
-        size = len(range(start, stop, step))
-        if size <= 4096:
-            return OnnxValue.of(np.arange(start, stop, step, dtype=dtype.numpy))
-        return atomic.iota((size,), 0, dtype) * step + start
-    if isinstance(step, int) and step > 0:
-        count = d.dim_max((stop - start + step - 1) // step, 0)
-        return atomic.iota((count,), 0, dtype) * step + leaves.constant(start, dtype)
+    (start, stop, step), dtype = (n.scalar(i) for i in range(3)), n.value(0).dtype
     if any(isinstance(v, d.Expr) for v in (start, stop, step)):
-        n.refuse("Range by a negative step, up to a dim")
-    size = max(math.ceil((stop - start) / step), 0)
-    return atomic.iota((size,), 0, i64).cast(dtype) * step + start
+        if not isinstance(step, int) or step <= 0:
+            n.refuse("Range by a negative step, up to a dim")
+        size = d.dim_max((stop - start + step - 1) // step, 0)
+        return atomic.iota((size,), 0, dtype) * step + leaves.constant(start, dtype)
+    count = max(math.ceil((stop - start) / step), 0)
+    if dtype.is_integer and count <= MOST_WRITTEN:
+        return np.arange(start, stop, step, dtype=dtype.numpy)
+    return atomic.iota((count,), 0, i64).cast(dtype) * step + start
 
 
 @row("EyeLike")
@@ -83,22 +72,17 @@ def _eye(n: OnnxNode) -> Node:
 
 @row("OneHot")
 def _one_hot(n: OnnxNode) -> Node:
-    index, values = n.x(), n.x(2)
-    depth = n.known(1).ravel()[0]
-    depth = depth if isinstance(depth, d.Expr) else int(depth)
-    axis = n.axis(-1, index.rank + 1)
-    index = index if index.dtype.is_integer else index.cast(i64)
-    index = c.where(index < 0, index + leaves.constant(depth, index.dtype), index).cast(i64)
-    spot = c.stack(index, axis=axis)
+    index, depth, values = n.x(), n.known(1).ravel()[0], n.x(2)
+    depth, axis = depth if isinstance(depth, d.Expr) else int(depth), n.axis(-1, index.rank + 1)
+    spot = c.stack(positive(index, leaves.constant(depth, i64)), axis=axis)
     shape = tuple(depth if i == axis else s for i, s in enumerate(spot.shape))
-    hit = c.equals(broadcast_to(spot, shape), atomic.iota(shape, axis, i64))
-    return c.where(hit, values[1], values[0])
+    return c.where(c.equals(broadcast_to(spot, shape), atomic.iota(shape, axis, i64)), values[1], values[0])
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def reshaped(n: OnnxNode, value: OnnxValue, shape: Sequence[Dim]) -> Built:
+def _reshaped(value: OnnxValue, shape: Sequence[Dim]) -> Built:
     """Return a value in another shape, known where it was known."""
     if value.array is not None and all(isinstance(s, int) for s in shape):
         return OnnxValue(value.dtype, array=value.array.reshape([s for s in shape if isinstance(s, int)]))
@@ -110,57 +94,47 @@ def _reshape(n: OnnxNode) -> Built:
     x, shape = n.value(0), n.dims(1)
     if not n.get("allowzero", 0):
         shape = [x.shape[i] if isinstance(s, int) and s == 0 else s for i, s in enumerate(shape)]
-    unknown = [i for i, s in enumerate(shape) if isinstance(s, int) and s == -1]
-    if unknown and len(unknown) == 1 and any(isinstance(s, d.Expr) for s in (*shape, *x.shape)):
-        rest, total = d.product([s for s in shape if not (isinstance(s, int) and s == -1)]), d.product(x.shape)
-        if proved_equal((total // rest) * rest, total):
-            shape[unknown[0]] = total // rest
-    return reshaped(n, x, shape)
+    rest = [s for s in shape if not (isinstance(s, int) and s == -1)]
+    if len(rest) == len(shape) - 1 and any(isinstance(s, d.Expr) for s in (*rest, *x.shape)):
+        part, total = d.product(rest), d.product(x.shape)
+        if proved_equal((total // part) * part, total):
+            shape[shape.index(-1)] = total // part
+    return _reshaped(x, shape)
 
 
 @row("Flatten")
 def _flatten(n: OnnxNode) -> Built:
-    x = n.value(0)
-    axis = n.axis(1, len(x.shape)) if n.get("axis", 1) != len(x.shape) else len(x.shape)
-    return reshaped(n, x, (d.product(x.shape[:axis]), d.product(x.shape[axis:])))
-
-
-def _axes(n: OnnxNode, rank: int) -> list[int] | None:
-    axes = n.ints(1) if n.has(1) else n.get("axes")
-    return None if axes is None else n.places(axes, rank)
+    shape, axis = n.value(0).shape, n.get("axis", 1)
+    axis = len(shape) if axis == len(shape) else n.axis(1, len(shape))
+    return _reshaped(n.value(0), (d.product(shape[:axis]), d.product(shape[axis:])))
 
 
 @row("Squeeze")
 def _squeeze(n: OnnxNode) -> Built:
-    x = n.value(0)
-    axes = _axes(n, max(len(x.shape), 1))
-    if axes is None:
-        axes = [i for i, s in enumerate(x.shape) if isinstance(s, int) and s == 1]
-    return reshaped(n, x, [s for i, s in enumerate(x.shape) if i not in axes])
+    shape, axes = n.value(0).shape, n.axes()
+    axes = [i for i, s in enumerate(shape) if s == 1] if axes is None else n.places(axes, max(len(shape), 1))
+    return _reshaped(n.value(0), [s for i, s in enumerate(shape) if i not in axes])
 
 
 @row("Unsqueeze")
 def _unsqueeze(n: OnnxNode) -> Built:
-    x, count = n.value(0), len(n.ints(1) if n.has(1) else n.get("axes"))
-    axes, rest = _axes(n, len(x.shape) + count), list(x.shape)
-    for axis in sorted(axes or ()):
-        rest.insert(axis, 1)
-    return reshaped(n, x, rest)
+    axes, shape = n.axes() or [], list(n.value(0).shape)
+    for axis in sorted(n.places(axes, len(shape) + len(axes))):
+        shape.insert(axis, 1)
+    return _reshaped(n.value(0), shape)
 
 
 @row("Transpose")
 def _transpose(n: OnnxNode) -> Built:
-    x, perm = n.value(0), n.get("perm")
-    order = tuple(reversed(range(len(x.shape)))) if perm is None else tuple(perm)
+    x, order = n.value(0), tuple(n.get("perm", range(len(n.value(0).shape))[::-1]))
     return OnnxValue(x.dtype, array=x.array.transpose(order)) if x.array is not None else n.x().permute(order)
 
 
 @row("Expand")
 def _expand(n: OnnxNode) -> Built:
     x, shape = n.value(0), n.dims(1)
-    if x.array is not None and all(isinstance(s, int) for s in shape) and math.prod(shape) <= 4096:
-        return OnnxValue(x.dtype, array=x.array * np.ones(shape, np.int64) if x.array.dtype == object else np.broadcast_to(
-            x.array, np.broadcast_shapes(x.array.shape, shape)))
+    if x.array is not None and all(isinstance(s, int) for s in shape) and math.prod(shape) <= MOST_WRITTEN:
+        return OnnxValue(x.dtype, array=np.broadcast_to(x.array, np.broadcast_shapes(x.array.shape, shape)))
     wanted = atomic.expand(c.zeros((1,) * len(shape), bool_), shape)
     return broadcast_to(n.x(), broadcast_shape("Expand", n.x(), wanted))
 
@@ -168,32 +142,30 @@ def _expand(n: OnnxNode) -> Built:
 @row("Tile", since=6)
 def _tile(n: OnnxNode) -> Node:
     x, repeats = n.x(), n.dims(1)
-    apart = [s for size in x.shape for s in (1, size)]
-    full = [s for size, by in zip(x.shape, repeats, strict=True) for s in (by, size)]
-    return atomic.expand(x.reshape(tuple(apart)), full).reshape(tuple(s * by for s, by in zip(x.shape, repeats, strict=True)))
+    apart = x.reshape(tuple(s for size in x.shape for s in (1, size)))
+    wide = atomic.expand(apart, [s for size, by in zip(x.shape, repeats, strict=True) for s in (by, size)])
+    return wide.reshape(tuple(s * by for s, by in zip(x.shape, repeats, strict=True)))
 
 
 @row("Concat", since=4)
 def _concat(n: OnnxNode) -> Built:
     values = [n.value(i) for i in range(len(n.inputs))]
     axis = n.axis(0, len(values[0].shape))
-    if all(v.array is not None and v.array.dtype.kind in "iubO" for v in values):
-        return OnnxValue(values[0].dtype, array=np.concatenate([v.array for v in values], axis))
-    nodes = [v.node() for v in values]
-    return c.concat(*nodes, axis=axis) if len(nodes) > 1 else nodes[0]
+    arrays = [v.array for v in values if v.array is not None and v.array.dtype.kind in "iubO"]
+    if len(arrays) == len(values):
+        return OnnxValue(values[0].dtype, array=np.concatenate(arrays, axis))
+    return c.concat(*n.all(), axis=axis) if len(values) > 1 else n.x()
 
 
 @row("Split")
 def _split(n: OnnxNode) -> Built:
-    x, count = n.x(), n.get("num_outputs", n.wanted)
-    axis = n.axis(0)
-    size = x.shape[axis]
+    x, axis, count = n.x(), n.axis(0), n.get("num_outputs", n.wanted)
     parts: Sequence[Dim] | None = n.dims(1) if n.has(1) else n.get("split")
     if count != n.wanted:
         n.refuse(f"Split into {count} parts, of which {n.wanted} are named")
     if parts is None:
-        part = (size + count - 1) // count
-        parts = [*[part] * (count - 1), size - part * (count - 1)]
+        part = (x.shape[axis] + count - 1) // count
+        parts = [*[part] * (count - 1), x.shape[axis] - part * (count - 1)]
     return list(c.split(x, tuple(parts), axis=axis))
 
 
@@ -202,15 +174,12 @@ def _depth_and_space(n: OnnxNode) -> Node:
     x, by, channels_last = n.x(), n.get("blocksize"), n.get("mode", "DCR") == "DCR"
     b, ch, h, w = x.shape
     if n.op == "SpaceToDepth":
-        apart = x.reshape(b, ch, h // by, by, w // by, by)
-        order = (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
+        apart, order = x.reshape(b, ch, h // by, by, w // by, by), (0, 3, 5, 1, 2, 4) if channels_last else (0, 1, 3, 5, 2, 4)
         return apart.permute(order).reshape(b, ch * by * by, h // by, w // by)
     deep = d.product([ch]) // (by * by)
     apart = x.reshape(b, by, by, deep, h, w) if channels_last else x.reshape(b, deep, by, by, h, w)
     return apart.permute((0, 3, 4, 1, 5, 2) if channels_last else (0, 1, 4, 2, 5, 3)).reshape(b, deep, h * by, w * by)
 
-
-row("Trilu")(lambda n: (c.triu if n.get("upper", 1) else c.tril)(n.x(), int(n.scalar(1, 0))))
 
 # ---- slices ----------------------------------------------------------------------------------------------------------
 
@@ -218,10 +187,9 @@ row("Trilu")(lambda n: (c.triu if n.get("upper", 1) else c.tril)(n.x(), int(n.sc
 def _bound(value: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
     """Return a bound of a slice, counted from the back if it is negative, and clamped to low … high."""
     least, most = d.bounds(value)
-    if most < 0:
-        value = size + value
-    elif least < 0:
+    if least < 0 <= most:
         raise NotSupported("the sign of a slice's bound depends on a dim")
+    value = size + value if most < 0 else value
     value = value if dim_ge(value, low) is True else d.dim_max(value, low)
     return value if dim_ge(high, value) is True else d.dim_min(value, high)
 
@@ -235,13 +203,13 @@ def _slice(n: OnnxNode) -> Built:
     bounds: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in value.shape]
     places = n.places(axes or range(len(starts)), len(value.shape))
     for start, stop, axis, step in zip(starts, stops, places, steps, strict=True):
-        size = value.shape[axis]
-        if step > 0:
-            first, last = _bound(start, size, 0, size), _bound(stop, size, 0, size)
-            last = last if dim_ge(last, first) is True else d.dim_max(last, first)
-        else:
-            first, last = _bound(start, size, 0, size - 1), _bound(stop, size, -1, size - 1)   # a start before 0 is 0, unlike numpy
+        size, back = value.shape[axis], int(step < 0)
+        first = _bound(start, size, 0, size - back)      # backwards, a start before 0 is 0, unlike numpy
+        last = _bound(stop, size, -back, size - back)
+        if back:
             last = last if dim_ge(first, last) is True else d.dim_min(last, first)
+        else:
+            last = last if dim_ge(last, first) is True else d.dim_max(last, first)
         bounds[axis] = (0, 0, 1) if proved_equal(first, last) else (first, last, step)
     cuts = [atomic.python_slice(a, b, step) for a, b, step in bounds if isinstance(a, int) and isinstance(b, int)]
     if value.array is not None and len(cuts) == len(bounds):
@@ -249,24 +217,17 @@ def _slice(n: OnnxNode) -> Built:
     return atomic.slice(value.node(), bounds)
 
 
-def _no_less_than_0(amount: Dim) -> Dim:
-    return max(amount, 0) if isinstance(amount, int) else amount
-
-
 @row("Pad", since=2)
 def _pad(n: OnnxNode) -> Node:
-    x, mode = n.x(), n.get("mode", "constant")
+    x, mode, value = n.x(), n.get("mode", "constant"), n.scalar(2, n.get("value", 0))
     amounts = n.dims(1) if n.has(1) else n.get("pads")
-    axes = n.places(n.ints(3), x.rank) if n.has(3) else list(range(x.rank))
-    value = n.scalar(2, n.get("value", 0))
-    half = len(amounts) // 2
-    padding: list[tuple[Dim, Dim]] = [(0, 0)] * x.rank
-    for i, axis in enumerate(axes):
-        padding[axis] = (amounts[i], amounts[half + i])
-    cut = [(max(-low, 0), s - max(-high, 0), 1) if isinstance(low, int) and isinstance(high, int) else (0, s, 1)
-           for s, (low, high) in zip(x.shape, padding, strict=True)]
-    x = atomic.slice(x, cut)
-    grown = [(_no_less_than_0(low), _no_less_than_0(high)) for low, high in padding]
+    axes, half = n.places(n.ints(3), x.rank) if n.has(3) else range(x.rank), len(amounts) // 2
+    by = dict(zip(axes, zip(amounts[:half], amounts[half:], strict=True), strict=True))
+    padding = [by.get(axis, (0, 0)) for axis in range(x.rank)]
+    fixed = [all(isinstance(amount, int) for amount in pair) for pair in padding]
+    x = atomic.slice(x, [(max(-low, 0), s - max(-high, 0), 1) if ok else (0, s, 1)
+                         for s, (low, high), ok in zip(x.shape, padding, fixed, strict=True)])
+    grown = [(max(low, 0), max(high, 0)) if ok else (low, high) for (low, high), ok in zip(padding, fixed, strict=True)]
     if mode == "constant":
         return atomic.pad(x, grown, bool(value) if x.dtype is bool_ else value if x.dtype.is_float else int(value))
     return c.pad_edges(x, grown, mode=mode)
@@ -275,7 +236,7 @@ def _pad(n: OnnxNode) -> Node:
 # ---- gathers and scatters --------------------------------------------------------------------------------------------
 
 
-def positive(index: Node, size: Dim) -> Node:
+def positive(index: Node, size: Dim | Node) -> Node:
     """Return indices with negative ones counted from the back."""
     index = index.cast(i64)
     return c.where(index < 0, index + size, index)
@@ -284,15 +245,14 @@ def positive(index: Node, size: Dim) -> Node:
 @row("Gather")
 def _gather(n: OnnxNode) -> Built:
     x, index = n.value(0), n.value(1)
-    axis = n.axis(0, len(x.shape))
-    if x.array is not None and index.array is not None and index.array.dtype != object and x.array.size <= MOST_KNOWN:
+    axis, places = n.axis(0, len(x.shape)), index.array if index.array is None or index.array.dtype != object else None
+    if x.array is not None and places is not None and x.array.size <= MOST_KNOWN:
         size = x.array.shape[axis]
-        if index.array.size and not (-size <= index.array.min() and index.array.max() < size):
-            n.refuse(f"Gather of index {index.array.tolist()} from {size} elements")
-        return OnnxValue(x.dtype, array=np.asarray(np.take(x.array, index.array.astype(np.int64), axis),
-                                               object if x.array.dtype == object else None))
-    if index.array is not None and index.array.dtype != object and index.array.ndim == 0:
-        return x.node()[(*(slice(None),) * axis, int(index.array))]
+        if places.size and not (-size <= places.min() and places.max() < size):
+            n.refuse(f"Gather of index {places.tolist()} from {size} elements")
+        return OnnxValue(x.dtype, array=np.asarray(np.take(x.array, places.astype(np.int64), axis), x.array.dtype))
+    if places is not None and places.ndim == 0:
+        return x.node()[(*(slice(None),) * axis, int(places))]
     return atomic.gather(x.node(), positive(index.node(), x.shape[axis]), axis)
 
 
@@ -302,11 +262,7 @@ def _coordinates(index: Node, sizes: Sequence[Dim], batch: int = 0) -> Node:
     return c.stack(*(atomic.iota(own[0].shape, axis, i64) for axis in range(batch)), *own, axis=-1)
 
 
-Read = Callable[[Node], Node]
-Write = Callable[[Node, Node, str], Node]
-
-
-def _scattered(n: OnnxNode, read: Read, write: Write) -> Node:
+def _scattered(n: OnnxNode, read: Callable[[Node], Node], write: Callable[[Node, Node, str], Node]) -> Node:
     """Return operand 0 with operand 2 put there by ONNX's `reduction`. read: elements at the places; write: puts them."""
     base, updates, how = n.x(), n.x(2), n.get("reduction", "none")
     if how != "mul":
@@ -317,29 +273,22 @@ def _scattered(n: OnnxNode, read: Read, write: Write) -> Node:
     return base * c.prod(c.where(hit, updates.reshape(1, count), 1), 1).reshape(base.shape)
 
 
-@row("GatherElements")
-def _gather_elements(n: OnnxNode) -> Node:
-    x, axis = n.x(), n.axis(0)
-    return c.take_along_axis(x, positive(n.x(1), x.shape[axis]), axis)
-
-
-@row("Scatter", "ScatterElements")
-def _scatter_elements(n: OnnxNode) -> Node:
+@row("GatherElements", "Scatter", "ScatterElements")
+def _elements(n: OnnxNode) -> Node:
     axis = n.axis(0)
     index = positive(n.x(1), n.x().shape[axis])
+    if n.op == "GatherElements":
+        return c.take_along_axis(n.x(), index, axis)
     return _scattered(n, lambda x: c.take_along_axis(x, index, axis),
                       lambda x, updates, how: c.put_along_axis(x, index, updates, axis, mode=how))
 
 
-@row("GatherND")
-def _gather_nd(n: OnnxNode) -> Node:
-    x, index, batch = n.x(), n.x(1), n.get("batch_dims", 0)
-    return c.gather_nd(x, _coordinates(index, x.shape[batch:batch + n.static_size(index.shape[-1])], batch))
-
-
-@row("ScatterND")
-def _scatter_nd(n: OnnxNode) -> Node:
-    index = _coordinates(n.x(1), n.x().shape[:n.static_size(n.x(1).shape[-1])])
+@row("GatherND", "ScatterND")
+def _nd(n: OnnxNode) -> Node:
+    batch = n.get("batch_dims", 0)
+    index = _coordinates(n.x(1), n.x().shape[batch:batch + n.static_size(n.x(1).shape[-1])], batch)
+    if n.op == "GatherND":
+        return c.gather_nd(n.x(), index)
     return _scattered(n, lambda x: c.gather_nd(x, index), lambda x, u, how: c.scatter_nd(x, index, u, mode=how))
 
 
@@ -347,45 +296,36 @@ def _scatter_nd(n: OnnxNode) -> Node:
 def _tensor_scatter(n: OnnxNode) -> Node:
     past, update, axis, starts = n.x(), n.x(1), n.axis(-2), n.optional(2)
     place = atomic.iota(update.shape, axis, i64)
-    place = place if starts is None else place + starts.cast(i64).reshape((-1, *(1,) * (past.rank - 1)))
+    place = place if starts is None else place + along(starts.cast(i64), 0, past.rank)
     place = c.mod(place, past.shape[axis]) if n.get("mode", "linear") == "circular" else place
     return c.put_along_axis(past, place, update, axis)
 
 
 @row("ReverseSequence")
 def _reverse_sequence(n: OnnxNode) -> Node:
-    x, time, batch = n.x(), n.get("time_axis", 0), n.get("batch_axis", 1)
-    lengths = n.x(1).cast(i64).reshape(tuple(-1 if i == batch else 1 for i in range(x.rank)))
-    step = atomic.iota(x.shape, time, i64)
+    x, time = n.x(), n.get("time_axis", 0)
+    lengths, step = along(n.x(1).cast(i64), n.get("batch_axis", 1), x.rank), atomic.iota(x.shape, time, i64)
     return c.take_along_axis(x, c.where(step < lengths, lengths - 1 - step, step), time)
+
+
+@row("Compress")
+def _compress(n: OnnxNode) -> Node:
+    x, places = n.x(), leaves.constant(np.nonzero(n.known(1))[0], i64)
+    flat = n.get("axis") is None
+    return atomic.gather(x.reshape(d.product(x.shape)) if flat else x, places, 0 if flat else n.axis(0))
 
 
 # ---- of known values only --------------------------------------------------------------------------------------------
 
 
-@row("NonZero")
-def _non_zero(n: OnnxNode) -> Built:
-    return OnnxValue.of(np.array(np.nonzero(n.known(0)), np.int64))
+@row("NonZero", "Unique", "NonMaxSuppression", opaque=True)
+def _by_reference(n: OnnxNode) -> Built:
+    """Return what the onnx package's reference evaluator computes of known operands: the results' shapes depend on their values."""
+    from onnx import helper, reference
 
-
-@row("Compress")
-def _compress(n: OnnxNode) -> Node:
-    x, places = n.x(), np.nonzero(n.known(1))[0]
-    if n.get("axis") is None:
-        return atomic.gather(x.reshape(d.product(x.shape)), leaves.constant(places, i64), 0)
-    return atomic.gather(x, leaves.constant(places, i64), n.axis(0))
-
-
-@row("Unique")
-def _unique(n: OnnxNode) -> Built:
-    x, axis, ordered = n.known(0), n.get("axis"), n.get("sorted", 1)
-    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
-    inverse = inverse.ravel()
-    if not ordered:
-        order = np.argsort(first)
-        rank = np.argsort(order)
-        values, first, counts = np.take(values, order, axis or 0), first[order], counts[order]
-        inverse = rank[inverse]
-    return [OnnxValue.of(np.asarray(v, x.dtype if i == 0 else np.int64)) for i, v in enumerate((values, first, inverse, counts))]
-
-
+    n.read.update(n.attributes)
+    operands = {name: n.known(i) for i, name in enumerate(n.proto.input) if n.has(i)}
+    graph = helper.make_graph([n.proto], n.op, [helper.make_empty_tensor_value_info(name) for name in operands],
+                              [helper.make_empty_tensor_value_info(name) for name in n.proto.output if name])
+    results = iter(reference.ReferenceEvaluator(graph, opsets=dict(n.opsets)).run(None, operands))
+    return [np.asarray(next(results)) if name else None for name in n.proto.output]

@@ -20,12 +20,13 @@ MOST_SLICES = 256
 """channels over which LRN sums; a graph grows by each"""
 
 
+def _halves(how: str, total: int) -> tuple[int, int]:
+    return (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
+
+
 def _geometry(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> dict[str, Any]:
     """Return the stride, padding and dilation that a node's attributes give for axes of these sizes; of pools, ceil_mode too."""
-    count, how, pool = len(sizes), n.get("auto_pad", "NOTSET"), n.op.endswith("Pool")
-    strides, dilations = n.get("strides") or [1] * count, n.get("dilations") or [1] * count
-    flat = n.get("pads") or [0] * (2 * count)
-    pads = list(zip(flat[:count], flat[count:], strict=True))
+    (strides, dilations, pads), how, pool = n.per_axis(len(sizes)), n.get("auto_pad", "NOTSET"), n.op.endswith("Pool")
     for i, (size, k, by, step) in enumerate(zip(sizes, kernel, strides, dilations, strict=True)):
         if how.startswith("SAME"):
             covers = (n.static_size(k) - 1) * step + 1
@@ -37,30 +38,21 @@ def _geometry(n: OnnxNode, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> dict[
         {"ceil_mode": bool(n.get("ceil_mode", 0))} if pool else {})
 
 
-def _halves(how: str, total: int) -> tuple[int, int]:
-    return (total // 2, total - total // 2) if how == "SAME_UPPER" else (total - total // 2, total // 2)
-
-
 def conv_of(n: OnnxNode, x: Node, weight: Node, bias: Node | None) -> Node:
-    n.ignore("kernel_shape")
+    n.read.add("kernel_shape")
     return c.conv(x, weight, bias, groups=n.get("group", 1), **_geometry(n, x.shape[2:], weight.shape[2:]))
 
 
 row("Conv")(lambda n: conv_of(n, n.x(), n.x(1), n.optional(2)))
-
-
 # products of bytes are exact in f64
 row("ConvInteger")(lambda n: conv_of(n, less_zero(n, 0, 2).cast(f64), less_zero(n, 1, 3, 0).cast(f64), None).cast(i32))
 
 
-@row("ConvTranspose")
+@row("ConvTranspose", ignored=("kernel_shape",))
 def _conv_transpose(n: OnnxNode) -> Node:
     x, weight, count = n.x(), n.x(1), n.x().rank - 2
-    n.ignore("kernel_shape")
-    more, wanted, how = n.get("output_padding") or [0] * count, n.get("output_shape"), n.get("auto_pad", "NOTSET")
-    strides, dilations = n.get("strides") or [1] * count, n.get("dilations") or [1] * count
-    flat = n.get("pads") or [0] * (2 * count)
-    pads, more = list(zip(flat[:count], flat[count:], strict=True)), list(more)
+    (strides, dilations, pads), wanted, how = n.per_axis(count), n.get("output_shape"), n.get("auto_pad", "NOTSET")
+    more = list(n.get("output_padding") or [0] * count)
     for i, (size, k, by, step) in enumerate(zip(x.shape[2:], weight.shape[2:], strides, dilations, strict=True)):
         if wanted is not None or how.startswith("SAME"):
             total = n.static_size(by * (size - 1) + more[i] + (k - 1) * step + 1 - (wanted[i] if wanted is not None else size * by))
@@ -75,52 +67,39 @@ def _conv_transpose(n: OnnxNode) -> Node:
 
 @row("MaxPool")
 def _max_pool(n: OnnxNode) -> Built:
-    x, kernel, sizes, order = n.x(), n.get("kernel_shape"), n.x().shape[2:], n.get("storage_order", 0)
+    x, kernel, sizes, by_columns = n.x(), n.get("kernel_shape"), n.x().shape[2:], n.get("storage_order", 0)
     how = _geometry(n, sizes, kernel)
     out = c.max_pool(x, kernel, **how)
-    if not n.wants(1):
+    if n.wanted == 1:
         return out
     place, all_sizes = c.max_pool_indices(x, kernel, **how).cast(i64), d.product(sizes)
-    if order:                                            # counted with the first axis as the fastest
+    if by_columns:                                       # counted with the first axis as the fastest
         numbers = atomic.iota((all_sizes,), 0, i64).reshape(sizes[::-1]).permute(tuple(reversed(range(len(sizes)))))
         place = atomic.gather(numbers.reshape(all_sizes), place)
     return [out, place + (atomic.iota(place.shape, 0, i64) * x.shape[1] + atomic.iota(place.shape, 1, i64)) * all_sizes]
 
 
-@row("AveragePool")
-def _average_pool(n: OnnxNode) -> Node:
-    how = _geometry(n, n.x().shape[2:], n.get("kernel_shape"))
-    return c.avg_pool(n.x(), n.get("kernel_shape"), count_padding=bool(n.get("count_include_pad", 0)), **how)
-
-
-def _all_places(n: OnnxNode) -> tuple[int, ...]:
-    return tuple(range(2, n.x().rank))
-
-
-row("GlobalAveragePool")(lambda n: c.mean(n.x(), _all_places(n), keepdims=True))
-row("GlobalMaxPool")(lambda n: n.x().max(_all_places(n), keepdims=True))
+row("AveragePool")(lambda n: c.avg_pool(n.x(), n.get("kernel_shape"), count_padding=bool(n.get("count_include_pad", 0)),
+                                        **_geometry(n, n.x().shape[2:], n.get("kernel_shape"))))
+row("GlobalAveragePool")(lambda n: c.mean(n.x(), range(2, n.x().rank), keepdims=True))
+row("GlobalMaxPool")(lambda n: n.x().max(tuple(range(2, n.x().rank)), keepdims=True))
 
 
 @row("LpPool", "GlobalLpPool", since=2)
 def _lp_pool(n: OnnxNode) -> Node:
-    p = n.get("p", 2)
+    p, kernel, axes, over_all = n.get("p", 2), n.get("kernel_shape"), tuple(range(2, n.x().rank)), n.op == "GlobalLpPool"
     powers = c.pow(c.abs(n.x()), p)
-    if n.op == "GlobalLpPool":
-        return c.pow(powers.sum(_all_places(n), keepdims=True), 1 / p)
-    how = _geometry(n, n.x().shape[2:], n.get("kernel_shape"))
-    if how.pop("ceil_mode"):
+    how = {} if over_all else _geometry(n, n.x().shape[2:], kernel)
+    if how.pop("ceil_mode", False):
         n.refuse("LpPool with ceil_mode", "ceil_mode=0")
-    return c.pow(c.windows(powers, n.get("kernel_shape"), **how).sum(_all_places(n)), 1 / p)
+    return c.pow((powers if over_all else c.windows(powers, kernel, **how)).sum(axes, keepdims=over_all), 1 / p)
 
 
 @row("MaxUnpool")
 def _max_unpool(n: OnnxNode) -> Node:
-    x, index, kernel = n.x(), n.x(1), n.get("kernel_shape")
-    count = len(kernel)
-    strides, pads = n.get("strides") or [1] * count, n.get("pads") or [0] * (2 * count)
-    own = (*x.shape[:2], *((s - 1) * by - pads[i] - pads[count + i] + k
-                           for i, (s, by, k) in enumerate(zip(x.shape[2:], strides, kernel, strict=True))))
-    size = d.product(x.shape)
+    x, index, kernel, size = n.x(), n.x(1), n.get("kernel_shape"), d.product(n.x().shape)
+    strides, _, pads = n.per_axis(len(kernel))
+    own = (*x.shape[:2], *((s - 1) * by - sum(pad) + k for s, by, pad, k in zip(x.shape[2:], strides, pads, kernel, strict=True)))
     out = atomic.scatter(c.zeros((d.product(own),), x.dtype), index.reshape(size), x.reshape(size)).reshape(own)
     return atomic.pad(out, [(0, w - s) for w, s in zip(n.dims(2), own, strict=True)]) if n.has(2) else out
 
@@ -131,12 +110,11 @@ def _max_unpool(n: OnnxNode) -> Node:
 @row("BatchNormalization", since=6)
 def _batch_norm(n: OnnxNode) -> Built:
     x, weight, bias, mean, var = (n.x(i) for i in range(5))
-    eps, momentum, training = n.get("epsilon", 1e-5), n.get("momentum", 0.9), n.get("training_mode", 0)
+    eps, momentum = n.get("epsilon", 1e-5), n.get("momentum", 0.9)
     n.only("spatial", 1)
-    n.before_7("consumed_inputs")
     if n.opset < 7 and not n.get("is_test", 0):
         n.refuse("BatchNormalization in training, of opset 6")
-    if not training:
+    if not n.get("training_mode", 0):
         return c.batch_norm(x, mean, var, weight, bias, eps=eps)
     axes = (0, *range(2, x.rank))
     own, spread = c.mean(x, axes), c.var(x, axes)
@@ -144,46 +122,35 @@ def _batch_norm(n: OnnxNode) -> Built:
             var * momentum + spread.cast(var.dtype) * (1 - momentum)]
 
 
+row("GroupNormalization", since=21, ignored=("stash_type",))(lambda n: c.group_norm(
+    n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5)))
 row("InstanceNormalization", since=6)(lambda n: c.instance_norm(n.x(), n.x(1), n.x(2), eps=n.get("epsilon", 1e-5)))
 
 
-@row("GroupNormalization", since=21)
-def _group_norm(n: OnnxNode) -> Node:
-    n.ignore("stash_type")
-    return c.group_norm(n.x(), n.x(1), n.x(2), groups=n.get("num_groups"), eps=n.get("epsilon", 1e-5))
-
-
-def _by_rows(n: OnnxNode, axis: int, norm: Callable[..., Node]) -> Node:
-    """Return operand 0 normalised over the axes from `axis` on together, with the vectors of the other operands."""
-    x, rest = n.x(), n.x().shape[axis:]
-    vectors = [None if v is None else v if v.rank == 1 == len(rest) else broadcast_to(v, rest).reshape(d.product(rest))
-               for v in (n.x(1), n.optional(2))]
-    n.only("stash_type", 1)
-    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
-    return norm(flat, *(v for v in vectors if v is not None), eps=n.get("epsilon", 1e-5)).reshape(x.shape)
-
-
-row("RMSNormalization", since=23)(lambda n: _by_rows(n, n.axis(-1), c.rms_norm))
-
-
+@row("RMSNormalization", since=23)
 @row("LayerNormalization", since=17)
-def _layer_norm(n: OnnxNode) -> Built:
-    x, axis = n.x(), n.axis(-1)
-    out = _by_rows(n, axis, c.layer_norm)
+def _norm_of_rows(n: OnnxNode) -> Built:
+    """Return operand 0 normalised over the axes from `axis` on together, with the vectors of the other operands."""
+    x, axis, eps = n.x(), n.axis(-1), n.get("epsilon", 1e-5)
+    rest, norm = x.shape[axis:], c.layer_norm if n.op == "LayerNormalization" else c.rms_norm
+    n.only("stash_type", 1)
+    vectors = [v if v.rank == 1 == len(rest) else broadcast_to(v, rest).reshape(d.product(rest)) for v in n.all()[1:]]
+    flat = x if len(rest) == 1 else x.reshape(*x.shape[:axis], d.product(rest))
+    out = norm(flat, *vectors, eps=eps).reshape(x.shape)
     if n.wanted == 1:
         return out
     axes, wide = tuple(range(axis, x.rank)), x.cast(f32) if x.dtype.itemsize < 4 else x
-    return [out, c.mean(wide, axes, keepdims=True), c.rsqrt(c.var(wide, axes, keepdims=True) + n.get("epsilon", 1e-5))]
+    return [out, c.mean(wide, axes, keepdims=True), c.rsqrt(c.var(wide, axes, keepdims=True) + eps)]
 
 
 @row("LRN")
 def _lrn(n: OnnxNode) -> Node:
-    how = {"size": n.get("size"), "alpha": n.get("alpha", 1e-4), "beta": n.get("beta", 0.75), "k": n.get("bias", 1.0)}
-    if how["size"] > MOST_SLICES:
-        n.refuse(f"LRN over {how['size']} channels")
-    if how["size"] % 2:
-        return c.local_response_norm(n.x(), **how)
-    return c.flip(c.local_response_norm(c.flip(n.x(), 1), **how), 1)   # of an even number of channels, the longer half is behind
+    x, size = n.x(), n.get("size")
+    if size > MOST_SLICES:
+        n.refuse(f"LRN over {size} channels")
+    x = x if size % 2 else c.flip(x, 1)                  # of an even number of channels, the longer half is behind
+    out = c.local_response_norm(x, size=size, alpha=n.get("alpha", 1e-4), beta=n.get("beta", 0.75), k=n.get("bias", 1.0))
+    return out if size % 2 else c.flip(out, 1)
 
 
 @row("LpNormalization")
@@ -202,13 +169,12 @@ LAYERS: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[str, ...]]] =
 """op -> (layer, ONNX's places of its gates, activations by default)"""
 
 
-@row("RNN", "GRU", "LSTM", since=7)
+@row("RNN", "GRU", "LSTM", since=7, ignored=("hidden_size",))
 def _recurrent(n: OnnxNode) -> Built:
     """Return the layers of the language; other activations, a clip, peepholes and coupled gates are refused."""
     layer, order, usual = LAYERS[n.op]
     x, lengths, batch_first, which = n.x(), n.optional(4), n.get("layout", 0), n.get("direction", "forward")
     directions, how = 2 if which == "bidirectional" else 1, dict[str, Any]()
-    n.ignore("hidden_size")
     named = [name.lower() for name in n.get("activations") or usual * directions]
     if n.op == "RNN" and named == ["relu"] * directions:
         how = {"activation": "relu"}
@@ -219,32 +185,29 @@ def _recurrent(n: OnnxNode) -> Built:
     if batch_first and (n.has(5) or n.has(6)):
         n.refuse("initial states with layout=1", "layout=0")
     parts = [n.x(1), n.x(2), *(c.split(n.x(3), 2, axis=1) if n.has(3) else (None, None))]
-    weights = [None if w is None else c.concat(*(c.split(w, len(order), axis=1)[k] for k in order), axis=1)
-               if len(order) > 1 else w for w in parts]
+    weights = [w if w is None or len(order) == 1 else c.concat(*(c.split(w, len(order), axis=1)[k] for k in order), axis=1)
+               for w in parts]
     initial: Any = n.optional(5)
     if n.op == "LSTM" and (n.has(5) or n.has(6)):
         zeros = c.zeros((directions, x.shape[0 if batch_first else 1], n.x(2).shape[2]), x.dtype)
         initial = tuple(zeros if state is None else state for state in (initial, n.optional(6)))
     x = x.permute(1, 0, 2) if batch_first else x
     y, states = layer(x, *weights, initial=initial, lengths=lengths, reverse=which == "reverse", **how)
-    y = y.reshape(*y.shape[:2], directions, n.x(2).shape[2])
-    states = states if isinstance(states, tuple) else (states,)
-    if batch_first:
-        return [y.permute(1, 0, 2, 3), *(s.permute(1, 0, 2) for s in states)]
-    return [y.permute(0, 2, 1, 3), *states]
+    y, states = y.reshape(*y.shape[:2], directions, n.x(2).shape[2]), states if isinstance(states, tuple) else (states,)
+    return [y.permute(1, 0, 2, 3) if batch_first else y.permute(0, 2, 1, 3),
+            *(s.permute(1, 0, 2) if batch_first else s for s in states)]
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-@row("Attention", since=23)
+@row("Attention", since=23, ignored=("qk_matmul_output_mode",))      # of scores, which are no output
 def _attention(n: OnnxNode) -> Built | None:
     """Return the language's attention where it is without a mask, a past and scores, and of f32 or f64; else None."""
     q, k, v = (n.x(i) for i in range(3))
     plain = {"scale", "is_causal", "softcap", "q_num_heads", "kv_num_heads", "qk_matmul_output_mode"}
     if n.wanted > 1 or any(map(n.has, range(3, len(n.inputs)))) or q.dtype not in (f32, f64) or set(n.attributes) - plain:
         return None
-    n.ignore("qk_matmul_output_mode")                    # of scores, which are no output
     if flat := q.rank == 3:
         heads = n.get("q_num_heads"), n.get("kv_num_heads"), n.get("kv_num_heads")
         q, k, v = (x.reshape(*x.shape[:2], h, -1) for x, h in zip((q, k, v), heads, strict=True))

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tensor_graphs.frontends.onnx.call import Built, OnnxNode, floats, row
+from tensor_graphs.frontends.onnx.call import Built, OnnxNode, along, row
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of
-from tensor_graphs.frontends.onnx.values import ELEMENTS, OnnxValue, narrowed
+from tensor_graphs.frontends.onnx.values import COMPARES, ELEMENTS, OnnxValue, elementwise, narrowed
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -19,29 +19,31 @@ from tensor_graphs.language.operands import together
 
 # ---- one operand -----------------------------------------------------------------------------------------------------
 
+
+def _abs(x: Node) -> Node:
+    return c.abs(x) if x.dtype.kind != "uint" else x
+
+
 UNARY: dict[str, Callable[[Node], Node]] = {
     "Ceil": c.ceil, "Floor": atomic.floor, "Round": c.round, "Sqrt": atomic.sqrt, "Exp": c.exp, "Log": c.log,
     "Sin": atomic.sin, "Cos": c.cos, "Tan": c.tan, "Tanh": c.tanh, "Sigmoid": c.sigmoid, "Erf": c.erf, "Softplus": c.softplus,
     "Reciprocal": atomic.reciprocal, "IsNaN": c.is_nan, "Atan": c.atan, "Asin": c.asin, "Acos": c.acos, "Sinh": c.sinh,
     "Cosh": c.cosh, "Asinh": c.asinh, "Acosh": c.acosh, "Atanh": c.atanh, "Softsign": c.softsign, "Mish": c.mish,
-    "HardSwish": c.hardswish,
+    "HardSwish": c.hardswish, "Neg": c.neg, "Sign": c.sign, "Abs": _abs, "Relu": lambda x: c.maximum(x, 0), "Not": lambda x: ~x,
+    "BitwiseNot": lambda x: ~x,
 }
-"""op -> function of a tensor of floats"""
+"""op -> function of a tensor"""
 
 
 def _unary(build: Callable[[Node], Node]) -> Callable[[OnnxNode], Node]:
-    return lambda n: build(floats(n, n.x()))
+    return lambda n: build(n.x())
 
 
 for _op, _build in UNARY.items():
     row(_op)(_unary(_build))
 
 row("Identity", "OptionalGetElement")(lambda n: n.value(0))
-row("Neg")(lambda n: c.neg(n.x()))
-row("Abs")(lambda n: c.abs(n.x()) if n.x().dtype.kind != "uint" else n.x())
-row("Sign")(lambda n: c.sign(n.x()))
-row("Not", "BitwiseNot")(lambda n: ~n.x())
-row("Relu")(lambda n: c.maximum(n.x(), 0))
+row("OptionalHasElement")(lambda n: leaves.constant(n.has(0)))
 row("Elu")(lambda n: c.elu(n.x(), alpha=n.get("alpha", 1.0)))
 row("Celu")(lambda n: c.celu(n.x(), alpha=n.get("alpha", 1.0)))
 row("LeakyRelu")(lambda n: c.leaky_relu(n.x(), slope=n.get("alpha", 0.01)))
@@ -49,14 +51,15 @@ row("HardSigmoid")(lambda n: c.hardsigmoid(n.x(), alpha=n.get("alpha", 0.2), bet
 row("Gelu", since=20)(lambda n: c.gelu(n.x(), approximate=n.get("approximate", "none")))
 row("Swish", since=24)(lambda n: c.silu(n.x()) if n.get("alpha", 1.0) == 1 else n.x() * c.sigmoid(n.get("alpha") * n.x()))
 row("BitCast")(lambda n: atomic.bitcast(n.x(), dtype_of(n.get("to"), "the result of BitCast")))
+row("Binarizer", domain="ai.onnx.ml")(lambda n: (n.x() > n.get("threshold", 0.0)).cast(n.x().dtype))
+row("ArrayFeatureExtractor", domain="ai.onnx.ml")(lambda n: atomic.gather(n.x(), n.x(1).reshape(-1), n.x().rank - 1))
 
 
 @row("PRelu")
 def _prelu(n: OnnxNode) -> Node:
-    n.before_7("consumed_inputs")
     x, slope = n.x(), n.x(1)
     if n.opset < 7 and slope.rank == 1 and x.rank > 1:   # one for each channel
-        slope = slope.reshape(-1, *(1,) * (x.rank - 2))
+        slope = along(slope, 0, x.rank - 1)
     x, slope = together("PRelu", x, slope)
     return c.where(x < 0, x * slope, x)
 
@@ -64,12 +67,11 @@ def _prelu(n: OnnxNode) -> Node:
 @row("IsInf")
 def _is_inf(n: OnnxNode) -> Node:
     x, above, below = n.x(), n.get("detect_positive", 1), n.get("detect_negative", 1)
-    if not above and not below:
-        return c.full(x.shape, False, bool_)
-    return c.is_inf(x) if above and below else c.is_inf(x) & (x > 0 if above else x < 0)
+    limit = c.full(x.shape, False, bool_) if not above and not below else x > 0 if not below else x < 0
+    return c.is_inf(x) if above and below else c.is_inf(x) & limit
 
 
-def cast_to(n: OnnxNode, x: Node, dtype: DType, saturate: bool) -> Node:
+def cast_to(x: Node, dtype: DType, saturate: bool) -> Node:
     """Return x in another dtype; to eight bits, a float out of range becomes the largest number if `saturate`."""
     if dtype is bool_ and x.dtype is not bool_:
         return c.not_equal(x, 0)
@@ -78,27 +80,18 @@ def cast_to(n: OnnxNode, x: Node, dtype: DType, saturate: bool) -> Node:
     return x.cast(dtype)
 
 
-@row("Cast")
+@row("Cast", "CastLike")
 def _cast(n: OnnxNode) -> Built:
-    to, value = n.get("to"), n.value(0)
+    to, value, saturate = n.get("to"), n.value(0), bool(n.get("saturate", 1))
     n.only("round_mode", "up", "nearest", "down")
-    saturate = bool(n.get("saturate", 1))
     if isinstance(to, str):
         import onnx
 
         to = onnx.TensorProto.DataType.Value(to)
-    dtype = dtype_of(to, "the result of Cast")
-    if value.array is not None and value.array.dtype == object and dtype.is_integer:
-        return OnnxValue(dtype, array=value.array)
-    if value.array is not None and value.array.dtype.kind in "iub" and dtype.is_integer:
+    dtype = n.value(1).dtype if n.op == "CastLike" else dtype_of(to, "the result of Cast")
+    if value.array is not None and value.array.dtype.kind in "iubO" and dtype.is_integer:
         return OnnxValue(dtype, array=narrowed(value.array.astype(object), dtype))
-    return cast_to(n, n.x(), dtype, saturate)
-
-
-@row("CastLike")
-def _cast_like(n: OnnxNode) -> Built:
-    n.ignore("round_mode")
-    return cast_to(n, n.x(), n.value(1).dtype, bool(n.get("saturate", 1)))
+    return cast_to(n.x(), dtype, saturate)
 
 
 @row("Clip", since=11)
@@ -111,12 +104,11 @@ def _clip(n: OnnxNode) -> Node:
 row("Clip")(lambda n: c.clip(n.x(), n.get("min", -math.inf), n.get("max", math.inf)))
 
 
-@row("Dropout", since=7)
+@row("Dropout", ignored=("seed", "ratio", 1))            # of training
 def _dropout(n: OnnxNode) -> Built:
-    n.ignore("seed", "ratio", 1)                         # of training
-    if n.has(2) and bool(n.scalar(2)) and n.scalar(1, 0.5) != 0:
+    if (n.opset < 7 and not n.get("is_test", 0)) or (n.has(2) and bool(n.scalar(2)) and n.scalar(1, 0.5) != 0):
         n.refuse("Dropout in training mode draws random numbers")
-    return [n.x(), c.full(n.x().shape, True, bool_)] if n.opset >= 10 else n.x()
+    return [n.x(), c.full(n.x().shape, True, bool_) if n.opset >= 10 else None]
 
 
 # ---- several operands ------------------------------------------------------------------------------------------------
@@ -127,18 +119,7 @@ def truncated_div(x: Node, y: Node) -> Node:
     return c.floor_div(x - c.fmod(x, y), y)
 
 
-@row("Div")
-def _div(n: OnnxNode) -> Node:
-    n.before_7("broadcast")
-    return c.div(n.x(), n.x(1)) if n.x().dtype.is_float else truncated_div(n.x(), n.x(1))
-
-
-row("Mod")(lambda n: (c.fmod if n.get("fmod", 0) else c.mod)(n.x(), n.x(1)))
-
-
-@row("Pow")
 def _pow(n: OnnxNode) -> Node:
-    n.before_7("broadcast")
     x, y, exponent = n.x(), n.x(1), n.value(1).array
     if exponent is not None and exponent.size == 1 and exponent.dtype != object and y.rank <= x.rank:
         number = exponent.ravel()[0].item()
@@ -152,8 +133,7 @@ def _pow(n: OnnxNode) -> Node:
     return c.pow(x, y.cast(x.dtype))
 
 
-def _chain(build: Callable[[Node, Node], Node]) -> Callable[[OnnxNode], Node]:
-    return lambda n: functools.reduce(build, n.all())
+row("Pow")(_pow)
 
 
 def _equal(x: Node, y: Node) -> Node:
@@ -161,113 +141,93 @@ def _equal(x: Node, y: Node) -> Node:
 
 
 BINARY: dict[str, Callable[[Node, Node], Node]] = {
-    "Add": c.add, "Sub": c.sub, "Mul": c.mul, "Equal": _equal, "Less": c.less, "Greater": c.greater,
-    "LessOrEqual": c.less_equal, "GreaterOrEqual": c.greater_equal, "And": c.bit_and, "Or": c.bit_or, "Xor": c.bit_xor,
-    "BitwiseAnd": c.bit_and, "BitwiseOr": c.bit_or, "BitwiseXor": c.bit_xor,
+    "Add": c.add, "Sub": c.sub, "Mul": c.mul, "Div": lambda x, y: c.div(x, y) if x.dtype.is_float else truncated_div(x, y),
+    "Equal": _equal, "Less": c.less, "Greater": c.greater, "LessOrEqual": c.less_equal, "GreaterOrEqual": c.greater_equal,
+    "And": c.bit_and, "Or": c.bit_or, "Xor": c.bit_xor, "BitwiseAnd": c.bit_and, "BitwiseOr": c.bit_or, "BitwiseXor": c.bit_xor,
 }
 """op -> function of two tensors, which broadcast"""
 
 
 def _two(build: Callable[[Node, Node], Node]) -> Callable[[OnnxNode], Node]:
     def built(n: OnnxNode) -> Node:
-        n.before_7("broadcast")                          # with an axis, which is not read, y's axes would lie elsewhere
-        return build(n.x(), n.x(1))
+        x, y = n.x(), n.x(1)
+        if n.opset < 7 and (axis := n.get("axis")) is not None:      # y's axes lie at x's from this one on
+            behind = x.rank - axis % max(x.rank, 1) - y.rank
+            y = y.reshape(*y.shape, *(1,) * behind) if behind >= 0 else n.refuse(f"axis={axis} of {n.op}")
+        return build(x, y)
     return built
+
+
+def _chain(build: Callable[[Node, Node], Node]) -> Callable[[OnnxNode], Node]:
+    return lambda n: functools.reduce(build, n.all())
 
 
 for _op, _binary in BINARY.items():
     row(_op)(_two(_binary))
+for _op, _binary in (("Max", c.maximum), ("Min", c.minimum), ("Sum", c.add)):
+    row(_op, since=6)(_chain(_binary))
 
-row("Max", since=6)(_chain(c.maximum))
-row("Min", since=6)(_chain(c.minimum))
-row("Sum", since=6)(_chain(c.add))
 row("Mean", since=6)(lambda n: functools.reduce(c.add, n.all()) / len(n.inputs))
 row("Where")(lambda n: c.where(n.x(), n.x(1), n.x(2)))
+row("Mod")(lambda n: (c.fmod if n.get("fmod", 0) else c.mod)(n.x(), n.x(1)))
 
 
 @row("BitShift")
 def _shift(n: OnnxNode) -> Node:
-    if n.get("direction") == "LEFT":
-        return c.left_shift(n.x(), n.x(1))
     x, by = together("BitShift", n.x(), n.x(1))
+    if n.get("direction") == "LEFT":
+        return c.left_shift(x, by)
     last = x.dtype.bits - 1                              # a count out of range moves all bits out: copies of the sign are left
     return c.right_shift(x, by) if x.dtype.kind == "uint" else c.right_shift(x, c.where((by < 0) | (by > last), last, by))
 
 
-def fold(call: OnnxNode) -> OnnxValue | None:
+def fold(n: OnnxNode) -> OnnxValue | None:
     """Return the known value of an op on known integers; None where it is to be computed at run time."""
-    arrays = [None if v is None else v.array for v in call.inputs]
-    if call.op not in ELEMENTS or call.domain or any(a is None or a.dtype.kind not in "iubO" or a.size > 4096 for a in arrays):
-        return None
-    if call.op in ("Mod", "Pow") or call.attributes:
+    arrays = [v.array for v in n.inputs if v is not None and v.array is not None and v.array.dtype.kind in "iubO"]
+    if n.op not in ELEMENTS or n.domain or n.attributes or len(arrays) < len(n.inputs) or any(a.size > 4096 for a in arrays):
         return None
     try:
-        out = ELEMENTS[call.op](*arrays)
+        out = elementwise(n.op, *arrays)
     except ValueError:
         return None
-    first = call.inputs[-1] if call.op == "Where" else call.inputs[0]
-    assert first is not None
-    dtype = bool_ if call.op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual") else first.dtype
+    dtype = bool_ if n.op in COMPARES else n.value(1 if n.op == "Where" else 0).dtype
     return OnnxValue(dtype, array=narrowed(out, dtype))
 
 
 # ---- along axes ------------------------------------------------------------------------------------------------------
 
 
-def _axes(n: OnnxNode) -> tuple[tuple[int, ...], bool] | None:
-    """Return the axes that a reduction removes, and if they stay with size 1; None for no reduction at all."""
-    x, keep = n.x(), bool(n.get("keepdims", 1))
-    none = bool(n.get("noop_with_empty_axes", 0))
-    axes = n.ints(1) if n.has(1) else n.get("axes")
-    if not axes:
-        return None if none else (tuple(range(x.rank)), keep)
-    return tuple(sorted(n.places(axes, x.rank))), keep
-
-
 def _log_sum_exp(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
-    total = functools.reduce(lambda y, axis: c.logsumexp(y, axis, keepdims=True), axes, x)
-    return total if keepdims else total.reshape(tuple(s for i, s in enumerate(x.shape) if i not in axes))
+    return functools.reduce(lambda y, axis: c.logsumexp(y, axis, keepdims=keepdims), reversed(axes), x)
 
 
-def _same(x: Node) -> Node:
-    return x
+def _mean(x: Node, axes: tuple[int, ...], keepdims: bool) -> Node:
+    count = d.product([x.shape[a] for a in axes])
+    return c.mean(x, axes, keepdims) if x.dtype.is_float else truncated_div(x.sum(axes, keepdims), leaves.constant(count, x.dtype))
 
 
-def _squares(x: Node) -> Node:
-    return x * x
+def _root(x: Node) -> Node:
+    return atomic.sqrt(x if x.dtype.is_float else x.cast(f64)).cast(x.dtype)
 
 
-Over = Callable[..., Node]
-REDUCTIONS: dict[str, tuple[Callable[[Node], Node], Over, Callable[[Node], Node]]] = {
-    "ReduceSum": (_same, c.sum, _same), "ReduceMean": (_same, c.mean, _same), "ReduceProd": (_same, c.prod, _same),
-    "ReduceMax": (_same, lambda x, *how: (c.any if x.dtype is bool_ else c.reduce_max)(x, *how), _same),
-    "ReduceMin": (_same, lambda x, *how: (c.all if x.dtype is bool_ else c.reduce_min)(x, *how), _same),
-    "ReduceL1": (lambda x: x if x.dtype.kind == "uint" else c.abs(x), c.sum, _same),
-    "ReduceL2": (_squares, c.sum, lambda x: atomic.sqrt(x if x.dtype.is_float else x.cast(f64)).cast(x.dtype)),
-    "ReduceSumSquare": (_squares, c.sum, _same), "ReduceLogSum": (_same, c.sum, c.log),
-    "ReduceLogSumExp": (_same, _log_sum_exp, _same),
+REDUCTIONS: dict[str, tuple[Callable[[Node], Node] | None, Callable[..., Node], Callable[[Node], Node] | None]] = {
+    "ReduceSum": (None, c.sum, None), "ReduceMean": (None, _mean, None), "ReduceProd": (None, c.prod, None),
+    "ReduceMax": (None, lambda x, *how: (c.any if x.dtype is bool_ else c.reduce_max)(x, *how), None),
+    "ReduceMin": (None, lambda x, *how: (c.all if x.dtype is bool_ else c.reduce_min)(x, *how), None),
+    "ReduceL1": (_abs, c.sum, None), "ReduceL2": (c.square, c.sum, _root), "ReduceSumSquare": (c.square, c.sum, None),
+    "ReduceLogSum": (None, c.sum, c.log), "ReduceLogSumExp": (None, _log_sum_exp, None),
 }
 """op -> (before, over the axes, after)"""
 
 
-def _reduction(before: Callable[[Node], Node], over: Over, after: Callable[[Node], Node]) -> Callable[[OnnxNode], Node]:
-    def built(n: OnnxNode) -> Node:
-        axes, x = _axes(n), n.x()
-        if axes is None:
-            return after(before(x))
-        if n.op == "ReduceMean" and not x.dtype.is_float:
-            return truncated_div(x.sum(*axes), leaves.constant(d.product([x.shape[a] for a in axes[0]]), x.dtype))
-        return after(over(before(x), *axes))
-    return built
-
-
-for _op, _parts in REDUCTIONS.items():
-    row(_op)(_reduction(*_parts))
-
-
-def _best(x: Node, axis: int) -> Node:
-    """Return the index of the largest element along an axis, which stays with size 1."""
-    return c.argmax(x, axis=axis).cast(i64).reshape(tuple(1 if i == axis else s for i, s in enumerate(x.shape)))
+@row(*REDUCTIONS)
+def _reduction(n: OnnxNode) -> Node:
+    before, over, after = REDUCTIONS[n.op]
+    x, keep, none, axes = n.x(), bool(n.get("keepdims", 1)), n.get("noop_with_empty_axes", 0), n.axes()
+    x = x if before is None else before(x)
+    if axes or not none:
+        x = over(x, tuple(sorted(n.places(axes or range(x.rank), x.rank))), keep)
+    return x if after is None else after(x)
 
 
 @row("ArgMax", "ArgMin")
@@ -275,42 +235,38 @@ def _arg(n: OnnxNode) -> Node:
     x, axis, last = n.x(), n.axis(0), n.get("select_last_index", 0)
     if n.op == "ArgMin":                                 # the largest in reversed order
         x = -x if x.dtype.is_float else ~x
-    index = _best(c.flip(x, axis) if last else x, axis)
+    index = c.argmax(c.flip(x, axis) if last else x, axis=axis).cast(i64)
     index = c.sub(leaves.constant(x.shape[axis] - 1, i64), index) if last else index
-    return index if n.get("keepdims", 1) else index.reshape(tuple(s for i, s in enumerate(x.shape) if i != axis))
+    return c.stack(index, axis=axis) if n.get("keepdims", 1) else index
 
 
-@row("TopK", since=10)
+@row("TopK", since=10, ignored=("sorted",))
 def _topk(n: OnnxNode) -> Built:
-    n.ignore("sorted")
     values, indices = c.topk(n.x(), n.axis(-1), k=int(n.scalar(1)), largest=bool(n.get("largest", 1)))
     return [values, indices.cast(i64)]
 
 
 def _hardmax(x: Node, axis: int) -> Node:
-    return c.equals(atomic.iota(x.shape, axis, i64), atomic.expand(_best(x, axis), x.shape)).cast(x.dtype)
+    best = c.stack(c.argmax(x, axis=axis).cast(i64), axis=axis)
+    return c.equals(atomic.iota(x.shape, axis, i64), atomic.expand(best, x.shape)).cast(x.dtype)
 
 
-def _softmax_rows(op: str, build: Callable[..., Node]) -> None:
-    def flattened(n: OnnxNode) -> Node:
-        """Return `build` over the last axis of a matrix: all axes before `axis`, and all from it on."""
-        x, axis = n.x(), n.axis(1)
-        return build(x.reshape(d.product(x.shape[:axis]), d.product(x.shape[axis:])), axis=1).reshape(x.shape)
-
-    row(op, since=13)(lambda n: build(n.x(), axis=n.axis(-1)))
-    row(op)(flattened)
+SOFTMAX: dict[str, Callable[..., Node]] = {"Softmax": c.softmax, "LogSoftmax": c.log_softmax, "Hardmax": _hardmax}
 
 
-_softmax_rows("Softmax", c.softmax)
-_softmax_rows("LogSoftmax", c.log_softmax)
-_softmax_rows("Hardmax", _hardmax)
+@row(*SOFTMAX)
+def _softmax(n: OnnxNode) -> Node:
+    x, axis = n.x(), n.axis(-1 if n.opset >= 13 else 1)
+    if n.opset >= 13:
+        return SOFTMAX[n.op](x, axis=axis)
+    matrix = x.reshape(d.product(x.shape[:axis]), d.product(x.shape[axis:]))
+    return SOFTMAX[n.op](matrix, axis=1).reshape(x.shape)
 
 
 @row("CumSum", "CumProd")
 def _cumulative(n: OnnxNode) -> Node:
-    x, build = n.x(), c.cumsum if n.op == "CumSum" else c.cumprod
+    x, build, back = n.x(), c.cumsum if n.op == "CumSum" else c.cumprod, n.get("reverse", 0)
     (axis,) = n.places([int(n.scalar(1))], x.rank)
-    back = n.get("reverse", 0)
     x = c.flip(x, axis) if back else x
     if n.get("exclusive", 0):                            # all moved up by one
         shorter = atomic.slice(x, [(0, s - (i == axis), 1) for i, s in enumerate(x.shape)])
@@ -319,9 +275,6 @@ def _cumulative(n: OnnxNode) -> Node:
     return c.flip(out, axis) if back else out
 
 
-row("Binarizer", domain="ai.onnx.ml")(lambda n: (n.x() > n.get("threshold", 0.0)).cast(n.x().dtype))
-row("ArrayFeatureExtractor", domain="ai.onnx.ml")(lambda n: atomic.gather(n.x(), n.x(1).reshape(-1), n.x().rank - 1))
-
 # ---- products --------------------------------------------------------------------------------------------------------
 
 row("MatMul")(lambda n: c.dot(n.x(), n.x(1)))
@@ -329,10 +282,8 @@ row("MatMul")(lambda n: c.dot(n.x(), n.x(1)))
 
 @row("Gemm")
 def _gemm(n: OnnxNode) -> Node:
-    n.before_7("broadcast")
-    a, b = n.x(), n.x(1)
+    a, b, alpha, beta, bias = n.x(), n.x(1), n.get("alpha", 1.0), n.get("beta", 1.0), n.optional(2)
     a = a.transpose() if n.get("transA", 0) else a
-    alpha, beta, bias = n.get("alpha", 1.0), n.get("beta", 1.0), n.optional(2)
     if n.get("transB", 0) and alpha == 1 and beta == 1 and a.dtype.is_float and (bias is None or (bias.rank == 1 and (
             bias.shape[0] == b.shape[0]))):
         return c.linear(a, b, bias)
@@ -357,21 +308,12 @@ def _einsum(n: OnnxNode) -> Node:
     return c.einsum(",".join(terms) + arrow + right, *xs)
 
 
-@row("OptionalHasElement")
-def _has_element(n: OnnxNode) -> Node:
-    if n.has(0):
-        n.x()
-    return leaves.constant(n.has(0))
-
-
 def less_zero(n: OnnxNode, index: int, zero: int, axis: int | None = None) -> Node:
-    """Return an operand of small integers as i32, its zero point (operand `zero`) subtracted."""
+    """Return an operand of small integers as i32, its zero point (operand `zero`, of the whole or along an axis) subtracted."""
     x, point = n.x(index).cast(i32), n.optional(zero)
-    if point is None:
-        return x
-    if point.rank == 1 and axis is not None:
-        point = point.reshape(tuple(-1 if i == axis % x.rank else 1 for i in range(x.rank)))
-    return x - point.cast(i32)
+    if point is not None and point.rank == 1 and point.shape[0] != 1:
+        point = n.refuse(f"several zero points of operand {index} of {n.op}") if axis is None else along(point, axis, x.rank)
+    return x if point is None else x - point.cast(i32)
 
 
 row("MatMulInteger")(lambda n: c.dot(less_zero(n, 0, 2, -2), less_zero(n, 1, 3, -1)))

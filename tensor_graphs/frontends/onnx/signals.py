@@ -1,8 +1,7 @@
-"""signals: rows of the discrete Fourier transform, of overlapping blocks, and of regions of an image."""
+"""signals: rows of the discrete Fourier transform, and of overlapping blocks."""
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -18,7 +17,7 @@ MOST_WEIGHTS = 1 << 22
 """elements of a constant that is computed for one node"""
 
 
-def _spectrum(n: OnnxNode, x: Node, length: int | None, inverse: bool, onesided: bool) -> Node:
+def _spectrum(n: OnnxNode, x: Node, length: int, inverse: int, onesided: int) -> Node:
     """Return the transform of x[…, n, 1 or 2] along the axis before the last, by a product with the matrix of cosines and sines."""
     size, parts = x.shape[-2], x.shape[-1]
     if not isinstance(size, int) or parts not in (1, 2):
@@ -45,11 +44,10 @@ def _spectrum(n: OnnxNode, x: Node, length: int | None, inverse: bool, onesided:
 
 @row("DFT", since=17)
 def _dft(n: OnnxNode) -> Node:
-    x, length = n.x(), n.scalar(1)
+    x, length = n.x(), n.scalar(1, 0)
     (axis,) = n.places([n.get("axis", 1) if n.opset < 20 else int(n.scalar(2, -2))], x.rank)
     moved = x.transpose(axis, x.rank - 2)
-    out = _spectrum(n, moved, None if length is None else int(length), bool(n.get("inverse", 0)), bool(n.get("onesided", 0)))
-    return out.transpose(axis, x.rank - 2)
+    return _spectrum(n, moved, int(length), n.get("inverse", 0), n.get("onesided", 0)).transpose(axis, x.rank - 2)
 
 
 @row("STFT", since=17)
@@ -59,19 +57,18 @@ def _stft(n: OnnxNode) -> Node:
     channels = [c.windows(x[..., k], n.static_size(size), stride=step).transpose() for k in range(n.static_size(x.shape[-1]))]
     frames = c.stack(*channels, axis=-1)
     frames = frames if window is None else frames * window.reshape(-1, 1)
-    return _spectrum(n, frames, None, False, bool(n.get("onesided", 1)))
+    return _spectrum(n, frames, 0, 0, n.get("onesided", 1))
 
 
 @row("Col2Im", since=18)
 def _col2im(n: OnnxNode) -> Node:
     x, image, block = n.x(), n.ints(1), n.ints(2)
-    count = len(image)
-    dilations, strides, pads = n.get("dilations") or [1] * count, n.get("strides") or [1] * count, n.get("pads") or [0] * 2 * count
+    strides, dilations, pads = n.per_axis(len(image))
     if math.prod(image) > MOST_WEIGHTS or math.prod(block) > MOST_WEIGHTS:
         n.refuse(f"Col2Im of blocks of {block} in {image}")
-    grown = [s + pads[i] + pads[count + i] for i, s in enumerate(image)]
+    grown = [size + sum(pad) for size, pad in zip(image, pads, strict=True)]
     place: Any = np.zeros((1, 1), np.int64)
-    for i in range(count):
+    for i in range(len(image)):
         places = (grown[i] - dilations[i] * (block[i] - 1) - 1) // strides[i] + 1
         own = np.arange(block[i])[:, None] * dilations[i] + np.arange(places) * strides[i]
         place = (place[:, None, :, None] * grown[i] + own[None, :, None, :]).reshape(len(place) * block[i], -1)
@@ -79,36 +76,4 @@ def _col2im(n: OnnxNode) -> Node:
     flat = x.reshape(x.shape[0], channels, place.size)
     base = c.zeros((x.shape[0], channels, math.prod(grown)), x.dtype)
     out = atomic.scatter(base, leaves.constant(place.ravel(), i64), flat, axis=2, mode="add").reshape(*base.shape[:2], *grown)
-    inner = [(low, low + s, 1) for low, s in zip(pads, image, strict=False)]
-    return atomic.slice(out, [(0, out.shape[0], 1), (0, out.shape[1], 1), *inner])
-
-
-@row("RoiAlign", since=10)
-def _roi_align(n: OnnxNode) -> Node:
-    """Return means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
-    x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
-    height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)
-    newer, mode = n.opset >= 16, n.get("mode", "avg")
-    half = n.get("coordinate_transformation_mode", "half_pixel" if newer else "output_half_pixel") == "half_pixel"
-    if mode == "max" and not newer:
-        n.refuse("RoiAlign of maxima before opset 16, of which implementations differ")
-    if not 0 < ratio * height * width <= MOST_WEIGHTS:
-        n.refuse("RoiAlign with sampling_ratio=0, a grid that depends on the regions", "a fixed sampling_ratio")
-    corners = rois * n.get("spatial_scale", 1.0) - (0.5 if half else 0.0)
-    shape, sides = (rois.shape[0], height * ratio, width * ratio), []
-    for axis, count, size in ((1, height, x.shape[2]), (0, width, x.shape[3])):
-        low, extent = corners[:, axis:axis + 1], corners[:, axis + 2:axis + 3] - corners[:, axis:axis + 1]
-        steps = (np.arange(count * ratio) + 0.5) / (count * ratio)
-        place = low + (extent if half else c.maximum(extent, 1.0)) * leaves.constant(steps, x.dtype)
-        last, line = n.static_size(size) - 1.0, (-1, shape[1], 1) if axis else (-1, 1, shape[2])
-        inside = (place >= -1.0) & (place <= last + 1)
-        place = c.clip(place, 0.0, last)
-        base = c.minimum(atomic.floor(place), max(last - 1, 0.0))
-        taps = [(base, 1 - (place - base)), (c.minimum(base + 1, last), place - base)]
-        sides.append([(atomic.expand(i.cast(i64).reshape(line), shape), c.where(inside, w, 0.0).reshape(line)) for i, w in taps])
-    rows, images = x.permute(0, 2, 3, 1), atomic.expand(batch.reshape(-1, 1, 1), shape)
-    parts = [c.gather_nd(rows, c.stack(images, i, j, axis=-1)) * (v * w).reshape(*shape, 1)
-             for i, v in sides[0] for j, w in sides[1]]
-    total = functools.reduce(c.maximum if mode == "max" else c.add, parts)
-    bins = total.reshape(rois.shape[0], height, ratio, width, ratio, x.shape[1])
-    return (bins.max((2, 4)) if mode == "max" else c.mean(bins, (2, 4))).permute(0, 3, 1, 2)
+    return out[(..., *(slice(low, low + size) for (low, _), size in zip(pads, image, strict=True)))]

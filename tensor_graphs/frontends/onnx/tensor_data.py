@@ -44,8 +44,9 @@ def shape_of(tensor: Any) -> tuple[int, ...]:
     return shape
 
 
-def read_tensor(tensor: Any, folder: Path | None) -> np.ndarray:
-    """Return the values of a TensorProto, read-only. folder: where its external data lies.
+def read_tensor(tensor: Any, folder: Path | None, maps: dict[Path, np.ndarray] | None = None) -> np.ndarray:
+    """Return the values of a TensorProto, read-only. folder: where its external data lies. maps: files of such data that are
+    mapped already, each once, as each map takes a descriptor; others are added.
 
     Raises OnnxError for data of another length than its sizes say, or external data that is missing; NotSupported for its type.
     """
@@ -53,7 +54,7 @@ def read_tensor(tensor: Any, folder: Path | None) -> np.ndarray:
     dtype = dtype_of(tensor.data_type, what)
     count = math.prod(shape)
     if tensor.data_location == 1:
-        flat = _external(tensor, count * dtype.itemsize, folder).view(dtype.numpy)
+        flat = _external(tensor, count * dtype.itemsize, folder, {} if maps is None else maps).view(dtype.numpy)
     elif tensor.HasField("raw_data"):
         if len(tensor.raw_data) != count * dtype.itemsize:
             raise OnnxError(f"{what}, {dtype}{list(shape)}, has {len(tensor.raw_data)} bytes of data",
@@ -74,7 +75,7 @@ def read_tensor(tensor: Any, folder: Path | None) -> np.ndarray:
     return array
 
 
-def _external(tensor: Any, length: int, folder: Path | None) -> np.ndarray:
+def _external(tensor: Any, length: int, folder: Path | None, maps: dict[Path, np.ndarray]) -> np.ndarray:
     """Return the bytes of a tensor's external data, mapped. Its file must lie in the model's folder, or below it."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     place, what = entries.get("location", ""), f"the external data of the tensor {tensor.name!r}"
@@ -93,4 +94,6 @@ def _external(tensor: Any, length: int, folder: Path | None) -> np.ndarray:
     if size != length or offset < 0 or offset + length > file.stat().st_size:
         raise OnnxError(f"{what} is {size} bytes from {offset} on in {file}, which has {file.stat().st_size}; {length} are needed",
                         fix="take the file that was written with the model")
-    return np.memmap(file, np.uint8, "r", offset, (length,)) if length else np.empty(0, np.uint8)
+    if length and file not in maps:
+        maps[file] = np.memmap(file, np.uint8, "r")
+    return maps[file][offset:offset + length] if length else np.empty(0, np.uint8)

@@ -28,24 +28,25 @@ MOST_KNOWN = 1 << 20
 
 
 class OnnxValue:
-    """A tensor: `node()` returns it as a node, and `array` is its value where that is an array already (objects: dims)."""
+    """A tensor: `node()` returns it as a node, and `array` is its value where that is an array already (objects: dims); or a
+    sequence of the tensors `items`, which is no node."""
 
     def __init__(self, dtype: DType, node: Node | None = None, array: np.ndarray | None = None,
-                 make: Callable[[], Node] | None = None) -> None:
-        self.dtype, self.array, self._node, self._make = dtype, array, node, make
+                 items: list[OnnxValue] | None = None) -> None:
+        self.dtype, self.array, self._node, self.items = dtype, array, node, items
 
     @staticmethod
     def of(x: Node | OnnxValue | np.ndarray) -> OnnxValue:
         """Return a node or a known array of a dtype of ours as an OnnxValue; an OnnxValue itself."""
-        if isinstance(x, OnnxValue):
-            return x
-        if isinstance(x, Node):
-            return OnnxValue(x.dtype, x)
-        return OnnxValue(i64 if x.dtype == object else parse_dtype(x.dtype), array=x)
+        if isinstance(x, np.ndarray):
+            return OnnxValue(i64 if x.dtype == object else parse_dtype(x.dtype), array=x)
+        return x if isinstance(x, OnnxValue) else OnnxValue(x.dtype, x)
 
     def node(self) -> Node:
+        if self.items is not None:
+            raise NotSupported("a sequence where a tensor is needed")
         if self._node is None:
-            self._node = self._make() if self._make is not None else constant(self.array, self.dtype)
+            self._node = constant(self.array, self.dtype)
         return self._node
 
     @property
@@ -96,14 +97,6 @@ def known_array(value: OnnxValue, weights: Mapping[str, np.ndarray], what: str) 
 # ---- arithmetic of sizes ---------------------------------------------------------------------------------------------
 
 
-def _each(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Return a function of arrays that broadcasts, and calls `function` on elements."""
-    def apply(*arrays: np.ndarray) -> np.ndarray:
-        out = np.frompyfunc(function, len(arrays), 1)(*(a.astype(object) for a in arrays))
-        return np.asarray(out, object)
-    return apply
-
-
 def _truncated(x: Dim, y: Dim) -> Dim:
     if isinstance(x, int) and isinstance(y, int):
         return 0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
@@ -114,41 +107,41 @@ def _truncated(x: Dim, y: Dim) -> Dim:
 
 def _equal(x: Dim, y: Dim) -> bool:
     low, high = d.bounds(x - y)
-    if x == y or not low <= 0 <= high:
-        return bool(x == y)
-    raise ValueError("it depends on a dim")
+    if x != y and low <= 0 <= high:
+        raise ValueError("it depends on a dim")
+    return bool(x == y)
 
 
 def _less(x: Dim, y: Dim) -> bool:
     low, high = d.bounds(x - y)
-    if high < 0 or low >= 0:
-        return high < 0
-    raise ValueError("it depends on a dim")
+    if low < 0 <= high:
+        raise ValueError("it depends on a dim")
+    return high < 0
 
 
-def _chosen(condition: bool, x: Dim, y: Dim) -> Dim:
-    return x if condition else y
-
-
-ELEMENTS: dict[str, Callable[..., np.ndarray]] = {
-    "Add": _each(lambda x, y: x + y), "Sub": _each(lambda x, y: x - y), "Mul": _each(lambda x, y: x * y),
-    "Div": _each(_truncated), "Neg": _each(lambda x: -x), "Max": _each(lambda *xs: d.dim_max(*xs) if len(xs) > 1 else xs[0]),
-    "Min": _each(lambda *xs: d.dim_min(*xs) if len(xs) > 1 else xs[0]), "Equal": _each(_equal), "Less": _each(_less),
-    "Greater": _each(lambda x, y: _less(y, x)), "LessOrEqual": _each(lambda x, y: not _less(y, x)),
-    "GreaterOrEqual": _each(lambda x, y: not _less(x, y)), "Where": _each(_chosen), "Not": _each(lambda x: not x),
-    "And": _each(lambda x, y: x and y), "Or": _each(lambda x, y: x or y),
+COMPARES: dict[str, Callable[..., Any]] = {
+    "Equal": _equal, "Less": _less, "Greater": lambda x, y: _less(y, x), "LessOrEqual": lambda x, y: not _less(y, x),
+    "GreaterOrEqual": lambda x, y: not _less(x, y), "Not": lambda x: not x, "And": lambda x, y: x and y, "Or": lambda x, y: x or y,
 }
-"""op -> its value of known integers and dims; comparisons raise ValueError where they depend on a dim"""
 
-COMPARES = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Not", "And", "Or")
+ELEMENTS: dict[str, Callable[..., Any]] = COMPARES | {
+    "Add": lambda x, y: x + y, "Sub": lambda x, y: x - y, "Mul": lambda x, y: x * y, "Div": _truncated, "Neg": lambda x: -x,
+    "Max": lambda *xs: d.dim_max(*xs) if len(xs) > 1 else xs[0], "Min": lambda *xs: d.dim_min(*xs) if len(xs) > 1 else xs[0],
+    "Where": lambda condition, x, y: x if condition else y,
+}
+"""op -> its value of known integers and dims; ValueError where it depends on a dim. COMPARES: those whose values are of bool"""
+
+
+def elementwise(op: str, *arrays: np.ndarray) -> np.ndarray:
+    """Return an op of ELEMENTS on the elements of arrays, which broadcast, as an array of objects."""
+    return np.asarray(np.frompyfunc(ELEMENTS[op], len(arrays), 1)(*(a.astype(object) for a in arrays)), object)
 
 
 def narrowed(array: np.ndarray, dtype: DType) -> np.ndarray:
     """Return an array of objects in `dtype` if there is no dim in it (integers wrap), else itself."""
     if any(isinstance(x, d.Expr) for x in array.ravel()):
         return array
-    if dtype.is_integer:
-        bits, low = dtype.bits, int(dtype.min)
-        flat = [(int(x) - low) % (1 << bits) + low for x in array.ravel()]
-        return np.array(flat, dtype.numpy).reshape(array.shape)
-    return array.astype(dtype.numpy)
+    if not dtype.is_integer:
+        return array.astype(dtype.numpy)
+    flat = [(int(x) - int(dtype.min)) % (1 << dtype.bits) + int(dtype.min) for x in array.ravel()]
+    return np.array(flat, dtype.numpy).reshape(array.shape)

@@ -113,7 +113,8 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
 
 
 def check_sites(form: Form, graph: Graph, whole: Collection[Signature] = ()) -> None:
-    """Raise ArgumentError if a form names a site, or has a pattern, that matches no site of the graph. whole: as in `sites`."""
+    """Raise ArgumentError if a form names a site, or has a pattern, that matches no site of the graph, and if two patterns of one
+    length have different words for a site. whole: as in `sites`."""
     keys = [site.key for site in (*sites(graph), *(sites(graph, whole) if whole else ()))]
     for key in form:
         if ":" in key and key not in keys and not any(fnmatchcase(there, key) for there in keys):
@@ -122,12 +123,23 @@ def check_sites(form: Form, graph: Graph, whole: Collection[Signature] = ()) -> 
             near = close_to(key, of_kind)
             fix = f"did you mean {near[0]!r}?" if near else f"one of {listed(of_kind)}" if of_kind else f"it has no site {kind}:…"
             raise ArgumentError(f"precision names {key!r}, and the graph has no such site\n  fix: {fix}")
+    for key in keys:
+        patterns = patterns_of(form, key)
+        longest = [p for p in patterns if len(p) == len(patterns[-1])]
+        if len({form[p] for p in longest}) > 1:
+            raise ArgumentError(f"precision has several words for {key!r}, by patterns of one length: {listed(longest)}\n"
+                                f"  fix: a word for {key!r} itself")
 
 
 def loses_nothing(form: Form, graph: Graph) -> bool:
     """Return whether no word of a form is narrower than the dtype that is written at its site."""
     words = _Words(form)
     return not any((word := words.word(site.kind, site.name)) != WRITTEN and loses(word, site.dtype) for site in sites(graph))
+
+
+def patterns_of(form: Form, key: str) -> list[str]:
+    """Return the patterns of a form that match a site's key, the longest last; only the key if the form has it."""
+    return [key] if key in form else sorted((p for p in form if ":" in p and fnmatchcase(key, p)), key=lambda p: (len(p), p))
 
 
 def names_site(form: Form, key: str) -> bool:
@@ -153,7 +165,7 @@ class _Words:
         """Return a site's word."""
         if (kind, name) not in self.by_site:
             key = f"{kind}:{name}"
-            patterns = [key] if key in self.form else sorted((p for p in self.form if ":" in p and fnmatchcase(key, p)), key=len)
+            patterns = patterns_of(self.form, key)
             self.by_site[kind, name] = self.form[patterns[-1]] if patterns else self.form.get(kind, WRITTEN)
         return self.by_site[kind, name]
 

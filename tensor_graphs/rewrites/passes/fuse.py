@@ -10,7 +10,7 @@ each other. A part's definition is the original piece, so cost decides whether o
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -20,7 +20,7 @@ from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
 from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.anonymous_composite import PartOp, known_when_bound, part_between
+from tensor_graphs.language.anonymous_composite import PartOp, between, known_when_bound, part_between
 from tensor_graphs.language.composite import CompositeOp, Definition
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
@@ -74,6 +74,24 @@ def _loops(cut: _Cut) -> StageProgram | None:
     """Return the loops of a piece, or None; cached, as layers repeat and a graph is searched several times."""
     program = loops_of(cut.written, False, cut.few_rows)
     return program if isinstance(program, StageProgram) else None
+
+
+def _shape_of(outputs: Sequence[Node], operands: Sequence[Node]) -> Hashable:
+    """Return what a piece computes of its operands' types, whatever nodes they are: equal for the same piece of each layer."""
+    number = {n: i for i, n in enumerate(operands)}
+    steps: list[Hashable] = [o.types for o in operands]
+    for node in between(outputs, operands):
+        number[node] = len(number)
+        op = node.op.written.digest if isinstance(node.op, PartOp) else node.op
+        steps.append((op, node.key[2], *[number[i] for i in node.inputs]))
+    return (*steps, *[number[o] for o in outputs])
+
+
+_pieces: dict[Hashable, StageProgram | None] = {}
+"""`_shape_of` a piece, few_rows, whether it updates a state -> its loops. Layers repeat, and a graph is searched in several forms:
+building a piece takes longer than looking it up"""
+
+MOST_PIECES = 8192
 
 
 class _Clusters:
@@ -222,13 +240,16 @@ class _Clusters:
         if not operands or len(operands) > MOST_OPERANDS:
             return None
         updates = {k: self.updates[o] for k, o in enumerate(outputs) if o in self.updates}
-        try:
-            part = part_between(outputs, operands)
-        except LanguageError:
-            return None
-        if part.dims and not updates:
-            return None
-        program = _loops(_Cut(part.key, self.few_rows, part.written))
+        key = _shape_of(outputs, operands), self.few_rows, bool(updates)
+        if key not in _pieces:
+            if len(_pieces) >= MOST_PIECES:
+                _pieces.clear()
+            try:
+                part = part_between(outputs, operands)
+                _pieces[key] = None if part.dims and not updates else _loops(_Cut(part.key, self.few_rows, part.written))
+            except LanguageError:
+                _pieces[key] = None
+        program = _pieces[key]
         return program if program is not None and self.in_place(program, updates, operands, outputs) else None
 
     def in_place(self, program: StageProgram, updates: Mapping[int, str], operands: Sequence[Node],

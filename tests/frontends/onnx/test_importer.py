@@ -122,6 +122,15 @@ def test_initialisers_are_parameters_and_small_ones_constants() -> None:
     assert not imported.weights["rows"].flags.writeable
 
 
+def test_each_of_many_initialisers_has_its_own_values() -> None:
+    count = 40
+    nodes = [helper.make_node("Add", [f"h{i}" if i else "x", f"w{i}"], [f"h{i + 1}"]) for i in range(count)]
+    stored = {f"w{i}": np.full(2, 2.0 ** i, np.float32) for i in range(count)}
+    imported = tg.from_onnx(model(nodes, [info("x", (2,))], [info(f"h{count}", (2,))], stored))
+    assert {name: array.tolist() for name, array in imported.weights.items()} == {
+        name: array.tolist() for name, array in stored.items()} and set(imported.graph.parameters) == set(stored)
+
+
 def test_external_data_is_mapped_and_its_absence_is_one_error(tmp_path: Path) -> None:
     file = tmp_path / "small.onnx"
     onnx.save(perceptron(), file, save_as_external_data=True, size_threshold=0, location="weights.bin")
@@ -170,8 +179,52 @@ def test_a_function_of_the_model_reads_its_attributes() -> None:
 
 
 def test_an_unread_attribute_is_refused_by_name() -> None:
-    with pytest.raises(NotSupported, match=r"the attribute axis=0 of Add .*op Add, domain ai.onnx, opset 6"):
-        tg.from_onnx(one("Add", {"x": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}, opset=6, axis=0, broadcast=1))
+    with pytest.raises(NotSupported, match=r"the attribute axis=0 of Add .*op Add, domain ai.onnx, opset 7"):
+        tg.from_onnx(one("Add", {"x": np.ones((2, 2), np.float32), "b": np.ones(2, np.float32)}, opset=7, axis=0))
+
+
+def test_before_opset_7_the_axes_of_the_second_operand_lie_where_its_axis_says() -> None:
+    x, b = normal(2, 3, 4), normal(2, 3)
+    assert np.allclose(run(one("Mul", {"x": x, "b": b}, opset=6, axis=0, broadcast=1), {"x": x, "b": b})["y"], x * b[..., None])
+    with pytest.raises(NotSupported, match=r"axis=2 of Mul"):
+        tg.from_onnx(one("Mul", {"x": x, "b": b}, opset=6, axis=2, broadcast=1))
+
+
+def test_a_result_that_has_no_counterpart_is_refused_where_it_is_read() -> None:
+    """Before opset 10 the second result of Dropout is no mask of bool."""
+    nodes = [helper.make_node("Dropout", ["x"], ["h", "mask"]), helper.make_node("Neg", ["h"], ["y"])]
+    x = normal(3)
+    assert np.array_equal(run(model(nodes, [info("x", (3,))], [info("y", (3,))], opset=7), {"x": x})["y"], -x)
+    nodes[1].input[0] = "mask"
+    with pytest.raises(NotSupported, match=r"reads 'mask', which is a result that has no counterpart here"):
+        tg.from_onnx(model(nodes, [info("x", (3,))], [info("y", (3,))], opset=7))
+
+
+def test_sequences_hold_tensors_while_the_graph_is_built() -> None:
+    """x in parts of two columns, without the second one, in another order, as one tensor."""
+    nodes = [helper.make_node("SplitToSequence", ["x", "two"], ["parts"], axis=1),
+             helper.make_node("SequenceErase", ["parts", "one"], ["fewer"]),
+             helper.make_node("SequenceAt", ["fewer", "minus"], ["last"]),
+             helper.make_node("SequenceInsert", ["fewer", "last", "zero"], ["more"]),
+             helper.make_node("ConcatFromSequence", ["more"], ["y"], axis=1), helper.make_node("SequenceLength", ["more"], ["n"])]
+    stored = {"two": np.array(2), "one": np.array(1), "minus": np.array(-1), "zero": np.array(0)}
+    x = normal(3, 5)
+    outputs = [info("y", (3, None)), info("n", (), INT64)]
+    results = run(model(nodes, [info("x", (3, 5))], outputs, stored), {"x": x})
+    assert results["n"] == 3 and np.array_equal(results["y"], np.concatenate([x[:, 4:], x[:, :2], x[:, 4:]], 1))
+    with pytest.raises(NotSupported, match="a sequence where a tensor is needed"):
+        tg.from_onnx(model([*nodes[:1], helper.make_node("Neg", ["parts"], ["y"])], [info("x", (3, 5))], [info("y", None)], stored))
+    with pytest.raises(NotSupported, match="axis 9 of SequenceAt"):
+        tg.from_onnx(model(nodes[:3], [info("x", (3, 5))], [info("last", (3, None))], {**stored, "minus": np.array(9)}))
+
+
+def test_boxes_are_suppressed_where_boxes_and_scores_are_known() -> None:
+    boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
+    known = {"boxes": boxes, "scores": np.array([[[0.9, 0.75, 0.6]]], np.float32), "most": np.array([3]), "iou": np.float32([0.5]),
+             "least": np.float32([0])}
+    imported = tg.from_onnx(one("NonMaxSuppression", known), values=known)
+    assert dict(imported.nodes) == {"opaque": 1}
+    assert tg.interpret(imported.graph, {}).outputs["y"].tolist() == [[0, 0, 0], [0, 0, 2]]
 
 
 def test_an_unknown_op_is_refused_with_its_node_domain_opset_and_file(tmp_path: Path) -> None:

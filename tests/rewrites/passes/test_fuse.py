@@ -12,6 +12,7 @@ from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import walk
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.rewrites.passes import fuse as module
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tests.counted_lines import lines_run
 from tests.rewrites.parts_in import parts_in
@@ -25,6 +26,19 @@ def test_a_chain_of_steps_is_one_part() -> None:
     made = fuse(tg.graph(tg.rms_norm(tg.tanh(X) + Y, G)))
     (op,) = parts_in(made.graph)
     assert op.alone and len(op.written.arguments) == 3 and parts_in(made.graph)[op] == 1
+
+
+def test_a_piece_of_equal_layers_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_pieces", {})
+    built: list[PartOp] = []
+    original = module.part_between
+    monkeypatch.setattr(module, "part_between", lambda outputs, operands: built.append(original(outputs, operands)) or built[-1])
+    made = fuse(layers(6))
+    count = len(built)
+    more = fuse(layers(9))
+    assert count > 0 and len(built) == count and {op.key for op in parts_in(made.graph)} == {op.key for op in parts_in(more.graph)}
+    monkeypatch.setattr(module, "_pieces", {})
+    assert fuse(layers(9)).graph.structural_key == more.graph.structural_key
 
 
 def test_a_product_of_many_rows_is_in_no_part_and_what_surrounds_it_is_in_two() -> None:
