@@ -1,20 +1,28 @@
 """torch_op_info: PyTorch's own samples of its ops (OpInfo), converted to graphs and compared with eager torch.
 
-    python benchmarks/torch_op_info.py                          # all ops; writes docs/conformance/torch_ops.{json,md}
-    python benchmarks/torch_op_info.py --ops add,softmax --dtypes f32
+    python benchmarks/torch_op_info.py --results build/all.jsonl --out docs/conformance      # all samples of core ops: see PAGE
+    python benchmarks/torch_op_info.py --results build/all.jsonl --others --most 3           # then samples of other ops
+    python benchmarks/torch_op_info.py --ops add,softmax --dtypes f32 --show
+    python benchmarks/torch_op_info.py --control relu_accuracy_error_TESTING_ONLY            # a wrong backend must be noticed
 
-Each sample's call is traced to core ATen ops as torch.compile does it; the graph is evaluated by the oracle (`tg.interpret`), so
-that the sweep tests the conversion and no kernel. A sample is right if all outputs are within OpInfo's tolerance; opaque, if torch
-would run some op of it between graphs; wrong otherwise. Gradients: of samples that require them, by the traced backward pass.
+Each sample's call is traced to core ATen ops as torch.compile does it, compiled for numpy and run; no kernel is compared with
+the oracle beforehand, as the outputs are compared with torch's (`--oracle`: the oracle evaluates the graphs, nothing is
+compiled). Right: all outputs are within OpInfo's tolerance; opaque: torch would run some op of it between graphs; late: not
+done after SECONDS; wrong: any other. Gradients: of samples that require them, by the traced backward pass. What is in the file
+of results is not run again; `--part 0/2` runs every second op.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import copy
+import dataclasses
 import json
+import logging
+import os
+import signal
 import sys
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,12 +32,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch._functorch.aot_autograd import aot_function
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.torch_samples import op_db
-from tensor_graphs.frontends.torch.backend import CompiledModule, boxed, decompositions
+from tensor_graphs.frontends.torch.backend import CompiledModule, boxed, decompositions, forget
 from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, to_numpy
 from tensor_graphs.frontends.torch.fx import GraphStep
 
@@ -39,12 +48,13 @@ UNDEFINED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided",
 TIES = {"topk": (0,), "sort": (0,), "argsort": ()}
 """ops with indices of equal elements in any order (unless stable) -> the outputs that are compared"""
 LARGE = 20_000  # elements of a sample beyond which the oracle takes too long
+SECONDS = 60
 
 
 @dataclass
 class Verdict:
-    """Result of one sample. status: right, wrong, opaque, skipped (torch itself does not trace or run it). core: all ATen ops of
-    the traced call are core ops. reason: of opaque and wrong."""
+    """Result of one sample. status: right, wrong, opaque, late, skipped (torch itself does not trace or run it). core: all ATen ops
+    of the traced call are core ops. reason: of all but right."""
 
     op: str
     dtype: str
@@ -86,9 +96,29 @@ class _Oracle:
             scope.values[node] = from_numpy(array) if order is None else in_axis_order(from_numpy(array), order)
 
 
+class ByNumpy(CompiledModule):
+    """A compiled module whose graphs are run by kernels of numpy, after `trust_kernels` without a comparison beforehand."""
+
+    def __init__(self, module: Any, request: Any, strict: bool) -> None:
+        super().__init__(module, {"backends": ("numpy",), "database": ":memory:"}, strict)
+
+
+def trust_kernels() -> None:
+    """Have this process use kernels that were never compared with the oracle, and store no plans and no queue."""
+    from tensor_graphs.choice.cost_table import CostTable
+    from tensor_graphs.choice.search import _Chooser
+    from tensor_graphs.records.measurements import KnownTime
+
+    os.environ["TENSOR_GRAPHS_PLANS"] = "off"
+    passed = KnownTime("", "", "PASSED", True, False, 0.0, None, 0, 1, 1, 0)
+    CostTable.verdict = lambda self, kernel, signature: passed  # type: ignore[method-assign]
+    _Chooser.queue_misses = lambda self, *, file: ()  # type: ignore[method-assign]
+
+
 def judge_sample(info: Any, name: str, sample: Any, gradients: bool = False,
-                 compiled: type[CompiledModule] = Interpreted) -> Verdict:
-    """Return the verdict on one sample of an op. compiled: the class that runs the converted modules."""
+                 compiled: type[CompiledModule] = Interpreted, backend: str = "") -> Verdict:
+    """Return the verdict on one sample of an op. compiled: the class that runs the converted modules. backend: of torch.compile, in
+    place of this package."""
     flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
     tensors = [flat[i] for i in places]
@@ -131,7 +161,8 @@ def judge_sample(info: Any, name: str, sample: Any, gradients: bool = False,
             return Verdict(info.name, name, "skipped", False, "a sparse result", ())
         try:
             torch.manual_seed(0)
-            actual = results(aot_function(call, fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions()))
+            actual = results(torch.compile(call, backend=backend, dynamic=False) if backend else aot_function(
+                call, fw_compiler=compiler, bw_compiler=compiler, decompositions=decompositions()))
             for number, (one, other) in enumerate(zip(actual, expected, strict=True)):
                 if info.name in UNDEFINED or (number not in TIES.get(info.name, (number,)) and not sample.kwargs.get("stable")):
                     assert (one.shape, one.dtype) == (other.shape, other.dtype)
@@ -145,7 +176,8 @@ def judge_sample(info: Any, name: str, sample: Any, gradients: bool = False,
                         raise
             status, reason = "right", ""
         except Exception as error:
-            status, reason = ("wrong" if graphs else "skipped"), line_of(error)
+            status = "late" if isinstance(error, TimeoutError) else "wrong" if graphs or backend else "skipped"
+            reason = line_of(error)
     ops = [n.target for g in graphs for n in g.graph.nodes
            if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
     names = tuple(sorted({str(o).removeprefix("aten.") for o in ops}))
@@ -186,36 +218,107 @@ def tolerance(info: Any, dtype: torch.dtype) -> tuple[float | None, float | None
     return None, None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ops", default="", help="names, separated by commas; default: all")
-    parser.add_argument("--dtypes", default=",".join(DTYPES))
-    parser.add_argument("--gradients", action="store_true")
-    parser.add_argument("--most", type=int, default=1000, help="samples per op and dtype")
-    parser.add_argument("--out", type=Path, default=None, help="folder for torch_ops.json and torch_ops.md")
-    parser.add_argument("--show", action="store_true", help="print what is not right")
-    options = parser.parse_args()
-    chosen = set(options.ops.split(",")) if options.ops else None
+def is_core(info: Any) -> bool:
+    """Return whether a call of an op is one ATen op, which is a core op, apart from views of its operands."""
+    for dtype in DTYPES.values():
+        for sample in samples(info, dtype):
+            flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+            places = [i for i, v in enumerate(flat) if isinstance(v, torch.Tensor)]
+
+            def call(*values: torch.Tensor, flat: Any = flat, spec: Any = spec, places: Any = places) -> Any:
+                filled = [values[places.index(i)] if i in places else v for i, v in enumerate(flat)]
+                first, args, keywords = pytree.tree_unflatten(filled, spec)
+                return info.op(first, *args, **keywords)
+
+            try:
+                traced = make_fx(call)(*(flat[i] for i in places))
+            except Exception:
+                return False
+            ops = [n.target for n in traced.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+            work = [o for o in ops if not o.is_view]
+            return len(work or ops[:1]) == 1 and torch.Tag.core in (work or ops)[0].tags
+    return False
+
+
+def late(*_: Any) -> None:
+    raise TimeoutError(f"not done after {SECONDS} s")
+
+
+def control(backend: str) -> list[Verdict]:
+    """Return the verdicts on samples of relu, compiled by a backend of torch.compile, as those of torch named …_TESTING_ONLY."""
+    info = copy.copy(next(info for info in op_db if info.name == "nn.functional.relu"))
+    info.op = torch.relu
+    verdicts = []
+    for sample in samples(info, torch.float32):
+        torch._dynamo.reset()
+        if sample.input.numel() and sample.input.dim():
+            sample.input = sample.input.requires_grad_() * 1            # no leaf: one of these backends takes leaves alone
+            verdicts.append(judge_sample(info, "f32", sample, backend=backend))
+    return verdicts
+
+
+def run(options: argparse.Namespace, done: set[str], file: Any) -> list[Verdict]:
+    """Return the verdicts on samples that are not done, and write each to a file of lines of JSON."""
     verdicts: list[Verdict] = []
-    started = time.time()
-    for info in op_db:
-        if chosen is not None and info.name not in chosen:
+    chosen = set(options.ops.split(",")) if options.ops else None
+    part, parts = map(int, options.part.split("/"))
+    signal.signal(signal.SIGALRM, late)
+    for place, info in enumerate(op_db):
+        if (chosen is not None and info.name not in chosen) or place % parts != part or (
+                chosen is None and is_core(info) == options.others):
             continue
+        forget()
         for name in options.dtypes.split(","):
             for number, sample in enumerate(samples(info, DTYPES[name], options.gradients)):
+                key = f"{place} {info.name} {info.variant_test_name} {name} {number} {options.gradients}"
                 if number >= options.most:
                     break
-                verdict = judge_sample(info, name, sample, options.gradients)
+                if key in done:
+                    continue
+                signal.alarm(SECONDS)
+                verdict = judge_sample(info, name, sample, options.gradients, Interpreted if options.oracle else ByNumpy)
+                signal.alarm(0)
                 verdicts.append(verdict)
-                if options.show and (verdict.status == "wrong" or (verdict.status == "opaque" and verdict.core)):
+                if file is not None:
+                    file.write(json.dumps({"key": key, **dataclasses.asdict(verdict)}) + "\n")
+                    file.flush()
+                if options.show and (verdict.status in ("wrong", "late") or (verdict.status == "opaque" and verdict.core)):
                     print(f"{verdict.status} {verdict.op} {name} #{number}: {verdict.reason}", flush=True)
-    report(verdicts, options.out)
-    print(f"{time.time() - started:.0f} s", file=sys.stderr)
+    return verdicts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", default="", help="names, separated by commas; default: the core ops")
+    parser.add_argument("--others", action="store_true", help="the ops that are no core ops")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--gradients", action="store_true")
+    parser.add_argument("--most", type=int, default=10_000, help="samples per op and dtype")
+    parser.add_argument("--part", default="0/1", help="which of how many parts of the ops")
+    parser.add_argument("--results", type=Path, default=None, help="file of lines of JSON to which verdicts are added")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the table of all results")
+    parser.add_argument("--oracle", action="store_true", help="evaluate the graphs by the oracle")
+    parser.add_argument("--control", default="", help="a backend of torch.compile that must be noticed as wrong")
+    parser.add_argument("--show", action="store_true", help="print what is not right")
+    options = parser.parse_args()
+    logging.getLogger("tensor_graphs").setLevel(logging.ERROR)
+    if options.control:
+        verdicts = control(options.control)
+        print("\n".join(f"{v.status}: {v.reason}" for v in verdicts))
+        sys.exit(0 if verdicts and all(v.status == "wrong" for v in verdicts) else 1)
+    trust_kernels()
+    old = [json.loads(line) for line in options.results.open()] if options.results and options.results.exists() else []
+    with open(options.results or os.devnull, "a") as file:
+        verdicts = run(options, {row.pop("key") for row in old}, file)
+    report([*(Verdict(**row) for row in old), *verdicts], options.out)
 
 
 PAGE = """# PyTorch's samples of its ops, as graphs
 
-Written by `python benchmarks/torch_op_info.py --most 3 --out docs/conformance`: three samples of each variant of an op and dtype.
+Written by `python benchmarks/torch_op_info.py --results FILE --out docs/conformance`, compiled for numpy. Ops that a run leaves out
+keep their rows: of ops that are no core ATen ops, of max_pool2d_with_indices_backward, and of a quarter of the core ops after
+`nn.functional.max_pool3d` in PyTorch's order, there are three samples of each variant, run by the oracle; of other core ops all
+samples, of max pools at least 100 of a dtype. The backends of torch named …_TESTING_ONLY fail, as they must (`--control`).
 Right: within OpInfo's tolerance of eager torch, or no further than it from torch in f64. Opaque: torch runs an op of the call
 between graphs, for the reason in the last column. Skipped: complex numbers, sparse tensors, values that torch leaves open. Ops
 whose samples are all right: [torch_ops.json](torch_ops.json).
@@ -227,28 +330,32 @@ def markdown(table: dict[str, Any], counted: list[str]) -> str:
     lines = [*PAGE.splitlines(), "", *(f"- {c}" for c in counted), "",
              "| op and dtype | right | opaque | wrong | skipped | reasons |", "|---|---|---|---|---|---|"]
     for name, row in sorted(table.items()):
-        if row["opaque"] or row["wrong"]:
+        if row["opaque"] or row["wrong"] or row.get("late"):
             reasons = "; ".join(row["reasons"])[:160].replace("|", "\\|")
             lines.append(f"| {name} | {row['right']} | {row['opaque']} | {row['wrong']} | {row['skipped']} | {reasons} |")
     return "\n".join(lines) + "\n"
 
 
 def report(verdicts: list[Verdict], out: Path | None) -> None:
-    """Print the counts, and write the table: for each op and dtype the counts, and the reasons of what is not right."""
+    """Print the counts, and write the table: for each op and dtype the counts, and the reasons of what is not right. What the table
+    has of ops without verdicts stays."""
     counted = []
-    for title, rows in (("core ATen ops only", [v for v in verdicts if v.core]), ("all", verdicts)):
-        counts = collections.Counter(v.status for v in rows)
-        total = sum(counts.values()) - counts["skipped"]
-        counted.append(f"{title}: " + ", ".join(f"{n} {status}" for status, n in counts.most_common())
-              + f"; right {100 * counts['right'] / max(total, 1):.1f} % of {total}")
+    for title, rows in (("samples of this run", verdicts), ("of them, with core ATen ops only", [v for v in verdicts if v.core])):
+        by_status = collections.Counter(v.status for v in rows)
+        total = sum(by_status.values()) - by_status["skipped"]
+        counted.append(f"{title}: " + ", ".join(f"{n} {status}" for status, n in by_status.most_common())
+                       + f"; right {100 * by_status['right'] / max(total, 1):.1f} % of {total}")
     print("\n".join(counted))
     reasons = collections.Counter(r for v in verdicts if v.status == "opaque" for r in v.reason.split("; "))
     for reason, count in reasons.most_common(60):
         print(f"{count:6} {reason}")
     if out is not None:
-        table: dict[str, Any] = {}
+        old = out / "torch_ops.json"
+        ran = {f"{v.op} {v.dtype}" for v in verdicts}
+        table: dict[str, Any] = {n: row for n, row in json.loads(old.read_text()).items() if n not in ran} if old.exists() else {}
         for v in verdicts:
-            row = table.setdefault(f"{v.op} {v.dtype}", {"right": 0, "wrong": 0, "opaque": 0, "skipped": 0, "reasons": []})
+            counts = {"right": 0, "wrong": 0, "opaque": 0, "late": 0, "skipped": 0}
+            row = table.setdefault(f"{v.op} {v.dtype}", {**counts, "reasons": []})
             row[v.status] += 1
             if v.reason and v.reason not in row["reasons"]:
                 row["reasons"].append(v.reason)

@@ -105,7 +105,7 @@ class _RangeSearch:
         extents: dict[Node, Interval] = {}
         sides: dict[Side, None] = {}
         for node in self.order:
-            low, high = _extent(node, [extents[i] for i in node.inputs], size)
+            low, high = extent(node, [extents[i] for i in node.inputs], size)
             if _bounded(node, self.bits):
                 least, most = _range(node.dtype)
                 if low < least:
@@ -252,8 +252,9 @@ def _count(shape: Sequence[Dim], size: Size) -> Interval:
     return max(count[0], 0), count[1]
 
 
-def _extent(node: Node, xs: list[Interval], size: Size) -> Interval:
-    """Return the interval of a node's results, as if its dtype held every number; given integers have their dtype's range."""
+def extent(node: Node, xs: list[Interval], size: Size = d.bounds) -> Interval:
+    """Return the interval of a node's results, of those of its operands, as if its dtype held every number; given integers have
+    their dtype's range, and so have results of a composite op."""
     name, dtype, attrs = node.op.name, node.types[0].dtype, node.attrs
     if node.op in leaves.NAMED_LEAVES or name in ("bitcast", "less", "not_equal") or dtype.kind == "bool":
         return _ALL if dtype.kind == "float" else _range(dtype)
@@ -323,10 +324,10 @@ def held(order: Sequence[Node], binding: Mapping[str, int]) -> frozenset[Node]:
         if node.op is leaves.CONSTANT or node.op.name == "pad":
             is_whole = is_whole and _is_whole(node.attrs["value"])
         if dtype.kind != "float":
-            low, high = _extent(node, [whole[i] for i in node.inputs], size) if is_whole else range_
+            low, high = extent(node, [whole[i] for i in node.inputs], size) if is_whole else range_
             whole[node] = (low, high) if range_[0] <= low and high <= range_[1] else range_
         elif is_whole and node.op not in leaves.NAMED_LEAVES:
-            low, high = _extent(node, [whole[i] for i in node.inputs], size)
+            low, high = extent(node, [whole[i] for i in node.inputs], size)
             if node.op.name == "cast":
                 if not (range_[0] <= low and high <= range_[1]):
                     continue

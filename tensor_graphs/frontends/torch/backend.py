@@ -205,6 +205,9 @@ class _RunGraph:
             before_a_run([scope.values[node] for _, node in self.inputs])
         arrays = {name: to_array(scope.values[node]) for name, node in self.inputs}
         results = model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else model.run(arrays)
+        for check in self.step.checks:
+            check.require(results[check.name] if check.name in results else arrays[check.name],
+                          lambda name: scope.size(self.step.symbols[name]))
         for name, node in self.outputs:
             tensor = to_tensor(results[name])
             order = self.step.orders.get(name)

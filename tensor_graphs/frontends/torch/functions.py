@@ -208,19 +208,23 @@ def _div(x: Any, other: Any, /) -> Any:
     return combine(c.div, *(floating(operand) if isinstance(operand, Node) else operand for operand in (x, other)))
 
 
-for _build, *_names in (
-    (c.less, "lt", "less"), (c.less_equal, "le", "less_equal"), (c.greater, "gt", "greater"),
-    (c.greater_equal, "ge", "greater_equal"), (c.equals, "eq"), (c.not_equal, "ne", "not_equal"),
-):  # fmt: skip
-    _binary(_build, *_names, compares=True)
+COMPARISONS: Mapping[str, Callable[[Any, Any], Node]] = {
+    "lt": c.less, "le": c.less_equal, "gt": c.greater, "ge": c.greater_equal, "eq": c.equals, "ne": c.not_equal,
+}  # fmt: skip
+for _name, _build in COMPARISONS.items():
+    _binary(_build, _name, *([] if _name == "eq" else [_build.__name__]), compares=True)
 
-for _one, *_names in (
-    (atomic.sqrt, "sqrt"), (c.rsqrt, "rsqrt"), (atomic.reciprocal, "reciprocal"), (c.exp, "exp"), (c.log, "log"),
-    (atomic.exp2, "exp2"), (atomic.log2, "log2"), (c.expm1, "expm1"), (c.log1p, "log1p"), (atomic.sin, "sin"),
-    (c.cos, "cos"), (c.tan, "tan"), (c.tanh, "tanh"), (c.sigmoid, "sigmoid"), (c.erf, "erf"), (c.erfc, "erfc"),
-    (c.silu, "silu"), (c.softplus, "softplus"),
-):  # fmt: skip
-    _real(_one, *_names)
+REAL: Mapping[str, Callable[[Node], Node]] = {
+    "sqrt": atomic.sqrt, "rsqrt": c.rsqrt, "reciprocal": atomic.reciprocal, "exp": c.exp, "exp2": atomic.exp2, "expm1": c.expm1,
+    "log": c.log, "log2": atomic.log2, "log10": c.log10, "log1p": c.log1p, "sin": atomic.sin, "cos": c.cos, "tan": c.tan,
+    "tanh": c.tanh, "sigmoid": c.sigmoid, "erf": c.erf, "erfc": c.erfc, "silu": c.silu, "sinh": c.sinh, "cosh": c.cosh,
+    "asinh": c.asinh, "acosh": c.acosh, "atanh": c.atanh, "asin": c.asin, "acos": c.acos, "atan": c.atan,
+    "erfinv": c.erfinv, "lgamma": c.lgamma, "digamma": c.digamma,
+}  # fmt: skip
+"""name of a function of real numbers -> its composite"""
+for _name, _one in REAL.items():
+    _real(_one, _name)
+_real(c.softplus, "softplus")
 
 
 _row("neg", "negative")(lambda x, /: c.neg(tensor(x)))
@@ -433,10 +437,7 @@ _row("expand_as")(lambda x, other, /: _expand(x, tensor(other).shape))
 def _repeat_interleave(x: Any, /, repeats: Any, dim: Any = None) -> Any:
     if not isinstance(repeats, int) or dim is None:
         refuse("repeat_interleave by a tensor, or over all axes")
-    axis = _axis(tensor(x), dim)
-    front, size, back = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
-    wide = atomic.expand(atomic.reshape(x, (*front, size, 1, *back)), (*front, size, repeats, *back))
-    return atomic.reshape(wide, (*front, size * repeats, *back))
+    return c.repeat_interleave(tensor(x), repeats, _axis(x, dim))
 
 
 @_row("narrow")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import getitem
 from typing import Any
 
@@ -24,9 +24,10 @@ from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the t
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
 from tensor_graphs.frontends.torch.exchange import gpu_name
 from tensor_graphs.frontends.torch.functions import OpaqueReference
+from tensor_graphs.frontends.torch.index_ranges import RangeCheck, Read, checks
 from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.language import leaves
-from tensor_graphs.language.atomic import permute, same_dim
+from tensor_graphs.language.atomic import fill, permute, same_dim
 from tensor_graphs.language.dtypes import DTYPES, DType, bool_, parse_dtype
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
@@ -50,7 +51,8 @@ class TorchDoorError(FrontendError):
 @dataclass
 class GraphStep:
     """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an output, the order of its
-    axes from the largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol."""
+    axes from the largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol.
+    checks: of the range of indices, on a CPU."""
 
     outputs: dict[str, fx.Node]
     inputs: dict[str, fx.Node]
@@ -58,6 +60,7 @@ class GraphStep:
     graph: Graph
     orders: dict[str, tuple[int, ...]]
     symbols: dict[str, Any]
+    checks: Sequence[RangeCheck]
 
     def further_sizes(self, size_of: Callable[[Any], int]) -> dict[str, int]:
         """Return the sizes of dims that are no axis of an input. size_of: value of a symbol of torch."""
@@ -96,10 +99,12 @@ def op_name(node: fx.Node) -> str:
 
 @dataclass
 class _Level:
-    """The part of the module between two runs of torch: which values a graph reads, and what each node of FX is in it."""
+    """The part of the module between two runs of torch: which values a graph reads, what each node of FX is in it, and the indices
+    that must be in range."""
 
     inputs: dict[fx.Node, Node] = field(default_factory=dict)
     nodes: dict[fx.Node, Any] = field(default_factory=dict)
+    reads: list[Read] = field(default_factory=list)
 
 
 class Converter:
@@ -164,6 +169,9 @@ class Converter:
             numeric[0], torch.Tensor) else None
         shape, dtype = next((w for w in wanted if w is not None), ((), bool_))
         call = AtenCall(shape, dtype, BY_TORCH.get(common, dtype), wanted)
+        if all(w is None or 0 in w[0] for w in wanted):            # no elements: nothing to compute
+            empty = tuple(None if w is None else fill(0, *w) for w in wanted)
+            return empty if isinstance(fake, (tuple, list)) else empty[0]
         args = self._converted(node.args, level)
         keywords = {k: self._converted(v, level) for k, v in node.kwargs.items() if k not in LAYOUT}
         result = row(call, *args, **keywords)
@@ -171,6 +179,7 @@ class Converter:
         for one, expected in zip(nodes, wanted, strict=True):
             if expected is not None and one is not None:
                 _check(one, *expected)
+        self.levels.setdefault(level, _Level()).reads += [replace(read, op=op_name(node).partition(".")[0]) for read in call.reads]
         return result
 
     def _tensor(self, node: fx.Node, level: int) -> Any:
@@ -235,10 +244,13 @@ class Converter:
             if order is not None:
                 orders[name], node = order, permute(node, order)
             names[name], roots[name] = value, self._placed(node, value_of(value))
-        graph = make_graph(roots)
+        on_gpu = any(value_of(value).device.type == "cuda" for value in outputs)        # where torch's own checks are asynchronous
+        checked, further = ([], {}) if on_gpu else checks(here.reads)
+        graph = make_graph(roots | further)
         value_of_name = {node.attrs["name"]: value for value, node in here.inputs.items()}
         inputs, parameters = ({name: value_of_name[name] for name in leaf} for leaf in (graph.inputs, graph.parameters))
-        return GraphStep(names, inputs, parameters, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()})
+        return GraphStep(names, inputs, parameters, graph, orders, {str(dim): symbol for symbol, dim in self.sizes.dims.items()},
+                         checked)
 
 
 BY_TORCH: dict[Any, DType] = {getattr(torch, t.numpy.name): t for t in DTYPES.values() if hasattr(torch, t.numpy.name)}

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from benchmarks.torch_op_info import DTYPES, Verdict, judge_sample, nearer, samples
+from benchmarks.torch_op_info import DTYPES, Verdict, control, judge_sample, nearer, samples
 from benchmarks.torch_samples import op_db
 from tensor_graphs.frontends.torch.aten.table import ROWS
 
@@ -69,3 +69,14 @@ def test_a_result_further_from_the_exact_one_than_eager_torch_is_wrong() -> None
     exact = torch.tensor([1.0, 2.0], dtype=torch.float64)
     eager = torch.tensor([1.0, 2.03], dtype=torch.bfloat16)
     assert nearer(exact.bfloat16(), eager, exact) and not nearer(torch.tensor([1.5, 2.0]).bfloat16(), eager, exact)
+
+
+@pytest.mark.parametrize("backend", ["relu_accuracy_error_TESTING_ONLY", "relu_compile_error_TESTING_ONLY",
+                                     "relu_runtime_error_TESTING_ONLY", "non_leaf_compile_error_TESTING_ONLY"])
+def test_the_backends_of_torch_that_fail_on_purpose_are_noticed(backend: str) -> None:
+    verdicts = control(backend)
+    assert verdicts and {v.status for v in verdicts} == {"wrong"}
+
+
+def test_a_backend_that_runs_eager_torch_is_right() -> None:
+    assert {v.status for v in control("eager")} == {"right"}

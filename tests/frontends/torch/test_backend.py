@@ -175,6 +175,29 @@ def test_as_strided_reads_storage_and_not_values(x: torch.Tensor) -> None:
     assert torch.equal(compiled(strided)(x), strided(x))
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_is_a_graph_where_dynamo_is_allowed_to_trace_it(kind: Any) -> None:
+    torch.manual_seed(0)
+    layer, x = kind(3, 4), torch.randn(2, 1, 3)
+    with torch._dynamo.config.patch(allow_rnn=True), torch.no_grad():
+        torch.testing.assert_close(compiled(layer)(x), layer(x))
+    (module,) = backend.compiled_modules()
+    assert not module.opaque and len(module.graph_steps) == 1
+
+
+def test_dropout_draws_as_eager_torch_does_and_its_gradient_is_right() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(x * 2, 0.5, training=True) * 3
+
+    x = torch.randn(6, 7, requires_grad=True)
+    runs = []
+    for run in (model, compiled(model)):
+        torch.manual_seed(3)
+        out = run(x)
+        runs.append((out.detach(), *torch.autograd.grad(out.sum(), x)))
+    torch.testing.assert_close(runs[1], runs[0], rtol=0, atol=0)
+
+
 def test_frozen_parameters_are_bound_once_and_again_after_a_write() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()).eval()
     x = torch.randn(2, 3, 9, 9)

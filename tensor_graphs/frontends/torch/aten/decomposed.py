@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 KEPT = frozenset({
-    "_log_softmax.default", "_native_batch_norm_legit_no_training.default", "_scaled_dot_product_flash_attention_for_cpu.default",
-    "_softmax.default", "addmm.default", "convolution_backward.default", "embedding.default", "gelu.default",
-    "native_group_norm.default", "native_layer_norm.default", "relu.default", "sigmoid.default", "silu.default",
-    "tanh.default", "where.self",
+    "_log_softmax.default", "_native_batch_norm_legit_no_training.default",
+    "_scaled_dot_product_flash_attention_for_cpu.default", "_softmax.default", "_unsafe_index.Tensor",
+    "_unsafe_index_put.default", "addmm.default", "convolution_backward.default", "embedding.default", "gelu.default",
+    "index_select.default", "native_group_norm.default", "native_layer_norm.default", "relu.default", "sigmoid.default",
+    "silu.default", "tanh.default", "where.self",
 })
 """ops that are not decomposed: rows here, of which one kernel may compute all"""
 
 DECOMPOSED = (
     "_adaptive_avg_pool2d_backward", "_log_softmax_backward_data", "_native_batch_norm_legit",
-    "_native_batch_norm_legit_functional", "_softmax_backward_data", "_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index",
-    "_unsafe_masked_index_put_accumulate", "adaptive_max_pool2d", "addbmm", "addmv", "affine_grid_generator", "cumprod",
+    "_native_batch_norm_legit_functional", "_softmax_backward_data", "_unsafe_masked_index",
+    "_unsafe_masked_index_put_accumulate", "addbmm", "addmv", "affine_grid_generator", "cumprod",
     "diagonal_scatter", "dist", "elu", "elu_backward", "embedding_dense_backward", "fmax", "fmin", "gelu_backward", "glu",
     "glu_backward", "grid_sampler_2d", "hardtanh", "hardtanh_backward", "heaviside", "huber_loss_backward", "im2col", "index_add",
-    "index_copy", "index_fill", "index_reduce", "index_select", "isneginf", "isposinf", "ldexp", "leaky_relu",
+    "index_copy", "index_fill", "index_reduce", "isneginf", "isposinf", "ldexp", "leaky_relu",
     "leaky_relu_backward", "linalg_vector_norm", "logaddexp", "logaddexp2", "logsumexp", "masked_fill",
     "max_pool2d_with_indices_backward", "mse_loss_backward", "nan_to_num", "native_batch_norm", "native_batch_norm_backward",
     "native_group_norm_backward", "native_layer_norm_backward", "nll_loss2d_backward", "nll_loss2d_forward", "nll_loss_backward",

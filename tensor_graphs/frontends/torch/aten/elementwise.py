@@ -2,95 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tensor_graphs.frontends.torch.aten.reductions import computed_in
-from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, like, real, row, to_shape, together, wide_dtype
-from tensor_graphs.frontends.torch.functions import refuse
+from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, real, row, to_shape, together, wide_dtype
+from tensor_graphs.frontends.torch.functions import COMPARISONS, REAL, refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language.dtypes import bool_, i32
 from tensor_graphs.language.node import Node
 
-
-def _signed(x: Node, size: Node) -> Node:
-    """Return `size` with the sign of x."""
-    return c.where(c.less(x, 0.0), c.neg(size), size)
-
-
-def _sinh(x: Node) -> Node:
-    size = c.abs(x)
-    small = c.expm1(c.minimum(size, 1.0))
-    root = c.exp(size * 0.5)                              # exp(|x|) overflows before sinh does
-    return _signed(x, c.where(c.less(size, 1.0), (small + small / (small + 1.0)) * 0.5, (root * 0.5) * root - (0.5 / root) / root))
-
-
-def _cosh(x: Node) -> Node:
-    root = c.exp(c.abs(x) * 0.5)
-    return (root * 0.5) * root + (0.5 / root) / root
-
-
-HUGE = 1e8
-"""number beyond which √(x² ± 1) is x in f64, and whose square no dtype overflows at"""
-
-
-def _asinh(x: Node) -> Node:
-    size = c.abs(x)
-    near = c.minimum(size, HUGE)
-    square = near * near
-    return _signed(x, c.where(c.less(size, HUGE), c.log1p(near + square / (atomic.sqrt(square + 1.0) + 1.0)),
-                              c.log(size) + math.log(2)))
-
-
-def _acosh(x: Node) -> Node:
-    over = c.minimum(x, HUGE) - 1.0
-    return c.where(c.less(x, HUGE), c.log1p(over + atomic.sqrt(over * over + over * 2.0)), c.log(x) + math.log(2))
-
-
-def _atanh(x: Node) -> Node:
-    size = c.abs(x)
-    return _signed(x, c.log1p((size * 2.0) / (1.0 - size)) * 0.5)
-
-
-def _atan(x: Node) -> Node:
-    """arctan: arguments beyond 1 are inverted, two halvings of the angle leave |t| ≤ tan(π / 16), then Taylor's series."""
-    size = c.abs(x)
-    over = c.greater(size, 1.0)
-    t = c.where(over, c.div(1.0, size), size)
-    for _ in range(2):
-        t = t / (atomic.sqrt(t * t + 1.0) + 1.0)
-    square, series = t * t, like(t, 0.0)
-    for k in reversed(range(13)):
-        series = series * square + (-1.0) ** k / (2 * k + 1)
-    angle = t * series * 4.0
-    return _signed(x, c.where(over, math.pi / 2 - angle, angle))
-
-
-def _atan2(y: Node, x: Node) -> Node:
-    a, b = c.abs(y), c.abs(x)
-    both = c.equals(a, math.inf) & c.equals(b, math.inf)
-    ratio = c.where(c.equals(a, 0.0), 0.0 * a, c.where(both, like(a, 1.0), a / b))
-    ratio = c.where(c.is_nan(x) | c.is_nan(y), x + y, ratio)
-    negative = c.less(x, 0.0) | (c.equals(x, 0.0) & c.less(atomic.reciprocal(x), 0.0))
-    below = c.less(y, 0.0) | (c.equals(y, 0.0) & c.less(atomic.reciprocal(y), 0.0))
-    angle = _atan(ratio)
-    angle = c.where(negative, math.pi - angle, angle)
-    return c.where(below, c.neg(angle), angle)
-
-
-REAL: Mapping[str, Callable[..., Node]] = {
-    "sqrt": atomic.sqrt, "rsqrt": c.rsqrt, "reciprocal": atomic.reciprocal, "exp": c.exp, "exp2": atomic.exp2, "expm1": c.expm1,
-    "log": c.log, "log2": atomic.log2, "log10": lambda x: atomic.log2(x) * math.log10(2), "log1p": c.log1p, "sin": atomic.sin,
-    "cos": c.cos, "tan": c.tan, "tanh": c.tanh, "sigmoid": c.sigmoid, "erf": c.erf, "erfc": c.erfc, "silu": c.silu, "sinh": _sinh,
-    "cosh": _cosh, "asinh": _asinh, "acosh": _acosh, "atanh": _atanh, "atan": _atan,
-    "asin": lambda x: _atan(x / atomic.sqrt((1.0 - x) * (x + 1.0))),
-    "acos": lambda x: 2.0 * _atan(atomic.sqrt((1.0 - x) / (x + 1.0))),
-}  # fmt: skip
-for _name, _build in REAL.items():
+OF_REALS: Mapping[str, Callable[..., Node]] = {**REAL, "atan2": c.atan2, "hypot": c.hypot}
+for _name, _build in OF_REALS.items():
     row(f"{_name}.default")(real(_build))
-row("atan2.default")(real(_atan2))
 row("copysign.Tensor", "copysign.Scalar")(real(lambda x, y: c.where(
     c.less(y, 0.0) | (c.equals(y, 0.0) & c.less(atomic.reciprocal(y), 0.0)), c.neg(c.abs(x)), c.abs(x))))
 row("gelu.default")(lambda call, x, approximate="none": c.gelu(x, approximate=approximate))
@@ -110,8 +35,7 @@ row("abs.default")(lambda call, x: c.abs(x) if x.dtype.kind != "bool" else x)
 row("relu.default")(lambda call, x: c.relu(x) if x.dtype.kind == "float" else c.maximum(x, 0))
 row("sign.default")(lambda call, x: c.sign(x) if x.dtype.kind != "bool" else x)
 row("isnan.default")(lambda call, x: c.is_nan(x) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
-row("isinf.default")(
-    lambda call, x: c.equals(c.abs(x), math.inf) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
+row("isinf.default")(lambda call, x: c.is_inf(x) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
 row("logical_not.default")(lambda call, x: atomic.logical_not(cast(x, bool_)))
 row("bitwise_not.default")(lambda call, x: atomic.logical_not(x))
 
@@ -119,7 +43,8 @@ row("bitwise_not.default")(lambda call, x: atomic.logical_not(x))
 def _sums(build: Callable[[Node, Node], Node]) -> Callable[..., Node]:
     def row(call: AtenCall, x: Any, y: Any, alpha: Any = 1) -> Node:
         if call.dtype is bool_:
-            return c.bit_or(*together(bool_, x, y)) if build is c.add and alpha == 1 else refuse("a sum of booleans")
+            return c.bit_or(*together(bool_, x, y)) if build is c.add and alpha else together(
+                bool_, x, y)[0] if build is c.add else refuse("a difference of booleans")
         a, b = together(wide_dtype(call.dtype), x, y)
         return atomic.cast(build(a, b if alpha == 1 else c.mul(b, filled(alpha, b.dtype))), call.dtype)
 
@@ -161,24 +86,11 @@ def _trunc_quotient(a: Node, b: Node) -> Node:
     return c.where(inexact & c.not_equal(c.less(a, 0), c.less(b, 0)), floor + 1, floor)
 
 
-def _fmod(a: Node, b: Node) -> Node:
-    """The remainder of a / b with the sign of a."""
-    rest = c.mod(a, b)
-    zero = like(rest, 0)
-    other = c.not_equal(rest, zero) & c.not_equal(c.less(a, zero), c.less(b, zero))
-    return c.where(other, c.sub(rest, b), rest)
-
-
-def _fmod_float(a: Node, b: Node) -> Node:
-    rest = c.mod(c.abs(a), c.abs(b))
-    return _signed(a, rest)
-
-
 row("mul.Tensor", "mul.Scalar")(_numeric(c.mul, c.bit_and))
 row("maximum.default")(_numeric(c.maximum, c.bit_or))
 row("minimum.default")(_numeric(c.minimum, c.bit_and))
 row("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")(_numeric(c.mod))
-row("fmod.Tensor", "fmod.Scalar")(_numeric(lambda a, b: _fmod_float(a, b) if a.dtype.kind == "float" else _fmod(a, b)))
+row("fmod.Tensor", "fmod.Scalar")(_numeric(c.fmod))
 row("floor_divide.default", "floor_divide.Scalar")(_numeric(_floor_quotient))
 row("pow.Tensor_Tensor", "pow.Scalar")(_numeric(c.pow))
 row("bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor")(_numeric(c.bit_and, c.bit_and))
@@ -202,11 +114,9 @@ def _div(call: AtenCall, x: Any, y: Any, rounding_mode: str | None = None) -> No
     return _numeric(build)(call, x, y)
 
 
-COMPARISONS: Mapping[str, Callable[..., Node]] = {"lt": c.less, "le": c.less_equal, "gt": c.greater, "ge": c.greater_equal,
-                                                   "eq": c.equals, "ne": c.not_equal}
-for _name, _build in COMPARISONS.items():
+for _name, _relation in COMPARISONS.items():
 
-    def _compare(call: AtenCall, x: Any, y: Any, _build: Callable[..., Node] = _build, _name: str = _name) -> Node:
+    def _compare(call: AtenCall, x: Any, y: Any, _build: Callable[..., Node] = _relation, _name: str = _name) -> Node:
         a, b = together(call.common, x, y)
         if a.dtype is bool_ and _name not in ("eq", "ne"):
             a, b = cast(a, i32), cast(b, i32)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tensor_graphs.frontends.torch.aten.table import AtenCall, cast, filled, like, row, to_shape, wide_dtype
+from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, like, row, to_shape, wide_dtype
 from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -19,17 +20,11 @@ from tensor_graphs.language.node import Node
 from tensor_graphs.language.operands import broadcast_shape
 
 
-def _counted(index: Node, size: Dim) -> Node:
-    """Return indices of which negative ones count from the back."""
-    wide = atomic.cast(index, i64)
-    return c.where(c.less(wide, 0), c.add(wide, filled(size, i64)), wide)
-
-
-def _flat_places(x: Node, axis: int, index: Node) -> Node:
+def _flat_places(call: AtenCall, x: Node, axis: int, index: Node) -> Node:
     """Return the places in flattened x of elements with `index` along an axis, and their own position along others."""
     flat: Any = None
     for i, size in enumerate(x.shape):
-        at = _counted(index, size) if i == axis else atomic.iota(index.shape, i, i64)
+        at = call.read(index, size) if i == axis else atomic.iota(index.shape, i, i64)
         flat = at if flat is None else c.add(c.mul(flat, filled(size, i64)), at)
     return flat
 
@@ -38,31 +33,32 @@ def _flat_places(x: Node, axis: int, index: Node) -> Node:
 def _gather(call: AtenCall, x: Node, dim: int, index: Node, **_: Any) -> Node:
     if x.rank == 0 or index.rank == 0:
         flat, index = atomic.reshape(x, (x.type.size(),)), atomic.reshape(index, (index.type.size(),))
-        return atomic.reshape(atomic.gather(flat, _counted(index, flat.shape[0])), call.shape)
-    return atomic.gather(atomic.reshape(x, (x.type.size(),)), _flat_places(x, dim % x.rank, index))
+        return atomic.reshape(atomic.gather(flat, call.read(index, flat.shape[0])), call.shape)
+    return atomic.gather(atomic.reshape(x, (x.type.size(),)), _flat_places(call, x, dim % x.rank, index))
 
 
-def _scatter_along(x: Node, dim: int, index: Node, source: Node, mode: str) -> Node:
+def _scatter_along(call: AtenCall, x: Node, dim: int, index: Node, source: Node, mode: str) -> Node:
     """Return x with elements of `source` at the places of _flat_places; of `source`, what lies beyond the index is not read."""
     shape = x.shape
     if x.dtype is bool_ and mode == "add":                # a sum of booleans is True where one of them is
-        return cast(_scatter_along(cast(x, i32), dim, index, cast(source, i32), "max"), bool_)
+        return cast(_scatter_along(call, cast(x, i32), dim, index, cast(source, i32), "max"), bool_)
     if x.rank == 0 or index.rank == 0:
         x, index, source = (atomic.reshape(v, (v.type.size(),)) for v in (x, index, source))
         dim = 0
     read = atomic.slice(source, [(0, s, 1) for s in index.shape])
-    places = _flat_places(x, dim % x.rank, index)
+    places = _flat_places(call, x, dim % x.rank, index)
     flat, places, read = (atomic.reshape(v, (v.type.size(),)) for v in (x, places, read))
     return atomic.reshape(atomic.scatter(flat, places, read, axis=0, mode=mode), shape)
 
 
-row("scatter.src")(lambda call, x, dim, index, source: _scatter_along(x, dim, index, cast(source, x.dtype), "set"))
-row("scatter_add.default")(lambda call, x, dim, index, source: _scatter_along(x, dim, index, source, "add"))
+row("scatter.src")(lambda call, x, dim, index, source: _scatter_along(call, x, dim, index, cast(source, x.dtype), "set"))
+row("scatter_add.default")(lambda call, x, dim, index, source: _scatter_along(call, x, dim, index, source, "add"))
 
 
 @row("scatter.value")
 def _scatter_value(call: AtenCall, x: Node, dim: int, index: Node, value: Any) -> Node:
-    hits = _scatter_along(filled(0, i32, x.shape), dim, index, filled(1, i32, index.shape), "max")     # a place may occur twice
+    # a place may occur twice
+    hits = _scatter_along(call, filled(0, i32, x.shape), dim, index, filled(1, i32, index.shape), "max")
     return c.where(c.greater(hits, 0), filled(value, x.dtype, x.shape), x)
 
 
@@ -72,11 +68,11 @@ def _scatter_reduce(call: AtenCall, x: Node, dim: int, index: Node, source: Node
         refuse(f"scatter_reduce by {reduce} of {x.dtype}")
     wide = cast(x, wide_dtype(x.dtype))
     value = cast(source, wide.dtype)
-    hit = _scatter_along(filled(0, i64, x.shape), dim, index, filled(1, i64, index.shape), "add")
+    hit = _scatter_along(call, filled(0, i64, x.shape), dim, index, filled(1, i64, index.shape), "add")
     touched = c.greater(hit, 0)
     if reduce in ("sum", "mean"):
         base = wide if include_self else c.where(touched, like(wide, 0), wide)
-        out = _scatter_along(base, dim, index, value, "add")
+        out = _scatter_along(call, base, dim, index, value, "add")
         if reduce == "mean":
             count = cast(c.maximum(hit + 1 if include_self else hit, 1), out.dtype)
             out = out / count if out.dtype.kind == "float" else atomic.idiv(out, count)
@@ -84,13 +80,13 @@ def _scatter_reduce(call: AtenCall, x: Node, dim: int, index: Node, source: Node
     turn = (lambda v: v) if reduce == "amax" else (c.neg if wide.dtype.kind == "float" else atomic.logical_not)
     least = -math.inf if wide.dtype.kind == "float" else int(wide.dtype.min)
     base = turn(wide) if include_self else c.where(touched, like(wide, least), turn(wide))
-    return atomic.cast(turn(_scatter_along(base, dim, index, turn(value), "max")), x.dtype)
+    return atomic.cast(turn(_scatter_along(call, base, dim, index, turn(value), "max")), x.dtype)
 
 
-def _indexed(x: Node, indices: Sequence[Node | None]) -> tuple[Node, Node, list[int], tuple[Dim, ...]]:
+def _indexed(call: AtenCall, x: Node, indices: Sequence[Node | None]) -> tuple[Node, Node, list[int], tuple[Dim, ...]]:
     """Return (x with the indexed axes in front as one, places on it, the other axes, shape of the indices)."""
     chosen = [i for i, index in enumerate(indices) if index is not None]
-    nodes = [_counted(_integers(indices[i]), x.shape[i]) for i in chosen]
+    nodes = [call.read(_integers(indices[i]), x.shape[i], back=True) for i in chosen]
     shape = broadcast_shape("index", *nodes)
     others = [i for i in range(x.rank) if i not in chosen]
     front = atomic.permute(x, [*chosen, *others])
@@ -113,9 +109,9 @@ def _adjacent(indices: Sequence[Node | None]) -> int | None:
     return chosen[0] if chosen == list(range(chosen[0], chosen[0] + len(chosen))) else None
 
 
-@row("index.Tensor", "_unsafe_index.Tensor")
+@row("index.Tensor")
 def _index(call: AtenCall, x: Node, indices: Sequence[Node | None]) -> Node:
-    flat, places, _, shape = _indexed(x, indices)
+    flat, places, _, shape = _indexed(call, x, indices)
     out = atomic.gather(flat, places, axis=0)
     first = _adjacent(indices)
     if first:
@@ -124,24 +120,26 @@ def _index(call: AtenCall, x: Node, indices: Sequence[Node | None]) -> Node:
     return out
 
 
-@row("index_put.default", "_unsafe_index_put.default")
+@row("index_put.default")
 def _index_put(call: AtenCall, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool = False) -> Node:
     mask = indices[0]
-    if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.type.size() == 1 and not accumulate:
-        wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
-        return c.where(wide, to_shape(atomic.reshape(values, (1,) * x.rank), x.shape), x)
     if accumulate and x.dtype is bool_:
         return c.greater(_index_put(call, cast(x, i32), indices, cast(values, i32), True), 0)
-    if len(indices) == 1 and mask is not None and mask.dtype is bool_ and values.rank == 1 + x.rank - mask.rank:
-        rows = _chosen_rows(mask, values)
-        wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * (x.rank - mask.rank))), x.shape)
+    if len(indices) == 1 and mask is not None and mask.dtype is bool_:
+        rows, inner = cast(values, x.dtype), x.rank - mask.rank
+        if values.type.size() == 1 or (values.rank > inner and values.shape[0] == 1):
+            rows = atomic.reshape(rows, values.shape[values.rank - inner:] if values.rank > inner else (1,) * inner)
+        elif values.rank > inner:
+            rows = _chosen_rows(mask, rows)
+        wide = to_shape(atomic.reshape(mask, (*mask.shape, *(1,) * inner)), x.shape)
+        rows = to_shape(rows, x.shape)
         return c.where(wide, c.add(x, rows) if accumulate else rows, x)
     while values.op.facts.view and values.inputs[0].type.size() == 1:
         values = values.inputs[0]
     if values.type.size() == 1 and not accumulate and x.rank:      # a place may occur twice
         hits = _index_put(call, filled(0, i32, x.shape), indices, filled(1, i32, ()), True)
         return c.where(c.greater(hits, 0), to_shape(atomic.reshape(cast(values, x.dtype), (1,) * x.rank), x.shape), x)
-    flat, places, others, shape = _indexed(x, indices)
+    flat, places, others, shape = _indexed(call, x, indices)
     first = _adjacent(indices) or 0
     rest = [x.shape[i] for i in others]
     source = to_shape(cast(values, x.dtype), (*rest[:first], *shape, *rest[first:]))
@@ -150,6 +148,10 @@ def _index_put(call: AtenCall, x: Node, indices: Sequence[Node | None], values: 
     chosen = [i for i, index in enumerate(indices) if index is not None]
     out = atomic.reshape(out, [*(x.shape[i] for i in chosen), *rest])
     return atomic.permute(out, np.argsort([*chosen, *others]).tolist())
+
+
+for _name in ("index.Tensor", "index_put.default"):          # torch checks no range of these
+    row(f"_unsafe_{_name}")(lambda call, *args, _name=_name: ROWS[_name](replace(call, reads=[]), *args))
 
 
 def _chosen_rows(mask: Node, values: Node) -> Node:
@@ -166,4 +168,12 @@ def _masked_scatter(call: AtenCall, x: Node, mask: Node, source: Node) -> Node:
 
 @row("embedding.default")
 def _embedding(call: AtenCall, weight: Node, ids: Node, *_: Any) -> Node:
+    call.read(ids, weight.shape[0])
     return c.embedding(weight, ids, dtype=weight.dtype)
+
+
+@row("index_select.default")
+def _index_select(call: AtenCall, x: Node, dim: int, index: Node) -> Node:
+    flat = x if x.rank else atomic.reshape(x, (1,))
+    out = atomic.gather(flat, atomic.reshape(call.read(index, flat.shape[dim]), (index.type.size(),)), axis=dim % flat.rank)
+    return atomic.reshape(out, call.shape)

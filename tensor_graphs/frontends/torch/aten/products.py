@@ -110,30 +110,26 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, paddi
     return out if bias is None else out + atomic.reshape(bias, (weight.shape[0], *(1,) * len(places)))
 
 
-def _convolve(x: Node, weight: Node, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
+def _convolve(x: Node, weight: Node, bias: Node | None, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
               transposed: bool, output_padding: Sequence[int], groups: int) -> Node:
     axes = x.rank - 2
-    stride, padding, dilation = (list(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation))
+    stride, padding, dilation, extra = (tuple(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation, output_padding))
     if not transposed:
-        return _conv(x, weight, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
-    extra = list(output_padding) * (axes if len(output_padding) == 1 else 1)
-    return c.conv_transpose(x, weight, stride=tuple(stride), padding=tuple(padding), output_padding=tuple(extra),
-                            dilation=tuple(dilation), groups=groups)
+        return _conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    out = c.conv_transpose(x, weight, stride=stride, padding=padding, output_padding=extra, dilation=dilation, groups=groups)
+    return out if bias is None else out + atomic.reshape(bias, (bias.shape[0], *(1,) * axes))
 
 
 @row("convolution.default")
 def _convolution(call: AtenCall, x: Node, weight: Node, bias: Node | None, stride: Any, padding: Any, dilation: Any,
                  transposed: bool, output_padding: Any, groups: int) -> Node:
-    if not transposed and bias is not None and len(stride) == x.rank - 2:
-        return _conv(x, weight, bias, stride=tuple(stride), padding=tuple(padding), dilation=tuple(dilation), groups=groups)
-    out = _convolve(x, weight, stride, padding, dilation, transposed, output_padding, groups)
-    return out if bias is None else out + atomic.reshape(bias, (bias.shape[0], *(1,) * (x.rank - 2)))
+    return _convolve(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
 
 
 @row("convolution_backward.default")
 def _convolution_backward(call: AtenCall, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Any, padding: Any,
                           dilation: Any, transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool]) -> Any:
-    out = _convolve(x, weight, stride, padding, dilation, transposed, output_padding, groups)
+    out = _convolve(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
     wanted = [o for o, needed in zip((x, weight), mask, strict=False) if needed]
     slopes = iter(vjp([out], [grad], wanted))
     to_x, to_weight = (next(slopes) if needed else None for needed in mask[:2])

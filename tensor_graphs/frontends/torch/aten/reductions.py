@@ -6,11 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall, cast, filled, row, to_shape, wide_dtype
-from tensor_graphs.frontends.torch.functions import refuse
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
-from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, i32, i64
 from tensor_graphs.language.node import Node
 
@@ -116,19 +114,13 @@ def _cumsum(call: AtenCall, x: Node, dim: int, **_: Any) -> Node:
     return c.cumsum(operand, dim) if x.rank else operand
 
 
-def _ordered(x: Node, axis: int, k: Dim, descending: bool) -> tuple[Node, Node]:
-    """Return the first k elements along an axis in order, and their indices (i64): equal ones by index, NaN as the largest."""
-    n = x.shape[axis]
-    if not (isinstance(k, int) and isinstance(n, int)):
-        refuse("the order of an axis whose size is a dim")
-    moved = move_axis(cast(x, i32) if x.dtype is bool_ else x, axis, -1)
-    values, index = c.topk(moved, k=k) if descending else c.topk(c.flip(moved, -1), k=n)
-    if not descending:                                    # all of them, from the back: ties in order, NaN last
-        last = (moved.rank - 1,)
-        values, index = c.flip(values, last), (n - 1) - c.flip(index, last)
-        bounds = [(0, s, 1) for s in moved.shape[:-1]] + [(0, k, 1)]
-        values, index = atomic.slice(values, bounds), atomic.slice(index, bounds)
-    return cast(move_axis(values, -1, axis), x.dtype), atomic.cast(move_axis(index, -1, axis), i64)
+def _ordered(build: Callable[..., Any], x: Node, dim: int, **how: Any) -> Any:
+    """Return what build(x, axis, …) puts in order along an axis, and its indices (i64). A scalar is an axis of one element."""
+    axis = dim % max(x.rank, 1)
+    line = x if x.rank else atomic.reshape(x, (1,))
+    values, index = build(cast(line, i32) if x.dtype is bool_ else line, axis, **how)
+    shape = (*x.shape[:axis], values.shape[axis], *x.shape[axis + 1:]) if x.rank else ()
+    return atomic.reshape(cast(values, x.dtype), shape), atomic.reshape(atomic.cast(index, i64), shape)
 
 
 def move_axis(x: Node, source: int, target: int) -> Node:
@@ -139,10 +131,14 @@ def move_axis(x: Node, source: int, target: int) -> Node:
 
 @row("sort.default", "sort.stable")
 def _sort(call: AtenCall, x: Node, dim: int = -1, descending: bool = False, **named: Any) -> Any:
-    dim, descending = named.get("dim", dim), named.get("descending", descending)
-    return _ordered(x, dim % x.rank, x.shape[dim], descending) if x.rank else (x, filled(0, i64))
+    return _ordered(c.sort, x, named.get("dim", dim), descending=named.get("descending", descending))
 
 
 @row("topk.default")
 def _topk(call: AtenCall, x: Node, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    return _ordered(x, dim % x.rank, k, largest) if x.rank else (x, filled(0, i64))
+    return _ordered(c.topk, x, dim, k=k, largest=largest)
+
+
+row("cummax.default")(lambda call, x, dim: _ordered(c.cummax, x, dim))
+row("cummin.default")(lambda call, x, dim: _ordered(c.cummin, x, dim))
+row("logcumsumexp.default")(lambda call, x, dim: c.logcumsumexp(x, dim) if x.rank else x)

@@ -6,28 +6,28 @@ from collections.abc import Sequence
 from typing import Any
 
 from tensor_graphs.frontends.torch.aten.table import NO_END, AtenCall, cast, filled, row, to_shape
-from tensor_graphs.frontends.torch.functions import FUNCTIONS
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language.dtypes import i64
 from tensor_graphs.language.node import Node
 
 row("view.default", "reshape.default", "_unsafe_view.default", "squeeze.default", "squeeze.dim", "squeeze.dims",
-    "unsqueeze.default", "flatten.using_ints")(lambda call, x, *_: atomic.reshape(x, call.shape))
-row("permute.default")(lambda call, x, dims: atomic.permute(x, [i % max(x.rank, 1) for i in dims]))
-row("transpose.int")(lambda call, x, a, b: x.transpose(a, b) if x.rank else x)
-row("t.default")(lambda call, x: atomic.permute(x, (1, 0)) if x.rank == 2 else x)
-row("expand.default")(lambda call, x, *_, **__: to_shape(x, call.shape))
+    "unsqueeze.default", "flatten.using_ints", "view_copy.default", "squeeze_copy.default", "squeeze_copy.dim", "squeeze_copy.dims",
+    "unsqueeze_copy.default")(lambda call, x, *_: atomic.reshape(x, call.shape))
+row("permute.default", "permute_copy.default")(lambda call, x, dims: atomic.permute(x, [i % max(x.rank, 1) for i in dims]))
+row("transpose.int", "transpose_copy.int")(lambda call, x, a, b: x.transpose(a, b) if x.rank else x)
+row("t.default", "t_copy.default")(lambda call, x: atomic.permute(x, (1, 0)) if x.rank == 2 else x)
+row("expand.default", "expand_copy.default")(lambda call, x, *_, **__: to_shape(x, call.shape))
 row("flip.default")(lambda call, x, dims: c.flip(x, dims) if dims else x)
 
 
-@row("slice.Tensor")
+@row("slice.Tensor", "slice_copy.Tensor")
 def _slice(call: AtenCall, x: Node, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Node:
     end = None if isinstance(end, int) and end >= NO_END else end
     return x[(slice(None),) * (dim % x.rank) + (slice(start, end, step),)]
 
 
-@row("select.int")
+@row("select.int", "select_copy.int")
 def _select(call: AtenCall, x: Node, dim: int, index: Any) -> Node:
     return x[(slice(None),) * (dim % x.rank) + (index,)]
 
@@ -38,9 +38,10 @@ def _cat(call: AtenCall, tensors: Sequence[Node], dim: int = 0) -> Node:
     return c.concat(*parts, axis=dim % len(call.shape)) if len(parts) > 1 else parts[0]
 
 
-@row("split_with_sizes.default", "split.Tensor")
+@row("split_with_sizes.default", "split.Tensor", "split_copy.Tensor", "split_with_sizes_copy.default")
 def _split(call: AtenCall, x: Node, *_: Any) -> Any:
-    return FUNCTIONS["split"](x, [shape[_[1] if len(_) > 1 else 0] for shape, _dtype in call.results], _[1] if len(_) > 1 else 0)
+    axis = _[1] if len(_) > 1 else 0
+    return c.split(x, [shape[axis] for shape, _dtype in call.results], axis)
 
 
 @row("repeat.default")
@@ -68,13 +69,7 @@ def _as_strided(call: AtenCall, x: Node, size: Any, stride: Sequence[Any], offse
     return atomic.gather(atomic.reshape(x, (x.type.size(),)), index)
 
 
-@row("diagonal.default")
-def _diagonal(call: AtenCall, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
-    a, b = dim1 % x.rank, dim2 % x.rank
-    rest = [i for i in range(x.rank) if i not in (a, b)]
-    flat = atomic.reshape(atomic.permute(x, [*rest, a, b]), (*(x.shape[i] for i in rest), x.shape[a] * x.shape[b]))
-    places = atomic.iota((call.shape[-1],), 0, i64) * (x.shape[b] + 1)
-    return atomic.gather(flat, places + (offset if offset >= 0 else -offset * x.shape[b]), axis=len(rest))
+row("diagonal.default", "diagonal_copy.default")(lambda call, x, *axes: c.diagonal(x, *axes))
 
 
 @row("prims.broadcast_in_dim.default")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tensor_graphs.frontends.torch.index_ranges import Read
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
@@ -21,12 +22,20 @@ NO_END = (1 << 63) - 1
 @dataclass(frozen=True)
 class AtenCall:
     """Facts that torch states of a call: shape and dtype of its (first) result, the common dtype of its first two operands, and the
-    types of all results (None for one that is absent)."""
+    types of all results (None for one that is absent). reads: the indices of the call, for a check of their range."""
 
     shape: tuple[Dim, ...]
     dtype: DType
     common: DType
     results: Sequence[Any]
+    reads: list[Read] = field(default_factory=list)
+
+    def read(self, index: Node, size: Dim, back: bool = False) -> Node:
+        """Return indices of an axis of `size` elements as i64, and note that they must be in its range. back: negative ones count
+        from its end."""
+        self.reads.append(Read(index, size, back))
+        wide = atomic.cast(index, i64)
+        return c.where(c.less(wide, 0), c.add(wide, filled(size, i64)), wide) if back else wide
 
 
 ROWS: dict[str, Callable[..., Any]] = {}
