@@ -150,11 +150,11 @@ class _CudaStreams(_Cuda):
 
     def one_row(self) -> dict[str, int] | None:
         """Return the values of the dims if there is one row; None where they are not determined by that, or there never is."""
-        if d.is_static(self.row_count):
-            return {} if int(d.evaluate(self.row_count, {})) == 1 else None
         symbols = d.symbols(self.row_count)
-        is_count = len(symbols) == 1 and same_dim(self.row_count, symbols[0])
-        return {str(symbols[0]): 1} if is_count and d.bounds(symbols[0])[0] <= 1 else None
+        if not symbols:
+            return {} if int(d.evaluate(self.row_count, {})) == 1 else None
+        may_be_one = len(symbols) == 1 and same_dim(self.row_count, symbols[0]) and d.bounds(symbols[0])[0] <= 1
+        return {str(symbols[0]): 1} if may_be_one else None
 
     def made_again(self) -> dict[Array, int] | None:
         """Return the byte offsets in shared memory of values computed before the products; None where blocks do not recompute
@@ -185,9 +185,7 @@ class _CudaStreams(_Cuda):
         return places if at <= MADE_AGAIN and steps <= STEPS_AGAIN else None
 
     def size_at(self, size: Dim, dims: dict[str, int]) -> int | None:
-        if set(map(str, d.symbols(size))) - set(dims):
-            return None
-        return int(d.evaluate(size, dims))
+        return None if set(map(str, d.symbols(size))) - set(dims) else int(d.evaluate(size, dims))
 
     # ---- a kernel of all products ----
 

@@ -357,8 +357,7 @@ class Bench:
         nbytes = sum(a.nbytes for a in exact.values()) or 1
         copies = max(1, min(MOST_COPIES, -(-2 * LLC_BYTES // nbytes)))
         sets = [{n: a if k == 0 and a.nbytes > BIG_BYTES else a.copy() for n, a in exact.items()} for k in range(copies)]
-        large = {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES}     # the first set's own: no other copy to compare with
-        before = digest(large)
+        before = digest(large := {n: a for n, a in exact.items() if a.nbytes > BIG_BYTES})     # no other copy to compare with
 
         def way(run: int, secret: int, salt: int) -> Perturb:
             return perturbed(self.graph, what.point.sizes, *what.way(run, secret, salt), self.parameters)

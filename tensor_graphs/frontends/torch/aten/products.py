@@ -113,7 +113,8 @@ def _conv(x: Node, weight: Node, bias: Node | None = None, *, stride: Any, paddi
 def _convolve(x: Node, weight: Node, bias: Node | None, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int],
               transposed: bool, output_padding: Sequence[int], groups: int) -> Node:
     axes = x.rank - 2
-    stride, padding, dilation, extra = (tuple(v) * (axes if len(v) == 1 else 1) for v in (stride, padding, dilation, output_padding))
+    stride, padding, dilation, extra = (tuple(v) * (axes if len(v) == 1 else 1)
+                                        for v in (stride, padding, dilation, output_padding))
     if not transposed:
         return _conv(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
     out = c.conv_transpose(x, weight, stride=stride, padding=padding, output_padding=extra, dilation=dilation, groups=groups)
