@@ -159,8 +159,7 @@ class _CudaStreams(_Cuda):
     def made_again(self) -> dict[Array, int] | None:
         """Return the byte offsets in shared memory of values computed before the products; None where blocks do not recompute
         them."""
-        dims = self.one_row()
-        if dims is None:
+        if (dims := self.one_row()) is None:
             return None
         at, steps = 0, 0
         places: dict[Array, int] = {}
