@@ -32,6 +32,7 @@ from tensor_graphs.measure.points.inputs import (
     Form,
     Point,
     few_rows,
+    is_held,
     largest_sizes,
     point_inputs,
     row_numbers,
@@ -45,6 +46,7 @@ from tensor_graphs.measure.points.point_plan import (
     rows_are_independent,
     size_points,
     taken_ways,
+    together_points,
     ways_in_place,
 )
 from tensor_graphs.measure.points.single_op_plans import as_stored, single_kernel_plan, views_graph
@@ -278,3 +280,10 @@ def test_a_table_of_more_rows_than_memory_holds_is_compared_at_sizes_that_it_hol
     verdict = judge.examine(kernel_named("numpy.gather"), signature, {"n": 1 << 31})
     assert verdict.status == "PASSED", verdict.log
     assert str(verdict.covered["sizes"]["n"]).endswith("of 1–4294967296")   # as its row says: not all of it was seen
+
+
+def test_sizes_without_a_bound_are_drawn_only_where_a_table_fits_into_memory() -> None:
+    rows, width, count = (tg.dim(name, 2, (1 << 31) - 1) for name in ("rows", "width", "count"))
+    signature = signature_of(tg.embedding(tg.input("t", (rows, width)), tg.input("i", (count,), tg.i64)))
+    points = [p for seed in range(40) for p in (*together_points(signature, seed), *size_points(signature, seed))]
+    assert len(points) > 200 and all(is_held(signature.graph, p.binding) for p in points)

@@ -119,7 +119,7 @@ def size_points(signature: Signature, seed: int) -> list[Point]:
 
 def together_points(signature: Signature, seed: int) -> list[Point]:
     """Return points at which all of several dims vary: each dim is once in each of TOGETHER pieces of its range, in random order.
-    Where a point takes too long, its largest dim is halved until it does not."""
+    Where a point takes too long, or more memory than there is to compare it, its largest dim is halved until it does not."""
     draw, points, dims = random.Random(seed + 2), list[Point](), signature.graph.dims
     if len(dims) < 2:
         return points
@@ -131,7 +131,7 @@ def together_points(signature: Signature, seed: int) -> list[Point]:
             first = max(low, 1)
             size = first * math.exp((math.log(high + 1) - math.log(first)) * (order[i] + draw.random()) / TOGETHER)
             sizes[name] = min(high, max(low, int(size)))
-        while seconds(signature, sizes) > EACH_SECONDS / 2:
+        while seconds(signature, sizes) > EACH_SECONDS / 2 or not is_held(signature.graph, sizes):
             largest = max(sizes, key=lambda name: sizes[name] / max(1, d.bounds(dims[name])[0]))
             if sizes[largest] // 2 < d.bounds(dims[largest])[0]:
                 break
