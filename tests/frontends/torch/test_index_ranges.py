@@ -59,6 +59,16 @@ def test_the_size_of_an_axis_that_is_a_dim_is_that_of_the_run() -> None:
         run(torch.ones(4, 2), torch.tensor([0, 5, 1]))
 
 
+def test_a_table_without_a_bound_of_its_sizes_is_read_and_checked() -> None:
+    run = compiled(OPS["embedding"], dynamic=True)
+    for rows in (7, 50):
+        x, index = torch.randn(rows, 5), torch.randint(0, rows, (rows + 3,))
+        torch.testing.assert_close(run(x, index), x[index])
+    assert len(backend.compiled_modules()) == 1
+    with pytest.raises(IndexRangeError, match="embedding: index 6 is out of bounds for an axis of size 6"):
+        run(torch.randn(6, 5), torch.tensor([0, 6, 1]))
+
+
 def test_indices_that_are_proved_are_not_checked() -> None:
     compiled(lambda x: x[x.argmax(0) % 5] + x[torch.arange(4)] + x[x.argsort(0)[0].clamp(0, 3)])(torch.randn(5, 4))
     (step,) = backend.compiled_modules()[0].graph_steps
