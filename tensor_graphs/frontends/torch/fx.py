@@ -40,6 +40,10 @@ CHECKS = frozenset({
 })
 """ops without a result, which tell torch's compiler about sizes; torch's guards have checked them"""
 
+VIEWS = frozenset({"alias.default", "expand.default", "permute.default", "select.int", "slice.Tensor", "squeeze.dim",
+                   "squeeze.dims", "t.default", "transpose.int", "unsqueeze.default", "view.default"})
+"""ops whose result is memory of their operand"""
+
 LAYOUT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "dtype"})
 """keywords that a row does not get: the dtype is that of the result, and a graph has no memory formats"""
 
@@ -221,14 +225,27 @@ class Converter:
         for level in sorted({*self.levels, *self.level.values()}):
             here = self.levels.get(level, _Level())
             outputs: dict[fx.Node, Node] = {}
+            views: dict[fx.Node, None] = {}
             for node, result in here.nodes.items():
-                read = any(user.op == "output" or (user in self.level and self._reads(user, level)) for user in node.users)
-                if read and not isinstance(result, (tuple, list)):
+                readers = [user for user in node.users if user.op == "output" or (user in self.level and self._reads(user, level))]
+                if readers and all(user in self.opaque for user in readers) and (chain := self._views_to(node)):
+                    views |= dict.fromkeys(chain)
+                elif readers and not isinstance(result, (tuple, list)):
                     outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
+            steps += [TorchStep(node, "") for node in views]
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
         return steps
+
+    def _views_to(self, node: fx.Node) -> list[fx.Node]:
+        """Return the ops by which a value is a view of an input, or of what torch computes, in order; [] if it is none. torch makes
+        these for an op that it runs itself: a graph would copy (a stack of experts' weights, 1.4 GB)."""
+        chain: list[fx.Node] = []
+        while op_name(node) in VIEWS and node not in self.opaque:
+            chain.insert(0, node)
+            node = node.args[0]
+        return chain if node.op == "placeholder" or node in self.opaque else []
 
     def _reads(self, user: fx.Node, level: int) -> bool:
         """Return whether a user reads a value of a level's graph from outside: torch, or the graph of a later level."""

@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.torch_models import SMALL
 from tensor_graphs.frontends.torch.exchange import in_axis_order, to_numpy
-from tensor_graphs.frontends.torch.fx import Converter, GraphStep
+from tensor_graphs.frontends.torch.fx import VIEWS, Converter, GraphStep, TorchStep, op_name
 from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.meaning.interpreter import interpret
 from tests.frontends.torch.oracle import interpreted
@@ -96,6 +96,20 @@ def test_the_number_of_values_that_pass_a_condition_is_a_size_of_the_next_graph(
         for x in (torch.tensor([1.0, -1.0, 2.0]), torch.tensor([-1.0, -2.0, 3.0])):
             torch.testing.assert_close(fast(x), forward(x))
     assert len(modules) == 1 and set(modules[0].opaque) == {"aten.index.Tensor"} and modules[0].graph_steps
+
+
+def test_views_of_inputs_that_torch_reads_are_made_by_torch() -> None:
+    def forward(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        turned = weight.unflatten(0, (2, -1)).transpose(1, 2)[1]
+        return x @ torch.special.i1(turned) + torch.special.i1e(turned * 2.0)
+
+    modules: list[Any] = []
+    x, weight = torch.randn(4, 4), torch.randn(8, 4)
+    torch.testing.assert_close(torch.compile(forward, backend=interpreted(modules))(x, weight), forward(x, weight))
+    before, *_, after = modules[0].steps
+    by_torch = [op_name(step.node) for step in modules[0].steps if isinstance(step, TorchStep)]
+    assert len(before.outputs) == 1 and len(after.outputs) == 1             # the product with 2.0, and the sum
+    assert by_torch[-2:] == ["special_i1.default", "special_i1e.default"] and set(by_torch[:-2]) <= VIEWS and len(by_torch) > 3
 
 
 @pytest.mark.parametrize("biased", [False, True])
