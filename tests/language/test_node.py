@@ -187,8 +187,8 @@ def test_a_line_of_pythons_library_is_nobodys() -> None:
 @pytest.mark.processes
 def test_nodes_of_a_model_that_a_command_reads_were_written_there() -> None:
     script = ("import tensor_graphs as tg\nfrom tensor_graphs.cli import graphs, option_groups\n"
-              "made = graphs.graph_of('gemma-3-270m', option_groups.SourceOptions('float32'), 64)\n"
-              "print({str(n.location and n.location.file) for n in made.nodes})\n")
+              "graph = graphs.graph_of('gemma-3-270m', option_groups.SourceOptions('float32'), 64)\n"
+              "print({str(n.location and n.location.file) for n in graph.nodes})\n")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     files = ast.literal_eval(done.stdout)
     models = tuple(str(Path(tg.__file__).parent / room) for room in ("models", "frontends"))

@@ -349,8 +349,8 @@ def test_memory_of_another_device_is_no_tensor_of_a_gpu() -> None:
 def test_floats_are_rounded_to_tf32_where_the_tolerance_allows_it_and_nowhere_else(tmp_path: Path) -> None:
     x, w = tg.copy_to(tg.input("x", (1024, 2048)), "cuda:0"), tg.parameter("w", (2048, 2048))    # beside these, a launch is short
     g, rng = tg.graph({"y": tg.copy_to(tg.linear(x, w), "cuda:0")}), np.random.default_rng(3)
-    given = {n: rng.standard_normal((1024 if n == "x" else 2048, 2048)).astype(np.float32) for n in "xw"}
-    exact = interpret(g, {"x": given["x"]}, {"w": given["w"]}).outputs["y"]
+    arrays = {n: rng.standard_normal((1024 if n == "x" else 2048, 2048)).astype(np.float32) for n in "xw"}
+    exact = interpret(g, {"x": arrays["x"]}, {"w": arrays["w"]}).outputs["y"]
     for backends in (("cuda", "gencuda"), ("cuda", "gencuda", "torchcuda")):
         options = {"backends": backends, "database": tmp_path / f"{len(backends)}.db"}
         tg.profile(g, tolerance=1e-2, budget=60.0, **options)
@@ -358,6 +358,6 @@ def test_floats_are_rounded_to_tf32_where_the_tolerance_allows_it_and_nowhere_el
             plan = tg.compile(g, tolerance=tolerance, **options)
             names = [c.kernel for c in plan.variants[0].program.instructions]
             assert any("rounded_linear" in name for name in names) is rounds, names
-            out = np.asarray(tg.bind(plan, {"w": given["w"]}).run({"x": tg.device_array(given["x"], "cuda:0")})["y"])
+            out = np.asarray(tg.bind(plan, {"w": arrays["w"]}).run({"x": tg.device_array(arrays["x"], "cuda:0")})["y"])
             off = np.abs(out - exact).max() / np.sqrt(np.mean(exact ** 2))
             assert off < (tolerance or 1e-5) and bool(off > 1e-5) is rounds

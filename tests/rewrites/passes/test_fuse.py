@@ -33,10 +33,10 @@ def test_a_piece_of_equal_layers_is_built_once(monkeypatch: pytest.MonkeyPatch) 
     built: list[PartOp] = []
     original = module.part_between
     monkeypatch.setattr(module, "part_between", lambda outputs, operands: built.append(original(outputs, operands)) or built[-1])
-    made = fuse(layers(6))
+    fused = fuse(layers(6))
     count = len(built)
     more = fuse(layers(9))
-    assert count > 0 and len(built) == count and {op.key for op in parts_in(made.graph)} == {op.key for op in parts_in(more.graph)}
+    assert count > 0 and len(built) == count and {op.key for op in parts_in(fused.graph)} == {op.key for op in parts_in(more.graph)}
     monkeypatch.setattr(module, "_pieces", {})
     assert fuse(layers(9)).graph.structural_key == more.graph.structural_key
 
