@@ -80,7 +80,7 @@ MODELS: dict[str, Case] = TRUE | {
         "vocab_size": 8192, "hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 4,
         "intermediate_size": 2816}), lambda n: _ids(n, 128), NONE),
     "t5 encoder": (_transformer("T5EncoderModel", "T5Config", attn_implementation="eager"), lambda n: _ids(n, 128), NONE),
-    "mixtral block": (_mixtral, lambda n: (torch.randn(n, 16, 512),), NONE),
+    "mixtral": (_mixtral, lambda n: (torch.randn(n, 16, 512),), NONE),
     "lstm": (Layers, lambda n: (torch.randn(n, 50, 128),), NONE),
 }
 
