@@ -217,7 +217,7 @@ def test_every_library_composite_has_a_sample():
 
 
 def rounds_on_purpose(sample: Sample) -> bool:
-    """Whether the definition rounds what the direct evaluation does not: test_rounded.py compares these."""
+    """Return whether the definition rounds what the direct evaluation does not; test_rounded.py compares these."""
     return LIBRARY[sample.name].facts.licence
 
 

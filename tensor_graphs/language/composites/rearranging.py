@@ -111,7 +111,7 @@ def pad_edges(x: Node, padding: Sequence[tuple[Dim, Dim]], *, mode: str = "edge"
     """x with (before, behind) more of its own elements along each of its last axes: numpy.pad with this mode.
 
     "edge": the element at the end again (torch's replicate); "wrap": those of the other end (circular); "reflect": mirrored at the
-    element of the end; "symmetric": mirrored behind it. Any amount ≥ 0, of a dim too. Any dtype. Raises AttributeValueError (mode,
+    element of the end; "symmetric": mirrored at an edge. Any amount ≥ 0, of a dim too. Any dtype. Raises AttributeValueError (mode,
     padding), ShapeError (an axis of no elements).
     """
     if mode not in EDGES:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,6 @@ from tensor_graphs.frontends.torch.backend import tensor_graphs
 
 ROOT = Path(__file__).parents[3]
 NUMPY = {"backends": ["numpy"], "simplify": False}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    backend.forget()
-    yield
-    torch._dynamo.reset()
-    backend.forget()
 
 
 def compiled(module: Any, **options: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,6 @@ from tensor_graphs.meaning.interpreter import interpret
 from tests.frontends.torch.oracle import interpreted
 
 QUICK = ("mlp", "unet block", "graph network")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
-    torch._dynamo.reset()
 
 
 def first(result: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from tensor_graphs.frontends.torch.backend import compiled_modules, forget, tensor_graphs
+from tensor_graphs.frontends.torch.backend import compiled_modules, tensor_graphs
 from tensor_graphs.frontends.torch.exchange import to_array, to_tensor
 from tensor_graphs.frontends.torch.export import from_torch
 from tensor_graphs.runtime.arrays import device_array
@@ -38,13 +38,6 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
                     lambda n: torch.randn(n, 3, 16, 16)),
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    forget()
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,15 +23,6 @@ OPS: dict[str, Callable[[Any, Any], Any]] = {
     "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
     "index_add": lambda x, i: x.index_add(0, i, torch.ones(2, 4)),
 }
-
-
-@pytest.fixture(autouse=True)
-def _nothing_compiled() -> Iterator[None]:
-    torch._dynamo.reset()
-    backend.forget()
-    yield
-    torch._dynamo.reset()
-    backend.forget()
 
 
 def compiled(function: Any, **options: Any) -> Any:

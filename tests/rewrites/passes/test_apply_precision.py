@@ -182,10 +182,10 @@ def test_a_product_rounds_its_operands_to_a_format(word: str, least: float, most
     arrays = {n: (rng.standard_normal(shape) * np.exp(rng.standard_normal((shape[0], *[1] * (len(shape) - 1))))).astype(dtype.numpy)
               for n, shape in (("x", (5, 96)), ("w", (33, 96)), ("b", (33,)))}
     arrays["x"][2] = 0
-    given = {"x": arrays["x"]}, {"w": arrays["w"], "b": arrays["b"]}
-    exact = interpret(g, *given).outputs["out"]
-    np.testing.assert_allclose(interpret(formed, *given).outputs["out"], exact, rtol=1e-9, atol=1e-9)
-    rounded = interpret(formed, *given, mode="as_written").outputs["out"].astype(np.float64)
+    feeds = {"x": arrays["x"]}, {"w": arrays["w"], "b": arrays["b"]}
+    exact = interpret(g, *feeds).outputs["out"]
+    np.testing.assert_allclose(interpret(formed, *feeds).outputs["out"], exact, rtol=1e-9, atol=1e-9)
+    rounded = interpret(formed, *feeds, mode="as_written").outputs["out"].astype(np.float64)
     assert least < np.linalg.norm(rounded - exact) / np.linalg.norm(exact) < most
 
 
