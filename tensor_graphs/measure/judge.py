@@ -72,6 +72,7 @@ from tensor_graphs.measure.isolation.replies import (
 )
 from tensor_graphs.measure.isolation.tampering import Names, reached
 from tensor_graphs.measure.isolation.worker_process import CRASHED, DIED, JOB_SECONDS, JudgeError, WorkerProcess
+from tensor_graphs.measure.oracle_cache import Answers, OracleCache
 from tensor_graphs.measure.points.adversarial import adversarial_points, depends_on_special, rows_of, settled_rows
 from tensor_graphs.measure.points.changed_rows import Updated, Whole, bases, updated
 from tensor_graphs.measure.points.doubtful_rows import doubtful, moves_of_rows
@@ -226,19 +227,6 @@ def class_task(kernel: Kernel, small: Signature) -> JudgeTask:
     return JudgeTask(kernel, small, {n: d.clamp(TYPICAL, s) for n, s in small.graph.dims.items()})
 
 
-@dataclass
-class _Answers:
-    """Cached answers of the oracle on one signature, by point. took: wall seconds; worked: processor seconds of the thread; held:
-    bytes. asking: lock held while the oracle evaluates; stored answers are read without it."""
-
-    expected: dict[Point, dict[str, np.ndarray | Updated] | None] = field(default_factory=dict)
-    rounding: dict[Point, dict[str, np.ndarray]] = field(default_factory=dict)
-    took: dict[Point, float] = field(default_factory=dict)
-    worked: dict[Point, float] = field(default_factory=dict)
-    held: int = 0
-    asking: threading.RLock = field(default_factory=threading.RLock)
-
-
 WORKERS, ELSEWHERE = 2, 6
 """most workers of comparison_pipeline.py: if some kernels compute on the host, each with all its processors; and otherwise, where
 workers spend their time in compilers and on operands (one for two processors)"""
@@ -251,9 +239,7 @@ MUCH = 256 << 20
 """bytes that the oracle holds for an answer, beyond which only one thread at a time evaluates or compares"""
 
 FOR_A_WORKER = 3
-MOST_HELD = 512 << 20
-"""least number of signatures per worker whose answers are cached (one is compared, one runs, one comes next), and bytes of answers
-that are kept beyond this number"""
+"""number of signatures per worker whose answers are cached: one is compared, one runs, one comes next"""
 
 FORESEEN = 8
 """number of tasks that the oracle evaluates in advance while compilers run"""
@@ -278,12 +264,9 @@ class Judge:
         """… and the most where no kernel computes on the host"""
         self.side_threads = SIDE_THREADS if cores >= CORES_FOR_SIDE_THREADS else 1
         """threads that evaluate the oracle and compare in that case"""
-        self._answers: dict[Signature, _Answers] = {}
-        """cached answers, limited by FOR_A_WORKER and MOST_HELD; by signature, not its key, as points contain names of dims"""
-        self._keeping = threading.Lock()
-        """held while `_answers` is looked up: other threads compute answers for the next kernels meanwhile"""
+        self._answers = OracleCache(FOR_A_WORKER * self.elsewhere)
         self._much = threading.RLock()
-        """held during work on more than MUCH bytes; acquired before `_Answers.asking`"""
+        """held during work on more than MUCH bytes; acquired before `Answers.asking`"""
         self._rows: dict[tuple[Signature, tuple[tuple[str, int], ...]], tuple[str, int] | None] = {}
         """(signature, sizes) -> independent rows along a fixed axis (`_look_for_rows`)"""
         self._points: dict[tuple[str, Signature, tuple[tuple[str, int], ...]], list[Point]] = {}
@@ -346,31 +329,32 @@ class Judge:
         """
         if point.rows is not None and not is_fixed(point.rows[0]):
             point = few_rows(point)
-        key, answers = point.values, self._answers_of(signature)
-        if key not in answers.expected:
+        key, answers = point.values, self._answers.of(signature)
+        try:
+            return answers.expected[key]
+        except KeyError:
             with self._memory_lock(signature, point), answers.asking:
-                if key not in answers.expected:
-                    self._evaluate(signature, point, answers)
-        return answers.expected[key]
+                return answers.expected[key] if key in answers.expected else self._evaluate(signature, point, answers)
 
     def _memory_lock(self, signature: Signature, point: Point) -> AbstractContextManager[object]:
         """Return the lock to hold while the oracle evaluates a point or its outputs are compared."""
         return self._much if held_by_oracle(signature.graph, point.binding) >= MUCH else nullcontext()
 
-    def _evaluate(self, signature: Signature, point: Point, answers: _Answers) -> None:
+    def _evaluate(self, signature: Signature, point: Point, answers: Answers) -> dict[str, np.ndarray | Updated] | None:
         begun, worked = time.perf_counter(), time.thread_time()
         require_memory(held_by_oracle(signature.graph, point.binding), f"comparing {signature.title()} with the oracle",
                        "smaller sizes, or dims in their place: a dim is compared at small sizes")
         outputs: dict[str, np.ndarray | Updated] | None = None
         try:
             outputs = self._oracle_outputs(signature, point)
-            answers.held += sum(output.nbytes for output in outputs.values())
         except (InputError, OutOfMemory):
             raise
         except (TensorGraphsError, ValueError, IndexError) as e:
             log.debug("%s has no value at %s: %s", signature.title(), point, e)
         answers.took[point.values], answers.worked[point.values] = time.perf_counter() - begun, time.thread_time() - worked
+        self._answers.make_room(answers, point.values, outputs or {})
         answers.expected[point.values] = outputs                        # last: who finds it there needs no lock
+        return outputs
 
     def _oracle_outputs(self, signature: Signature, point: Point) -> dict[str, np.ndarray | Updated]:
         """Return the oracle's outputs at a point in a compact form, as answers at all points are cached together: only the rows
@@ -411,16 +395,6 @@ class Judge:
                 return name, count
         return None
 
-    def _answers_of(self, signature: Signature) -> _Answers:
-        """Return the cache of a signature's answers; drop the oldest caches of other signatures."""
-        with self._keeping:
-            current = self._answers.pop(signature, None) or _Answers()
-            self._answers[signature] = current
-            while (len(self._answers) > FOR_A_WORKER * self.elsewhere
-                   and sum(answers.held for answers in self._answers.values()) > MOST_HELD):
-                del self._answers[next(iter(self._answers))]
-            return current
-
     def expected_in_full(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
         """Return the oracle's outputs evaluated on all rows, for a point whose rows are copies of a few."""
         graph = signature.graph
@@ -432,12 +406,15 @@ class Judge:
         graph = signature.graph
         if point.rows is not None and not in_full:
             return all_rows(graph, point, self._rounding_of_few(signature, point), outputs=True)
-        key, errors = point.values, self._answers_of(signature).rounding
-        if key not in errors:
+        key, answers = point.values, self._answers.of(signature)
+        errors = answers.rounding.get(key)
+        if errors is None:
             expected = self.expected_in_full(signature, point) if in_full else self.expected(signature, point)
             assert expected is not None
-            errors[key] = _rounding(graph, point_inputs(graph, point, by_rows=True), point.binding, expected, signature.unit)
-        return errors[key]
+            errors = _rounding(graph, point_inputs(graph, point, by_rows=True), point.binding, expected, signature.unit)
+            self._answers.make_room(answers, key, errors)
+            answers.rounding[key] = errors
+        return errors
 
     def _rounding_of_few(self, signature: Signature, point: Point) -> dict[str, np.ndarray]:
         """Return `rounding` for only the rows of a point that differ."""
@@ -484,7 +461,7 @@ class Judge:
         busy the machine is."""
         if not self.patient:
             return None
-        took = self._answers_of(signature).took.copy()                # at once, while others ask
+        took = self._answers.of(signature).took.copy()                # at once, while others ask
         seconds = sum(took.get(p.values, 0.0) for p in shown)
         between = 0.0
         if timing is not None:
@@ -518,7 +495,7 @@ class Judge:
         again = points.index(base) + 1
         other = Point(base.sizes, self.secret(signature), like=base.seed)
         prepared = self.prepared(kernel, signature)
-        slow = kernel.ours and self._answers_of(signature).worked.get(base.values, 0.0) > SLOW
+        slow = kernel.ours and self._answers.of(signature).worked.get(base.values, 0.0) > SLOW
         ways = [] if slow else [perturbed(signature.graph, base.sizes, other.seed, number, prepared) for number in (0, 2)]
         points[again:again] = [other, *(replace(other, perturbed=way) for way in ways)]
         secret = self.secret(signature)

@@ -24,6 +24,7 @@ from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import kernel_named
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.measure import judge as judging
+from tensor_graphs.measure import oracle_cache
 from tensor_graphs.measure.isolation.memory_guards import GUARD, GUARD_BYTES, POISONS, Guarded, digest
 from tensor_graphs.measure.isolation.replies import Loaded, Reply, ReportedOutput, Shown
 from tensor_graphs.measure.isolation.worker import INSIDE
@@ -133,17 +134,38 @@ def test_a_hanging_kernel_ends_with_the_children_it_started(shared: Database, tm
     assert gone(child)
 
 
+def test_answers_of_the_oracle_beyond_a_number_of_bytes_are_dropped_from_the_oldest_on(judge: Judge,
+                                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+    """No number of signatures or of points is exempt: one signature alone may have fifty points of a large picture."""
+    other = signature_of(NODES["softmax"])
+    judge._answers.by_signature.clear()
+    judge.expected(other, judge.points(kernel("slow"), other, SIZES)[0])
+    points = judge.points(kernel("slow"), RELU, SIZES)
+    first = judge.expected(RELU, points[0])
+    assert first is not None and {RELU, other} == set(judge._answers.by_signature)
+    largest = max(array.nbytes for point in points for array in (judge.expected(RELU, point) or {}).values())
+    monkeypatch.setattr(oracle_cache, "MOST_IN_USE", 3 * largest)
+    for point in points:
+        judge.expected(RELU, point)
+        judge.rounding(RELU, point)
+    cached = judge._answers.of(RELU)
+    assert set(judge._answers.by_signature) == {RELU} and 0 < judge._answers._nbytes() <= oracle_cache.MOST_IN_USE
+    assert sum(array.nbytes for kept in cached.rounding.values() for array in kept.values()) <= oracle_cache.MOST_IN_USE
+    again = judge.expected(RELU, points[0])
+    assert again is not None and all(np.array_equal(first[name], again[name], equal_nan=True) for name in first)
+
+
 def test_a_small_comparison_is_not_waited_for_as_long_as_a_large_one(shared: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small work: seconds, not JOB_SECONDS. What takes the oracle a second, or was given a time: as long as ever."""
     with Judge(shared) as judge:
         points = judge.points(kernel("slow"), RELU, SIZES)
         small = judge.limit(RELU, points, None)
         assert small is not None and judging.LEAST_WAIT < small < JOB_SECONDS / 2
-        judge._answers_of(RELU).took[points[0].values] = 1.0
+        judge._answers.of(RELU).took[points[0].values] = 1.0
         assert judge.limit(RELU, points, None) == JOB_SECONDS
         monkeypatch.setattr(judging, "LEAST_WAIT", 0.5)
         monkeypatch.setattr(judging, "SLOWER", 1.0)
-        judge._answers.clear()
+        judge._answers.by_signature.clear()
         begun = time.monotonic()
         verdict = judge.examine(kernel("spins_deaf_to_signals"), RELU, SIZES)
         assert verdict.status == "TIMEOUT" and "no answer within" in verdict.log and time.monotonic() - begun < 20
