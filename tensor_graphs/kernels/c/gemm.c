@@ -5,7 +5,8 @@
  * in f32, the chunks in f64. The error of a sum at k = 640 and 2048, against the rms of a row: 1.2e-7 (largest of 400000: 8e-7),
  * where one f32 sum had 4.5e-7 and 8e-7 (5e-6, 8e-6). Costs 5 to 9 % of a large product; blocks of 16 would cost 15 % and give
  * 1.0e-7. The accumulators have to stay in registers: look at the loop again when this changes (with gcc 12, sums that
- * begin at zero in memory, a block as a function of its own and a fold ahead of the block all spilled, 10 to 30 % slower). */
+ * begin at zero in memory, a block as a function of its own and a fold ahead of the block all spilled, 10 to 30 % slower; four steps of
+ * k per turn did a little, 4 %). */
 enum { BLOCK = 32, CHUNK = 256 };
 
 /* One tile; `rows`, `nv` and `layout` are constants wherever this is used. */
@@ -17,40 +18,23 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
     /* Every third row has its own pointer: rows r - 1, r, r + 1 are then one base and one scaled register. */
     const float *base[(TILE_ROWS + 2) / 3];
     for (int r = 0; r < (rows + 2) / 3; r++) base[r] = a + (layout == K_CONTIGUOUS ? 3 * r * stride : 3 * r);
-#define STEP(kk)                                                                                            \
-    {                                                                                                       \
-        vf lane[2];                                                                                         \
-        for (int v = 0; v < nv; v++) lane[v] = *(const vf *)(panel + ((kk) * nv + v) * VW);                 \
-        _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) {                                           \
-            vf scalar = v_splat(layout == K_CONTIGUOUS ? base[r / 3][(r % 3) * stride + (kk)]               \
-                                                       : a[(kk) * stride + r]);                             \
-            for (int v = 0; v < nv; v++) acc[r][v] += scalar * lane[v];                                     \
-        }                                                                                                   \
-    }
     if (k <= 0) memset(sum, 0, sizeof sum);
     for (int64_t from = 0; from < k; from += BLOCK) {
         const int64_t steps = tg_min(BLOCK, k - from);
         vf acc[TILE_ROWS][2];
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < nv; v++) acc[r][v] = (vf){0};
-        int64_t i = 0;
-        for (; i + 4 <= steps; i += 4) {
-            if (next) {
-                __builtin_prefetch(next, 0, 2);
-                next += 64;
+        if (next)
+            for (int64_t line = 0; line < steps / 4; line++, next += 64) __builtin_prefetch(next, 0, 2);
+        for (int64_t i = 0; i < steps; i++, panel += width) {
+            vf lane[2];
+            for (int v = 0; v < nv; v++) lane[v] = *(const vf *)(panel + v * VW);
+            _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) {
+                const vf scalar = v_splat(layout == K_CONTIGUOUS ? base[r / 3][(r % 3) * stride] : a[r]);
+                for (int v = 0; v < nv; v++) acc[r][v] += scalar * lane[v];
             }
-            STEP(0) STEP(1) STEP(2) STEP(3)
-            panel += 4 * width;
             if (layout == K_CONTIGUOUS)
-                for (int r = 0; r < (rows + 2) / 3; r++) base[r] += 4;
-            else
-                a += 4 * stride;
-        }
-        for (; i < steps; i++) {
-            STEP(0)
-            panel += width;
-            if (layout == K_CONTIGUOUS)
-                for (int r = 0; r < (rows + 2) / 3; r++) base[r] += 1;
+                for (int r = 0; r < (rows + 2) / 3; r++) base[r]++;
             else
                 a += stride;
         }
@@ -66,7 +50,6 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
         for (int r = 0; r < rows; r++)
             for (int v = 0; v < nv; v++) *(vf *)(sum + r * width + v * VW) = acc[r][v];
     }
-#undef STEP
     if (k > CHUNK)
         for (int e = 0; e < count; e++) sum[e] = (float)(total[e] + sum[e]);
     for (int r = 0; r < rows; r++)

@@ -7,7 +7,7 @@
 #include "narrow_linear.h"
 
 #include "gemm.h"
-#include "linear.h"
+#include "product.h"
 #include "turned.h"
 
 #if defined(__AVX512BF16__)
@@ -47,7 +47,7 @@ static void one_by_one(const narrow *l, int64_t row, int64_t rows, int64_t from,
         }
 }
 
-/* --- few rows: widened, and past the weights as in linear.c --- */
+/* --- few rows: widened, and past the weights as in multiply.h --- */
 
 static void few_rows(const narrow *l) {
     float *x = tg_scratch(2, (size_t)(l->n * (l->k + l->m)) * 4), *sums = x + l->n * l->k;
@@ -216,7 +216,7 @@ static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16
 }
 #endif
 
-/* Weights go through in groups of several tiles, as in linear.c: a group stays in the L2 cache while all panels pass by. */
+/* Weights go through in groups of several tiles, as in multiply.h: a group stays in the L2 cache while all panels pass by. */
 static void tile_part(void *ctx, int part, int parts) {
     const narrow *l = ctx;
     const int64_t k = l->k, pairs = (k + 1) / 2;
@@ -249,7 +249,7 @@ static void tile_part(void *ctx, int part, int parts) {
     }
 }
 
-/* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves, as in linear.c.
+/* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves, as in multiply.h.
  * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of bias, dtype of out (f32 or bf16); all contiguous. */
 TG_KERNEL(tg_linear_narrow) {
     (void)floats;

@@ -10,7 +10,7 @@ from tensor_graphs.language.dims import Dim, ceil_div, dim_max, dim_min
 
 PAGE = 4096                                            # the pool rounds each block up to this
 STREAM_LIMIT = {4: 8, 8: 6}                            # rows that `linear` streams the weights past (by bytes of a float)
-GROUP = {4: (4, 192 << 10), 8: (2, 256 << 10)}         # linear: tiles, or bytes, of weights that go through together
+GROUP = (4, 192 << 10)                                 # linear: least tiles, or bytes, of weights that go through together
 FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
 GATHERED = 512                                         # gather_linear: rows that are brought together at once
 BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
@@ -27,25 +27,41 @@ def _beyond(n: Dim, limit: Dim) -> Dim:
 
 
 def _padded(k: Dim, itemsize: int) -> Dim:
-    """Return the stride of copied rows of k elements: k rounded up to cache lines, and one more line."""
+    """Return the stride of copied rows of k elements at most: k rounded up to cache lines, and one more line."""
     line = 64 // itemsize
     return ceil_div(k, line) * line + line
 
 
-def linear(n: Dim, k: Dim, itemsize: int, pairs: bool, m: Dim | None = None) -> Dim:
-    """Return the bytes for x[n, k] by weights, in floats of `itemsize` bytes. pairs: bf16 weights; few rows of x are rearranged. m:
-    rows of weights, where these may be packed in place of x; None: any number of them."""
+def copied_rows(batch: Dim, m: Dim, strides: tuple[Dim, Dim], itemsize: int) -> Dim:
+    """Return how many rows of a[batch, m, k] a product may copy for all panels: 0 where they are certainly read in place, as they
+    do not lie in one set of the cache, or copied tile by tile, as in batches. strides: of the last two axes."""
+    line = 64 // itemsize
+    apart, step = strides
+    rows = step == 1 and isinstance(apart, int) and apart % (64 * line) != 0
+    columns = apart == 1 and isinstance(step, int) and step % (32 * line) != 0
+    return 0 if rows or columns or (isinstance(batch, int) and batch != 1) else m
+
+
+def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = None) -> Dim:
+    """Return the bytes for x[n, k] by weights of weight_bytes each, in floats of `itemsize` bytes. Few rows of x are rearranged for
+    bf16 weights. m: rows of weights, where these may be packed in place of x; None: any number of them."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
-    (least, group), limit = GROUP[itemsize], STREAM_LIMIT[itemsize]
+    (least, group), limit = GROUP, STREAM_LIMIT[itemsize]
     panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
     one_tile = tile.rows * _padded(k, itemsize) * itemsize
-    weights = dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
+    same = weight_bytes == itemsize
+    copied = copied_rows(1, n, (k, 1), itemsize)                        # of x; weights lie alike
+    weights: Dim = 0 if same and copied is not n else dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
     products = LONGEST_GROUP * tile.rows * tile.lanes * itemsize
     many = panels + PAGE + threads * (weights + products + PAGE)
-    few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if pairs else 0
-    packed: Dim = 0 if m is None else _beyond(n, dim_max(limit, 2 * m - 1))
-    many = dim_max(many, matmul(k, itemsize)) if m is None else many
-    return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize), few)
+    few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if weight_bytes == 2 else 0
+    if not same:
+        return dim_max(_beyond(n, limit) * many, few)
+    turned = matmul(k, itemsize, copied)
+    if m is None:
+        return _beyond(n, limit) * dim_max(many, turned)
+    packed = _beyond(n, dim_max(limit, 2 * m - 1))
+    return dim_max((_beyond(n, limit) - packed) * many, packed * turned)
 
 
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
@@ -59,7 +75,7 @@ def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
     copied: Dim = 0 if isinstance(k, int) and k * 2 % 4096 else group * (k + 32) * 2
     many = panels + threads * (2 * group * tile.lanes * 4 + copied + PAGE)
     few = dim_min(n, limit)
-    return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, True))
+    return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, 2))
 
 
 def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
@@ -76,29 +92,33 @@ def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
 def amx_linear(n: Dim, m: Dim, k: Dim, narrow: bool, narrow_weights: bool) -> Dim:
     """Return the bytes for x[n, k] by m rows of weights. Other kernels take few rows, and all where the process may use no AMX."""
     def elsewhere(rows: Dim) -> Dim:
-        return narrow_linear(rows, m, k) if narrow else linear(rows, k, 4, narrow_weights)
+        return narrow_linear(rows, m, k) if narrow else linear(rows, k, 4, 2 if narrow_weights else 4)
 
     tiles = _amx_product(n, k, 1 if narrow_weights else 3, 1 if narrow else 3, 1) + elsewhere(dim_min(n, AMX[0]))
     return dim_max(_beyond(n, AMX[0]) * tiles, elsewhere(n))
 
 
-def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
-    """Return the bytes for a[batch, m, k] · b[batch, k, n]; each thread may hold the panels of one matrix of b."""
+def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool, otherwise: Dim) -> Dim:
+    """Return the bytes for a[batch, m, k] · b[batch, k, n]; each thread may hold the panels of one matrix of b. otherwise: of the
+    kernel that takes few rows of floats, and all where the process may use no AMX."""
     parts, threads = (1 if narrow else 3), library.load().threads()
     tiles = _amx_product(n, k, parts, parts, 1 if batch == 1 else threads)
-    return tiles if narrow else dim_max(tiles, matmul(k, 4))
+    return tiles if narrow else dim_max(tiles, otherwise)
 
 
-def gather_linear(pairs: Dim, m: Dim, k: Dim, narrow: bool) -> Dim:
-    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it. narrow: bf16 weights."""
+def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
+    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it."""
     block = dim_min(pairs, GATHERED)
-    return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, narrow)
+    return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
 
-def matmul(k: Dim, itemsize: int) -> Dim:
-    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a."""
+def matmul(k: Dim, itemsize: int, copied: Dim = 0) -> Dim:
+    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a, with its results. copied: rows of a that
+    may be copied for all panels, 0 where they are read where they lie."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
-    return threads * ((dim_max(k, 1) * tile.lanes + tile.rows * _padded(k, itemsize)) * itemsize + PAGE)
+    stride = _padded(k, itemsize)
+    own = dim_max(k, 1) * tile.lanes + tile.rows * (stride + tile.lanes)
+    return threads * (own * itemsize + PAGE) + copied * stride * itemsize + PAGE
 
 
 def conv(k: Dim) -> Dim:
