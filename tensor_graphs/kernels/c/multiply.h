@@ -207,6 +207,7 @@ static void copy_rows(const product *p, int64_t at, int64_t rows, real *to) {
     if (p->a_dtype == REAL && p->am == 1) return turned_real(to, stride, (const real *)p->a + at, p->ak, rows, p->k);
     for (int64_t r = 0; r < rows; r++, at += p->am, to += stride) {
         if (p->a_dtype == TG_BF16) copy_row(to, p->a, TG_BF16, at, p->ak, p->k);
+        else if (p->a_dtype == REAL && p->ak == 1) memcpy(to, (const real *)p->a + at, (size_t)p->k * sizeof(real));
         else if (p->a_dtype == REAL) copy_row(to, p->a, REAL, at, p->ak, p->k);
         else copy_row(to, p->a, TG_F32, at, p->ak, p->k);
     }
