@@ -184,15 +184,16 @@ static void pack_part(void *ctx, int part, int parts) {
         pack(p, p->b + j * p->bn, tg_min(REAL_PANEL, p->n - j), (real *)p->panels + j * p->k);
 }
 
-/* The stride of copied rows of a. Rows 4096 bytes apart would share one set of the L1 cache. */
+/* The stride of copied rows of a, which share no set of the L1 cache. */
 TG_INLINE int64_t padded(int64_t k) {
     const int64_t whole = tg_ceil(k, LINE) * LINE;
     return whole % (32 * LINE) ? whole : whole + LINE;
 }
 
-/* Whether the tile can read a where it lies: rows or columns that follow each other. */
+/* Whether the tile can read a where it lies: along rows, or along columns that share no set of the L1 cache. Copies of rows that do
+ * share one cost 2 to 30 % of a product by 128 to 16 columns, tiles of NEAR_ROWS nothing. */
 TG_INLINE int in_place(const product *p) {
-    return p->a_dtype == REAL && ((p->ak == 1 && p->am % (64 * LINE)) || (p->am == 1 && p->ak % (32 * LINE)));
+    return p->a_dtype == REAL && (p->ak == 1 || (p->am == 1 && p->ak % (32 * LINE)));
 }
 
 TG_INLINE void copy_row(real *to, const void *a, const int dtype, int64_t at, int64_t apart, int64_t k) {

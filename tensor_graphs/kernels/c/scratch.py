@@ -33,35 +33,28 @@ def _padded(k: Dim, itemsize: int) -> Dim:
 
 
 def copied_rows(batch: Dim, m: Dim, strides: tuple[Dim, Dim], itemsize: int) -> Dim:
-    """Return how many rows of a[batch, m, k] a product may copy for all panels: 0 where they are certainly read in place, as they
-    do not lie in one set of the cache, or copied tile by tile, as in batches. strides: of the last two axes."""
-    line = 64 // itemsize
+    """Return how many rows of a[batch, m, k] a product may copy for all panels: 0 where they are certainly read in place, or copied
+    tile by tile, as in batches. strides: of the last two axes."""
     apart, step = strides
-    rows = step == 1 and isinstance(apart, int) and apart % (64 * line) != 0
-    columns = apart == 1 and isinstance(step, int) and step % (32 * line) != 0
-    return 0 if rows or columns or (isinstance(batch, int) and batch != 1) else m
+    columns = apart == 1 and isinstance(step, int) and step * itemsize % 2048 != 0
+    return 0 if step == 1 or columns or (isinstance(batch, int) and batch != 1) else m
 
 
 def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = None) -> Dim:
     """Return the bytes for x[n, k] by weights of weight_bytes each, in floats of `itemsize` bytes. Few rows of x are rearranged for
-    bf16 weights. m: rows of weights, where these may be packed in place of x; None: any number of them."""
+    bf16 weights; weights of another dtype are widened. m: rows of weights, which may be packed in place of x; None: any number."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
     (least, group), limit = GROUP, STREAM_LIMIT[itemsize]
     panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
-    one_tile = tile.rows * _padded(k, itemsize) * itemsize
-    same = weight_bytes == itemsize
-    copied = copied_rows(1, n, (k, 1), itemsize)                        # of x; weights lie alike
-    weights: Dim = 0 if same and copied is not n else dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
+    one_tile, same = tile.rows * _padded(k, itemsize) * itemsize, weight_bytes == itemsize
+    weights: Dim = 0 if same else dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
     products = LONGEST_GROUP * tile.rows * tile.lanes * itemsize
     many = panels + PAGE + threads * (weights + products + PAGE)
     few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if weight_bytes == 2 else 0
-    if not same:
-        return dim_max(_beyond(n, limit) * many, few)
-    turned = matmul(k, itemsize, copied)
-    if m is None:
-        return _beyond(n, limit) * dim_max(many, turned)
+    if not same or m is None:
+        return dim_max(_beyond(n, limit) * (dim_max(many, matmul(k, itemsize)) if same else many), few)
     packed = _beyond(n, dim_max(limit, 2 * m - 1))
-    return dim_max((_beyond(n, limit) - packed) * many, packed * turned)
+    return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize))
 
 
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:

@@ -36,12 +36,14 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
         }
 }
 
-/* Any number of rows, worked off in tiles of TILE_ROWS, 4 and 1 rows. Not inlined: twelve tiles, compiled once. */
+/* Any number of rows, worked off as in gemm.c. */
 #define ALL_ROWS(name, nv, layout)                                                                                             \
     static __attribute__((noinline)) void name(int64_t rows, const double *a, int64_t stride, const double *panel, int64_t k,  \
                                                double *c, int add, const double *keep) {                                       \
         const int64_t step = layout == K_CONTIGUOUS ? stride : 1, apart = nv * VD;                                             \
         int64_t r = 0;                                                                                                         \
+        for (; layout == K_CONTIGUOUS && stride % 512 == 0 && r + NEAR_ROWS <= rows; r += NEAR_ROWS)                           \
+            tile_product(NEAR_ROWS, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                     \
         for (; r + TILE_ROWS <= rows; r += TILE_ROWS)                                                                          \
             tile_product(TILE_ROWS, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                     \
         for (; r + 4 <= rows; r += 4)                                                                                          \
