@@ -59,14 +59,13 @@ def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = Non
 
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
     """Return the bytes for x[n, k] by m rows of weights, all bf16. Many rows take panels of pairs, and per thread two copies of the
-    sums of a group of weight rows, and the group where its rows would share a cache set. Few rows are kept in f32, with results."""
+    sums of a group of weight rows. Few rows are kept in f32, with results."""
     tile, threads = library.load().tile(4), library.load().threads()
     limit, least, group_bytes = NARROW
     count = ceil_div(n, tile.lanes)
     panels = count * tile.lanes * ceil_div(k, 2) * 4 + count * ABOUT + PAGE
     group = dim_min(LONGEST_GROUP * tile.rows, dim_max(least * tile.rows, ceil_div(group_bytes, 2 * dim_max(k, 1))))
-    copied: Dim = 0 if isinstance(k, int) and k * 2 % 4096 else group * (k + 32) * 2
-    many = panels + threads * (2 * group * tile.lanes * 4 + copied + PAGE)
+    many = panels + threads * (2 * group * tile.lanes * 4 + PAGE)
     few = dim_min(n, limit)
     return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, 2))
 
