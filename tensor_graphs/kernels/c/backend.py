@@ -279,8 +279,7 @@ def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     if second == 0 and len(size) == 1 and same_dim(product(left.shape[:-2]), batch):    # one matrix on the right: read once for all
         batch, m, first, apart = 1, batch * m, 0, steps[0]
     ints = (batch, m, n, k, m * n, n, 1, first, apart, strides[0][-1], second, *strides[1][-2:])
-    copied = scratch.copied_rows(batch, m, (apart, strides[0][-1]), left.dtype.itemsize)
-    return NativeCall(f"tg_matmul_{left.dtype.name}", (0, 1), ints, scratch=scratch.matmul(k, left.dtype.itemsize, copied))
+    return NativeCall(f"tg_matmul_{left.dtype.name}", (0, 1), ints, scratch=scratch.matmul(k, left.dtype.itemsize))
 
 
 def _strided_amx_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -288,8 +287,7 @@ def _strided_amx_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | Non
     if call is None:
         return None
     (batch, _, n, k), dtype = call.ints[:4], spec.inputs[0].dtype
-    return NativeCall("tg_dot_amx", (0, 1), (*call.ints, WEIGHT_DTYPES[dtype]),
-                      scratch=scratch.amx_dot(batch, n, k, dtype == bf16, call.scratch))
+    return NativeCall("tg_dot_amx", (0, 1), (*call.ints, WEIGHT_DTYPES[dtype]), scratch=scratch.amx_dot(batch, n, k, dtype == bf16))
 
 
 def _rms_norm(spec: Spec) -> NativeCall:

@@ -38,7 +38,7 @@ static __attribute__((noinline)) void one_by_one(const product *p, int64_t batch
         }
 }
 
-/* --- few columns: every row of a is read once, in memory order --- */
+/* --- few columns, of a linear: every row of a is read once, in memory order --- */
 
 /* Cache lines of a row whose products add up, one or two vectors per column, before they go into a total that keeps what additions
  * round away. The error of an f32 sum at k = 640 and 2048, against the rms of a row: 6e-8, and the largest of 80000 3e-7 (7e-8, 4e-7
@@ -64,9 +64,9 @@ TG_INLINE void total_add(total *t, vr v) {
 
 /* Two bfloat16 lie in each 32-bit word, the even one low: one shift and one mask widen a whole vector of words, if the columns are
  * kept as [VR even elements][VR odd elements] per 2 * VR. What is left after the last whole cache line of a row stays in order. */
-static void split_pairs(const real *b, int64_t n, int64_t k, int64_t apart, real *to) {
+static void split_pairs(const real *b, int64_t n, int64_t k, real *to) {
     const int64_t whole = k / 32 * 32; /* the elements that row_products takes by whole lines */
-    for (int64_t c = 0; c < n; c++, b += apart, to += apart) {
+    for (int64_t c = 0; c < n; c++, b += k, to += k) {
         int64_t i = 0;
         for (; i + 2 * VR <= whole; i += 2 * VR)
             for (int64_t l = 0; l < VR; l++) to[i + l] = b[i + 2 * l], to[i + VR + l] = b[i + 2 * l + 1];
@@ -92,13 +92,13 @@ TG_INLINE void line_products(const int nx, const int dtype, const char *a, const
     }
 }
 
-/* sums[c] = a . x[c] for one row of a and `nx` columns, `apart` from each other. One row at a time read the memory fastest: 2 and 4
+/* sums[c] = a . x[c] for one row of a and `nx` columns, k from each other. One row at a time read the memory fastest: 2 and 4
  * side by side were 5 to 30 % slower. */
-TG_INLINE void row_products(const int nx, const int dtype, const char *a, const real *columns, int64_t apart, int64_t k, double *sums) {
+TG_INLINE void row_products(const int nx, const int dtype, const char *a, const real *columns, int64_t k, double *sums) {
     const int step = 64 / weight_bytes(dtype), chain = chain_lines(nx, dtype);
     const real *x[STREAM_X];
     total sum[STREAM_X];
-    for (int c = 0; c < nx; c++) x[c] = columns + c * apart, sum[c] = (total){{0}, {0}};
+    for (int c = 0; c < nx; c++) x[c] = columns + c * k, sum[c] = (total){{0}, {0}};
     for (int64_t lines = k / step; lines > 0; lines -= chain) {
         const int64_t count = tg_min(lines, chain);
         vr acc[STREAM_X][2];
@@ -120,9 +120,10 @@ TG_INLINE void row_products(const int nx, const int dtype, const char *a, const 
 
 TG_INLINE void row_outputs(const product *p, int64_t i, int64_t j, const int nx, const int dtype) {
     double sums[STREAM_X];
-    row_products(nx, dtype, (const char *)p->a + i * p->am * weight_bytes(dtype), p->streamed + j * p->bn, p->bn, p->k, sums);
+    row_products(nx, dtype, (const char *)p->a + i * p->k * weight_bytes(dtype), p->streamed + j * p->k, p->k, sums);
+    const double bias = bias_at(p, i, 0);
     for (int c = 0; c < nx; c++) { /* a sum that met an infinity is NaN, whatever it should be: it is made again */
-        if (sums[c] == sums[c]) p->out[i * p->om + (j + c) * p->on] = (real)(sums[c] + bias_at(p, i, j + c));
+        if (sums[c] == sums[c]) p->out[i + (j + c) * p->m] = (real)(sums[c] + bias);
         else one_by_one(p, 0, i, 1, j + c, 1);
     }
 }
@@ -151,9 +152,9 @@ static void stream_part(void *ctx, int part, int parts) {
 static void few_columns(product p) {
     p.streamed = p.b;
     if (p.a_dtype == TG_BF16) {
-        real *split = tg_scratch(0, (size_t)(p.n * p.bn) * sizeof(real) + 8);
+        real *split = tg_scratch(0, (size_t)(p.n * p.k) * sizeof(real) + 8);
         if (!split) return one_by_one(&p, 0, 0, p.m, 0, p.n);
-        split_pairs(p.b, p.n, p.k, p.bn, split);
+        split_pairs(p.b, p.n, p.k, split);
         p.streamed = split;
     }
     tg_parallel(stream_part, &p, tg_parts(p.m, tg_ceil(32 << 10, tg_max_i(p.k * weight_bytes(p.a_dtype), 1))));
@@ -190,11 +191,8 @@ TG_INLINE int64_t padded(int64_t k) {
     return whole % (32 * LINE) ? whole : whole + LINE;
 }
 
-/* Whether the tile can read a where it lies: along rows, or along columns that share no set of the L1 cache. Copies of rows that do
- * share one cost 2 to 30 % of a product by 128 to 16 columns, tiles of NEAR_ROWS nothing. */
-TG_INLINE int in_place(const product *p) {
-    return p->a_dtype == REAL && (p->ak == 1 || (p->am == 1 && p->ak % (32 * LINE)));
-}
+/* Whether the tile can read a where it lies: along rows, or along columns. */
+TG_INLINE int in_place(const product *p) { return p->a_dtype == REAL && (p->ak == 1 || p->am == 1); }
 
 TG_INLINE void copy_row(real *to, const void *a, const int dtype, int64_t at, int64_t apart, int64_t k) {
     if (apart == 1)
@@ -205,10 +203,8 @@ TG_INLINE void copy_row(real *to, const void *a, const int dtype, int64_t at, in
 
 static void copy_rows(const product *p, int64_t at, int64_t rows, real *to) {
     const int64_t stride = padded(p->k);
-    if (p->a_dtype == REAL && p->am == 1) return turned_real(to, stride, (const real *)p->a + at, p->ak, rows, p->k);
     for (int64_t r = 0; r < rows; r++, at += p->am, to += stride) {
         if (p->a_dtype == TG_BF16) copy_row(to, p->a, TG_BF16, at, p->ak, p->k);
-        else if (p->a_dtype == REAL && p->ak == 1) memcpy(to, (const real *)p->a + at, (size_t)p->k * sizeof(real));
         else if (p->a_dtype == REAL) copy_row(to, p->a, REAL, at, p->ak, p->k);
         else copy_row(to, p->a, TG_F32, at, p->ak, p->k);
     }
@@ -268,21 +264,8 @@ static void task_part(void *ctx, int part, int parts) {
     }
 }
 
-static void copy_part(void *ctx, int part, int parts) {
-    const product *p = ((const product *const *)ctx)[0];
-    int64_t from, to;
-    tg_range(p->m, LINE, part, parts, &from, &to);
-    copy_rows(p, from * p->am, to - from, ((real *const *)ctx)[1] + from * padded(p->k));
-}
-
-/* Each task is a panel of b, packed for it, by the rows of a, or a chunk of them. Rows that are not read where they lie are copied
- * once for several panels; in batches by each task. */
+/* Each task is a panel of b, packed for it, by the rows of a, or a chunk of them. */
 static void by_panels(product p) {
-    real *copied = p.batch > 1 || p.n <= REAL_PANEL || in_place(&p) ? NULL : tg_scratch(0, (size_t)(p.m * padded(p.k)) * sizeof(real));
-    if (copied) {
-        tg_parallel(copy_part, (const void *[]){&p, copied}, tg_parts(p.m, tg_ceil(16 << 10, padded(p.k))));
-        p.a = copied, p.am = padded(p.k), p.ak = 1, p.a_dtype = REAL;
-    }
     p.tiles = 1, p.columns = REAL_PANEL, p.chunks = 1;
     const int64_t tasks = p.batch * tg_ceil(p.n, REAL_PANEL), wanted = 2 * tg_threads();
     if (tasks < wanted) p.chunks = tg_max_i(1, tg_min(tg_ceil(wanted, tasks), p.m / (4 * TILE_ROWS)));

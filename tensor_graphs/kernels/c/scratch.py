@@ -32,14 +32,6 @@ def _padded(k: Dim, itemsize: int) -> Dim:
     return ceil_div(k, line) * line + line
 
 
-def copied_rows(batch: Dim, m: Dim, strides: tuple[Dim, Dim], itemsize: int) -> Dim:
-    """Return how many rows of a[batch, m, k] a product may copy for all panels: 0 where they are certainly read in place, or copied
-    tile by tile, as in batches. strides: of the last two axes."""
-    apart, step = strides
-    columns = apart == 1 and isinstance(step, int) and step * itemsize % 2048 != 0
-    return 0 if step == 1 or columns or (isinstance(batch, int) and batch != 1) else m
-
-
 def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = None) -> Dim:
     """Return the bytes for x[n, k] by weights of weight_bytes each, in floats of `itemsize` bytes. Few rows of x are rearranged for
     bf16 weights; weights of another dtype are widened. m: rows of weights, which may be packed in place of x; None: any number."""
@@ -90,12 +82,11 @@ def amx_linear(n: Dim, m: Dim, k: Dim, narrow: bool, narrow_weights: bool) -> Di
     return dim_max(_beyond(n, AMX[0]) * tiles, elsewhere(n))
 
 
-def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool, otherwise: Dim) -> Dim:
-    """Return the bytes for a[batch, m, k] · b[batch, k, n]; each thread may hold the panels of one matrix of b. otherwise: of the
-    kernel that takes few rows of floats, and all where the process may use no AMX."""
+def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
+    """Return the bytes for a[batch, m, k] · b[batch, k, n]; each thread may hold the panels of one matrix of b."""
     parts, threads = (1 if narrow else 3), library.load().threads()
     tiles = _amx_product(n, k, parts, parts, 1 if batch == 1 else threads)
-    return tiles if narrow else dim_max(tiles, otherwise)
+    return tiles if narrow else dim_max(tiles, matmul(k, 4))
 
 
 def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
@@ -104,13 +95,11 @@ def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
     return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
 
-def matmul(k: Dim, itemsize: int, copied: Dim = 0) -> Dim:
-    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a, with its results. copied: rows of a that
-    may be copied for all panels, 0 where they are read where they lie."""
+def matmul(k: Dim, itemsize: int) -> Dim:
+    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a, with its results."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
-    stride = _padded(k, itemsize)
-    own = dim_max(k, 1) * tile.lanes + tile.rows * (stride + tile.lanes)
-    return threads * (own * itemsize + PAGE) + copied * stride * itemsize + PAGE
+    own = dim_max(k, 1) * tile.lanes + tile.rows * (_padded(k, itemsize) + tile.lanes)
+    return threads * (own * itemsize + PAGE)
 
 
 def conv(k: Dim) -> Dim:
@@ -151,5 +140,5 @@ def attention(lanes: Dim, kv_heads: Dim, width: Dim, itemsize: int) -> Dim:
     rows = dim_min(lanes, FEW_LANES)
     few = pieces * rows * (width + 2) * itemsize + PAGE + threads * (rows * width * itemsize + 8 + PAGE)
     keys = 8 * tile.rows
-    many = threads * ((2 * width * tile.lanes + keys * tile.lanes + keys * _padded(width, itemsize)) * itemsize + PAGE)
+    many = threads * ((2 * width + keys) * tile.lanes * itemsize + PAGE)
     return dim_max(few, _beyond(lanes, FEW_LANES) * many)
