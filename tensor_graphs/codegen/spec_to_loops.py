@@ -15,6 +15,7 @@ from tensor_graphs.codegen.passes.online_reductions import online
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
+from tensor_graphs.codegen.tile_products import TileProduct, tile_product
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
@@ -97,6 +98,15 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
         return streams
     plain = _plain_of(definition, apart, updates)
     return streams if streams is not None and isinstance(plain, _TooManyTurns) else plain
+
+
+@lru_cache(maxsize=4096)
+def tiles_of(definition: Definition) -> TileProduct | str:
+    """Return a definition as matrix products and what is computed from their elements, or why it is none."""
+    try:
+        return tile_product(arranged(lower(definition)))
+    except (NotLowered, LanguageError) as e:
+        return str(e)
 
 
 def lowered(loops: Program | str) -> Program:

@@ -20,7 +20,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f16, f32
 from tensor_graphs.language.node import TensorType
 
-CONV = "operands.cu conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
+CONV = "product_sums.cu operands.cu conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
 """files that the source of a convolution consists of"""
 
 PLACES = 128

@@ -88,7 +88,7 @@ TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile
     draft_map<5>(draft, seen, {TG_RUN, TG_RUNS, OUT_W, IN_H, (uint32_t)(PARTS_X * sizes[0])}, \
                  {TG_PLACE * DILATION_W, TG_PLACE * STRIDE_W, TG_PLACE * SEEN_W, TG_PLACE * SEEN_W * IN_H}, \
                  {1, TILE_W, TILE_H * STRIDE_H, TILE_N}, {1, 1, STRIDE_H, 1})
-#define DRAFT_B(draft) draft_rows<2>(draft, w_parts, TG_RUN, OUTPUTS, PARTS_W * KERNEL_H * TG_RUNS, TG_RUN, COLUMNS)
+#define DRAFT_B(draft, number) draft_rows<2>(draft, w_parts, TG_RUN, OUTPUTS, PARTS_W * KERNEL_H * TG_RUNS, TG_RUN, COLUMNS)
 TG_INLINE void copy_step(uint32_t to, uint32_t ready, const char *map, const Tile &tile, int step, const int64_t *sizes) {
     const int from = step % TG_OF_RUN * 64, run = step / TG_OF_RUN, h = tile.row * STRIDE_H - PAD_H + run / TG_RUNS * DILATION_H;
 #pragma unroll
