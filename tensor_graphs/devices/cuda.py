@@ -61,6 +61,9 @@ _thread = threading.local()
 """Attribute `device`: the device whose context is the thread's current one."""
 
 
+TENSOR_MAP_KINDS = {"u8": "CU_TENSOR_MAP_DATA_TYPE_UINT8", "u16": "CU_TENSOR_MAP_DATA_TYPE_UINT16",
+                    "tf32": "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"}
+
 FILL_SHARED = """extern "C" __global__ void fill_shared(unsigned word, unsigned count) {
     extern __shared__ unsigned words[];
     for (unsigned i = threadIdx.x; i < count; i += blockDim.x) ((volatile unsigned *)words)[i] = word;
@@ -368,6 +371,19 @@ class Cuda(Device):
         self.check(d.cuLaunchKernel(entry, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0), "a launch")
         if self.shared_byte is not None:
             self._prefer_shared(entry, -1)
+
+    def tensor_map(self, kind: str, at: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int],
+                   every: Sequence[int]) -> bytes:
+        """Return an encoded tensor map (kernels.kernel.TensorMap) of the array at an address. An array with an empty axis gets a
+        map that is never used, as no block is launched for it."""
+        d = self.driver
+        encoded = self.check(d.cuTensorMapEncodeTiled(
+            getattr(d.CUtensorMapDataType, TENSOR_MAP_KINDS[kind]), len(sizes), at, [d.cuuint64_t(max(1, n)) for n in sizes],
+            [d.cuuint64_t(n) for n in steps], [d.cuuint32_t(n) for n in box], [d.cuuint32_t(n) for n in every],
+            d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), "a tensor map")
+        return ctypes.string_at(int(encoded.getPtr()), 128)
 
     def _fill_shared(self, byte: int) -> None:
         """Fill the shared memory of each multiprocessor, by blocks that take all of it. The next kernel finds those bytes, if it

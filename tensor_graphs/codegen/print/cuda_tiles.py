@@ -137,4 +137,5 @@ def printed(product: TileProduct) -> Printed:
              f"#define TG_W_PARTS_OF(number) {chosen(parts) if parts else 'w_parts'}",
              *ended.lines(product)]
     narrow = computed_in(program.outputs[0].dtype) is not program.outputs[0].dtype
-    return Printed("\n".join(lines) + "\n", len(of_w), "#define NARROW\n" if narrow else "")
+    return Printed("\n".join(lines) + "\n", len(program.operands), product.x.number, tuple(w.number for w in of_w),
+                   "#define NARROW\n" if narrow else "")

@@ -13,6 +13,7 @@ from tensor_graphs.kernels.cuda.source_text import (
     STORED,
     TILES_BYTES,
     accumulated,
+    matrix_map,
     read,
     rows_of,
     static,
@@ -56,11 +57,13 @@ TILED, SKINNY = f"{SUMS} {OPERANDS} {BY_TILES}", f"{SUMS} {OPERANDS} one_element
 
 @dataclass(frozen=True)
 class Printed:
-    """What takes the place of operands.cu: the text of its macros and of `ended`. products: the weights that are multiplied by the
-    same x, each of as many columns as y. head: lines before everything else."""
+    """What takes the place of operands.cu: the text of its macros and of `ended`. operands: how many there are. x, weights: the
+    operands that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
 
     text: str
-    products: int = 1
+    operands: int
+    x: int
+    weights: tuple[int, ...]
     head: str = ""
 
 
@@ -189,7 +192,7 @@ def _piece(spec: Spec) -> int:
 
 def product(spec: Spec, fast: bool = False, printed: Printed | None = None) -> LaunchCall:
     """Return the call. fast: sums of 8-bit products stay in tensor cores. printed: other operands and another use of the sums."""
-    piece, products = 0 if fast else _piece(spec), 1 if printed is None else printed.products
+    piece, products = 0 if fast else _piece(spec), 1 if printed is None else len(printed.weights)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
     wide = _columns_of_a_tile(spec, down, piece, products)
@@ -212,25 +215,37 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     splits = split_sums(most, _steps(spec), parts_x * parts_w)
     kinds = [EIGHT_BITS.get(t.dtype) for t in ((w, x) if turned else (x, w))]
     kind = "Tf32" if tf32 else "F16" if x.dtype is f16 else "Bf16"
+    pitch_x, pitch_w = _pitch(k, itemsize), _pitch(columns if across else k, itemsize)
     numbers: dict[str, object] = {
         "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
         "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages, "SPLITS": splits, "PIECE": piece,
         "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
-        "PITCH_X": _pitch(k, itemsize), "PITCH_W": _pitch(columns if across else k, itemsize)}
+        "PITCH_X": pitch_x, "PITCH_W": pitch_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
     more |= {"ROUNDED": 1} if tf32 else {}
     for name in ("x_scale", "weight_scale"):
         if (scale := spec.role(name)) is not None:
             more[name.upper()] = int(scale.rank > 0)
-    products = 1
+    weights: tuple[int, ...] = (1,)
+    operands = len(spec.inputs)
     if printed is None:
         text = text_of(TILED, numbers | more, types)
     else:
-        products = printed.products
-        text = printed.head + text_of(SUMS, numbers | more | {"PRODUCTS": products}, types) + printed.text + read(BY_TILES)
-    results = rows * (matrices * columns)
-    launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES * (1 + products) // 2])
+        weights, operands = printed.weights, printed.operands
+        text = printed.head + text_of(SUMS, numbers | more | {"PRODUCTS": len(weights)}, types) + printed.text + read(BY_TILES)
+    results, pieces = rows * (matrices * columns), list[Dim]()
+    of_weights = tuple(range(operands, operands + len(weights))) if prepared else weights
+    scratch = 2 + operands + len(weights) * prepared                # the argument behind the result, the operands and the sizes
+    x_word = scratch if parts_x > 1 else 1 + (0 if printed is None else printed.x)
+    words = (scratch + 1,) if parts_w > 1 and not prepared else tuple(1 + w for w in of_weights)
+    size = x.dtype.itemsize if None not in kinds else itemsize
+    maps_x = [matrix_map(x_word, k, rows, parts_x * of_x, wide if turned else TILE_ROWS, pitch_x, size)]
+    box = TILE_ROWS if turned else 64 if across else wide // len(weights)
+    maps_w = [matrix_map(word, *((columns, k) if across else (k, columns)), parts_w * of_w, box, pitch_w, size)
+              for word in words]
+    early = of_weights if parts_w == 1 or prepared else ()
+    launches = [tile_launch(tiles, splits, stages * stage, early)]
     if parts_x > 1:
         elements = rows * (of_x * _pitch(k))
         pieces.append(d.ceil_div(elements * 2 * parts_x, 256) * 256)
@@ -239,7 +254,8 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
             elements = elements + of_w * k * _pitch(columns)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(results, 256), 256, waits=True),), (rows,))
-    return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
+    maps = [*maps_w, *maps_x] if turned else [*maps_x, *maps_w]
+    return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain, tuple(maps))
 
 
 def split_sums(tiles: int, steps: int, parts: int) -> int:
@@ -249,14 +265,10 @@ def split_sums(tiles: int, steps: int, parts: int) -> int:
     return max((splits for splits, at_once in CLUSTERED.items() if splits <= wanted and tiles * splits <= at_once), default=1)
 
 
-def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:
-    """Return the launch of tensor_tiles.cu. nbytes: shared memory of all stages."""
+def tile_launch(tiles: Dim, splits: int, nbytes: int, early: tuple[int, ...]) -> Launch:
+    """Return the launch of tensor_tiles.cu. nbytes: shared memory of all stages. early: weights that are copied before the wait."""
     grid = tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS)
-    return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True)
-
-
-MAPS_BYTES = 256 * MULTIPROCESSORS
-"""bytes of scratch for the tensor maps of tensor_tiles.cu"""
+    return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True, early=early)
 
 
 FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390

@@ -10,10 +10,11 @@
  * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, 2 of those rounded to two, else 1) of the left and the
  * right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
  * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements
- * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH, whose first is `char *maps`;
+ * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH; TG_EARLY_A, TG_EARLY_B (1: no
+ * launch before makes this operand, and its first boxes are copied while those before end); Maps (of the left operand, then the right ones);
  * and
  *   tiles_of(sizes), tile_of(number, sizes): how many, and where one lies;
- *   DRAFT_A(draft), DRAFT_B(draft, number): a map of each operand (product_sums.cu: several right ones); copy_step(to, ready, map, tile, step, sizes): the boxes of a step;
+ *   copy_left, copy_right(to, ready, maps, tile, step, sizes): the boxes of a step;
  *   place_of(tile, row, sizes): where an element of y lies, of this row of the tile and its first column, or -1; columns_of(tile,
  *   sizes): those that there are; row_of(tile, row, column), column_of(tile, row, column): which of x and of y they are; and what
  *   plain_elements.cu is given. */
@@ -211,10 +212,10 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, float
 #else
 #define TG_CLUSTERED
 #endif
-extern "C" __global__ void TG_CLUSTERED __launch_bounds__(384, 1) tensor_tiles(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+extern "C" __global__ void TG_CLUSTERED __launch_bounds__(384, 1) tensor_tiles(
+    Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes TG_SCRATCH, const __grid_constant__ Maps maps) {
     extern __shared__ char shared[];
     __shared__ __align__(8) uint64_t barriers[2 * STAGES];
-    __shared__ __align__(128) char drafts[1 + PRODUCTS][128];
     const uint32_t begin = (shared_at(shared) + 1023) / 1024 * 1024;
     Ring ring = {begin, shared_at(barriers), shared_at(barriers) + 8 * STAGES, 0, 0};
     if (threadIdx.x == 0) {
@@ -224,38 +225,45 @@ extern "C" __global__ void TG_CLUSTERED __launch_bounds__(384, 1) tensor_tiles(Y
         }
         barriers_begun();
     }
-    if (threadIdx.x / 32 == 1) DRAFT_A(drafts[0]);
-#pragma unroll
-    for (int p = 0; p < PRODUCTS; p++)
-        if (threadIdx.x / 32 == 2 + p) DRAFT_B(drafts[1 + p], p);
     __syncthreads();
-    after_those_before();
     const int64_t count = tiles_of(sizes) * SPLITS;
     if (threadIdx.x < 128) {
         give_registers<40>();
-        if (threadIdx.x < 32 * (1 + PRODUCTS)) {
-            char *const map = maps + blockIdx.x * (128 * (1 + PRODUCTS));
-            publish_map(drafts[threadIdx.x / 32], map + threadIdx.x / 32 * 128);
-            meet(2, 32 * (1 + PRODUCTS));
-            if (threadIdx.x == 0) {
-#pragma unroll
-                for (int m = 0; m <= PRODUCTS; m++) map_is_made(map + 128 * m);
-                ring.parity = 1;
-                for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
-                    const Tile tile = tile_of(at / SPLITS, sizes);
-                    const int part = (int)(at % SPLITS), end = TG_STEPS * (part + 1) / SPLITS;
-                    for (int step = TG_STEPS * part / SPLITS; step < end; step++) {
+        if (threadIdx.x == 0) {
+            auto copy = [&](const Tile &tile, int step, bool left, bool right) {
+                const uint32_t ready = ring.full + 8 * ring.stage, to = ring.tiles + ring.stage * TG_STAGE;
+                if (left) copy_left(to, ready, maps, tile, step, sizes);
+                if (right) copy_right(to + PARTS_A * TG_A_BYTES, ready, maps, tile, step, sizes);
+            };
+            auto expect = [&] { arrive_expecting(ring.full + 8 * ring.stage, PARTS_A * TG_A_COPIED + PARTS_B * TG_B_BYTES); };
+            ring.parity = 1;
+            int early = 0;                                          /* steps of the first tile of which one operand is under way */
+            for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+                const Tile tile = tile_of(at / SPLITS, sizes);
+                const int part = (int)(at % SPLITS), begin = TG_STEPS * part / SPLITS, end = TG_STEPS * (part + 1) / SPLITS;
+                if (at == blockIdx.x) {
+                    if (TG_EARLY_A || TG_EARLY_B)
+                        for (; early < STAGES && begin + early < end; early++) {
+                            expect();
+                            copy(tile, begin + early, TG_EARLY_A, TG_EARLY_B);
+                            ring.next();
+                        }
+                    after_those_before();
+                    ring.stage = 0, ring.parity = 1;
+                }
+                for (int step = begin; step < end; step++, early--) {
+                    if (early <= 0) {
                         wait_for(ring.empty + 8 * ring.stage, ring.parity);
-                        const uint32_t ready = ring.full + 8 * ring.stage;
-                        arrive_expecting(ready, PARTS_A * TG_A_COPIED + PARTS_B * TG_B_BYTES);
-                        copy_step(ring.tiles + ring.stage * TG_STAGE, ready, map, tile, step, sizes);
-                        ring.next();
+                        expect();
                     }
+                    copy(tile, step, early <= 0 || !TG_EARLY_A, early <= 0 || !TG_EARLY_B);
+                    ring.next();
                 }
             }
         }
     } else {
         take_registers<232>();
+        after_those_before();
         for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
             const Tile tile = tile_of(at / SPLITS, sizes);
             const int part = (int)(at % SPLITS), steps = TG_STEPS * (part + 1) / SPLITS - TG_STEPS * part / SPLITS;

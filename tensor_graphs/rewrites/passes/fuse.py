@@ -108,7 +108,7 @@ def _shape_of(outputs: Sequence[Node], operands: Sequence[Node]) -> Hashable:
 
 
 _pieces: dict[Hashable, StageProgram | None] = {}
-"""`_shape_of` a piece, how it is lowered, whether it updates a state -> its loops. Layers repeat, and a graph is searched in several
+"""`_shape_of` a piece, its lowering, whether it updates a state -> its loops. Layers repeat, and a graph is searched in several
 forms: building a piece takes longer than looking it up"""
 
 MOST_PIECES = 8192
