@@ -127,7 +127,7 @@ def layer_cases(torch: Any) -> list[Case]:
                     lambda x, a, b, c, e: x + f.linear(f.gelu(f.linear(x, a, b)), c, e))
 
     def topk(x: Any) -> Any:
-        return tg.topk(x, 8)
+        return tg.topk(x, k=8)
 
     def topk_torch(x: Any) -> Any:
         values, indices = x.topk(8)

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.epilogue_products import EpilogueProduct, epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
@@ -15,7 +16,6 @@ from tensor_graphs.codegen.passes.online_reductions import online
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
-from tensor_graphs.codegen.tile_products import TileProduct, tile_product
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
@@ -101,10 +101,10 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
 
 
 @lru_cache(maxsize=4096)
-def tiles_of(definition: Definition) -> TileProduct | str:
+def tiles_of(definition: Definition) -> EpilogueProduct | str:
     """Return a definition as matrix products and what is computed from their elements, or why it is none."""
     try:
-        return tile_product(arranged(lower(definition)))
+        return epilogue_product(arranged(lower(definition)))
     except (NotLowered, LanguageError) as e:
         return str(e)
 

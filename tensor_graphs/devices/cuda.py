@@ -118,6 +118,20 @@ class Replay:
         self.device.check(self.device.driver.cuGraphLaunch(self.graph, STREAM), "cuGraphLaunch")
 
 
+def _tensor_map(driver: Any, kind: str, at: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int],
+                every: Sequence[int]) -> tuple[Any, ...]:
+    """Return the driver's answer to a request for a map (kernels.kernel.TensorMap) of the array at an address. An array with an
+    empty axis gets a map that is never used, as no block is launched for it."""
+    answer: tuple[Any, ...] = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, TENSOR_MAP_KINDS[kind]), len(sizes), at,
+        [driver.cuuint64_t(max(1, n)) for n in sizes], [driver.cuuint64_t(n) for n in steps],
+        [driver.cuuint32_t(n) for n in box], [driver.cuuint32_t(n) for n in every],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return answer
+
+
 class Cuda(Device):
     """One GPU. alignment: that of the pool, more than the widest access. target: the architecture for which texts are compiled; for
     9.0 the one with instructions that no later generation has (tensor_cores.cuh)."""
@@ -374,15 +388,7 @@ class Cuda(Device):
 
     def tensor_map(self, kind: str, at: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int],
                    every: Sequence[int]) -> bytes:
-        """Return an encoded tensor map (kernels.kernel.TensorMap) of the array at an address. An array with an empty axis gets a
-        map that is never used, as no block is launched for it."""
-        d = self.driver
-        encoded = self.check(d.cuTensorMapEncodeTiled(
-            getattr(d.CUtensorMapDataType, TENSOR_MAP_KINDS[kind]), len(sizes), at, [d.cuuint64_t(max(1, n)) for n in sizes],
-            [d.cuuint64_t(n) for n in steps], [d.cuuint32_t(n) for n in box], [d.cuuint32_t(n) for n in every],
-            d.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, d.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-            d.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-            d.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE), "a tensor map")
+        encoded = self.check(_tensor_map(self.driver, kind, at, sizes, steps, box, every), "a tensor map")
         return ctypes.string_at(int(encoded.getPtr()), 128)
 
     def _fill_shared(self, byte: int) -> None:

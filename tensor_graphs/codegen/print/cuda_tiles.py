@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tensor_graphs.codegen import spec_to_loops
+from tensor_graphs.codegen.epilogue_products import EpilogueProduct
 from tensor_graphs.codegen.loop_ir import computed_in
 from tensor_graphs.codegen.print.c_source import STORED, c_type
 from tensor_graphs.codegen.print.cuda_source import _Cuda
-from tensor_graphs.codegen.tile_products import TileProduct
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.cuda import matrix_products
 from tensor_graphs.kernels.cuda.backend import TENSOR_CORES, of_tiles
@@ -30,7 +30,7 @@ from tensor_graphs.language.node import TensorType
 class _Ended(_Cuda):
     """The function `ended` of a template."""
 
-    def lines(self, product: TileProduct) -> list[str]:
+    def lines(self, product: EpilogueProduct) -> list[str]:
         write = self.write
         write.open("TG_INLINE float ended(const Sums &sums, int64_t row, int64_t column, TG_OPERANDS)")
         self.scopes, self.open_axes = [set()], []
@@ -89,7 +89,7 @@ def arithmetic(spec: Spec) -> Dim:
     return of_tiles(matrix_products.product_steps, _spec_of(product)) * len(product.weights)
 
 
-def _product(spec: Spec) -> TileProduct:
+def _product(spec: Spec) -> EpilogueProduct:
     if not isinstance(spec.op, DefinedOp):
         raise NotLowered("a single op")                             # for which there are other kernels of tiles
     product = spec_to_loops.tiles_of(spec_to_loops.definition_of(spec))
@@ -98,7 +98,7 @@ def _product(spec: Spec) -> TileProduct:
     return product
 
 
-def _spec_of(product: TileProduct, same_dtype: bool = False) -> Spec:
+def _spec_of(product: EpilogueProduct, same_dtype: bool = False) -> Spec:
     """Return the spec of one of the products alone. same_dtype: with a result of the dtype of x."""
     x, w, y = product.x.dtype, product.weights[0].dtype, product.program.outputs[0].dtype
     if y not in FLOATS or (x is f32 and y is not f32):
@@ -118,7 +118,7 @@ def call_of(definition: Definition) -> LaunchCall:
     return matrix_products.product(_spec_of(product), printed=printed(product))
 
 
-def printed(product: TileProduct) -> Printed:
+def printed(product: EpilogueProduct) -> Printed:
     """Return the text of the operands and of `ended`."""
     program, of_w = product.program, product.weights
     parts = [f"w_parts{k}" for k in range(len(of_w))] if matrix_products.is_prepared(_spec_of(product)) else []

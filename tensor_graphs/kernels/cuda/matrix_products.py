@@ -57,7 +57,7 @@ TILED, SKINNY = f"{SUMS} {OPERANDS} {BY_TILES}", f"{SUMS} {OPERANDS} one_element
 
 @dataclass(frozen=True)
 class Printed:
-    """What takes the place of operands.cu: the text of its macros and of `ended`. operands: how many there are. x, weights: the
+    """Text in place of operands.cu: its macros and `ended`. operands: how many there are. x, weights: the
     operands that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
 
     text: str

@@ -2,7 +2,7 @@
  * NARROW_Y; PARTS_X (above 1: floats that tiles multiply by parts); where there are such, ROUNDED (floats rounded to TF32), X_SCALE and
  * WEIGHT_SCALE (0: one number, 1: one of each row of x, of each column of y), BIAS (one of each column) and W_PREPARED. What is read is
  * not `__restrict__` (numbers.cuh, after_those_before). A product with what codegen prints for it has a text of its own in place of this
- * file (tile_products.py). */
+ * file (epilogue_products.py). */
 #ifdef W_PREPARED
 #define TG_W_PARTS , const uint16_t * w_parts
 #define TG_GIVEN_PARTS , w_parts

@@ -1,11 +1,11 @@
 """fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
 
 Element-wise steps, reductions, norms and everything that codegen can write as loops are joined along their values, as long as that
-saves a pass (a nest of loops) and hardly anything is computed twice. For a device with tiles (codegen/tile_products.py), a matrix
-product, or two of the same rows, is joined with the steps that use its elements. Then matrix products with weights, which loops
-compute well for few rows (codegen/skinny_product.py), are joined with the steps before and after them. Earlier parts are steps
-there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads are
-joined with each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
+saves a pass (a nest of loops) and hardly anything is computed twice. For a device with tiles (codegen/epilogue_products.py), a
+matrix product, or two of the same rows, is joined with the steps that use its elements. Then matrix products with weights, which
+loops compute well for few rows (codegen/skinny_product.py), are joined with the steps before and after them. Earlier parts are
+steps there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads
+are joined with each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensor_graphs.codegen.arithmetic_count import steps_of
+from tensor_graphs.codegen.epilogue_products import EpilogueProduct, is_epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
 from tensor_graphs.codegen.spec_to_loops import loops_of, tiles_of
-from tensor_graphs.codegen.tile_products import TileProduct, is_tile_product
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp, between, known_when_bound, part_between
@@ -74,7 +74,7 @@ def _streams(written: Definition) -> StageProgram | str:
 def _tiles(written: Definition) -> StageProgram | str:
     """Return the loops of products and what is computed from their elements, or other loops."""
     product = tiles_of(written)
-    return product.program if isinstance(product, TileProduct) else loops_of(written)
+    return product.program if isinstance(product, EpilogueProduct) else loops_of(written)
 
 
 Lowering = Callable[[Definition], StageProgram | str]
@@ -323,7 +323,7 @@ class _AfterProducts(_AroundProducts):
     few_rows = False
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
-        return any(map(_multiplies, a.steps | b.steps)) and is_tile_product(both)
+        return any(map(_multiplies, a.steps | b.steps)) and is_epilogue_product(both)
 
 
 class _Siblings(_AroundProducts):

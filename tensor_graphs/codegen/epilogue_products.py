@@ -1,4 +1,4 @@
-"""tile_products: the loops of one or two matrix products and of what is computed from each element of the results.
+"""epilogue_products: the loops of one or two matrix products and of what is computed from each element of the results.
 
     nest over i in 0..197, j in 0..3072
         t1[] = sum over r in 0..768 of x0[768·i + r] · x1[768·j + r]
@@ -22,7 +22,7 @@ MOST_PRODUCTS = 2
 
 
 @dataclass(frozen=True)
-class TileProduct:
+class EpilogueProduct:
     """y[i, j] = f(sum over r of x[i, r] · w[j, r], …, i, j). rows, columns: the axes of i and of j. sums: a stage for each weight.
     across: w is stored as [r][j]. after: the stages that compute y, the last of which stores it; none where y is the sum."""
 
@@ -41,7 +41,7 @@ class TileProduct:
         return _number(d.product(a.size for a in self.columns))
 
 
-def tile_product(program: StageProgram) -> TileProduct:
+def epilogue_product(program: StageProgram) -> EpilogueProduct:
     """Return an arranged program as products and the stages after them. Raises NotLowered for other programs."""
     if len(program.nests) != 1 or len(program.outputs) != 1 or program.values.gathered:
         raise NotLowered("more than one nest of loops")
@@ -79,12 +79,12 @@ def tile_product(program: StageProgram) -> TileProduct:
     names = {a.name for a in nest.axes}
     if any(not v.symbols <= names for s in after for v in values_in(s.value)):
         raise NotLowered("a result that depends on sizes")
-    return TileProduct(program, rows, columns, inner, x.pop(), tuple(weights), across, sums, after)
+    return EpilogueProduct(program, rows, columns, inner, x.pop(), tuple(weights), across, sums, after)
 
 
-def is_tile_product(program: StageProgram) -> bool:
+def is_epilogue_product(program: StageProgram) -> bool:
     try:
-        return tile_product(program) is not None
+        return epilogue_product(program) is not None
     except NotLowered:
         return False
 
