@@ -2,7 +2,7 @@
 #include "wide_gemm.h"
 
 /* Steps of k that one pass over the tiles takes: that many of a panel (32 KB) and of a tile (28 KB) stay near. */
-enum { DEPTH = 256 };
+enum { DEPTH = 256, AHEAD = 16 /* as in gemm.c */ };
 
 /* One tile; `rows`, `nv` and `layout` are constants wherever this is used. c = (c or 0) * keep + A P: `add` says whether c is
  * read, keep NULL stands for ones. One step of k per turn: with two or four, gcc 12 spills twelve accumulators. */
@@ -16,6 +16,8 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
     const double *base[(TILE_ROWS + 2) / 3];
     for (int r = 0; r < (rows + 2) / 3; r++) base[r] = a + (layout == K_CONTIGUOUS ? 3 * r * stride : 3 * r);
     for (int64_t i = 0; i < k; i++, panel += width) {
+        if (layout == ROWS_CONTIGUOUS)
+            for (int r = 0; r < rows; r += 8) __builtin_prefetch(a + AHEAD * stride + r, 0, 3);
         vd lane[2];
         for (int v = 0; v < nv; v++) lane[v] = *(const vd *)(panel + v * VD);
         _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) {
