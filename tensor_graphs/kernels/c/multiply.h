@@ -8,7 +8,7 @@
 #include "real.h"
 #include "turned.h"
 
-enum { STREAM_X = 4 /* columns of b that pass by each row of a together */, MOST_TILES = 16 /* of a group of rows */ };
+enum { STREAM_X = 4 /* columns of b that pass by each row of a together */, MOST_TILES = 16 /* of a group of rows */, PACK_AHEAD = 16 };
 enum { REAL = sizeof(real) == 8 ? TG_F64 : TG_F32, GROUP_BYTES = 192 << 10 /* of a group: with what passes by it fills no L2 cache */ };
 
 typedef struct product {
@@ -166,6 +166,12 @@ static void few_columns(product p) {
 static void pack(const product *p, const real *b, int64_t count, real *to) {
     const int64_t k = p->k, lanes = count <= VR ? VR : REAL_PANEL;
     if (p->bn != 1 && p->bk == 1) turned_real(to, lanes, b, p->bn, k, count);
+    else if (p->bn == 1 && count == REAL_PANEL)
+        for (int64_t i = 0; i < k; i++, b += p->bk, to += REAL_PANEL) { /* lines that lie apart are asked for ahead */
+            if (p->bk >= 8 * REAL_PANEL)
+                for (int l = 0; l < 2; l++) __builtin_prefetch(b + PACK_AHEAD * p->bk + l * (REAL_PANEL - 1), 0, 3);
+            r_store(to, r_load(b)), r_store(to + VR, r_load(b + VR));
+        }
     else
         for (int64_t i = 0; i < k; i++) {
             if (p->bn == 1)
