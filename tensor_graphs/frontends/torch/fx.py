@@ -22,7 +22,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
-from tensor_graphs.frontends.torch.exchange import gpu_name
+from tensor_graphs.frontends.torch.exchange import gpu_name, inverse
 from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.frontends.torch.index_ranges import RangeCheck, Read, checks
 from tensor_graphs.frontends.torch.sizes import TorchSizes
@@ -40,10 +40,6 @@ CHECKS = frozenset({
 })
 """ops without a result, which tell torch's compiler about sizes; torch's guards have checked them"""
 
-VIEWS = frozenset({"alias.default", "expand.default", "permute.default", "select.int", "slice.Tensor", "squeeze.dim",
-                   "squeeze.dims", "t.default", "transpose.int", "unsqueeze.default", "view.default"})
-"""ops whose result is memory of their operand"""
-
 LAYOUT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "dtype"})
 """keywords that a row does not get: the dtype is that of the result, and a graph has no memory formats"""
 
@@ -54,8 +50,8 @@ class TorchDoorError(FrontendError):
 
 @dataclass
 class GraphStep:
-    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an output, the order of its
-    axes from the largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol.
+    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an input or an output, the order
+    of its axes from the largest stride down, where torch's strides are not those of C order; the graph has the axes in this order. symbols: name of a dim -> torch's symbol.
     checks: of the range of indices, on a CPU."""
 
     outputs: dict[str, fx.Node]
@@ -123,10 +119,12 @@ class Converter:
         self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
         self.opaque: dict[fx.Node, str] = {}
         self.names: dict[fx.Node, str] = {}
+        self.orders: dict[str, tuple[int, ...] | None] = {}     # of inputs
 
     def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
-        make = leaves.parameter if value in self.frozen else leaves.input
-        return make(name, self.sizes.shape(fake), dtype_of(fake))
+        make, shape = leaves.parameter if value in self.frozen else leaves.input, self.sizes.shape(fake)
+        order = self.orders[name] = axis_order(fake)
+        return make(name, shape if order is None else [shape[axis] for axis in order], dtype_of(fake))
 
     def convert(self) -> list[Step]:
         """Return the steps. Raises TorchDoorError for tensors on a device that is neither the CPU nor a GPU of CUDA."""
@@ -162,6 +160,8 @@ class Converter:
             return self._tensor(node.args[0], level)[node.args[1]]
         row = ROWS.get(op_name(node))
         if op_name(node).startswith("as_strided"):
+            if self._places and node.args[0].op == "placeholder":
+                raise OpaqueReference("an input, of which another run may have another part of the storage")
             _require_own_storage(node, row is not None)
         if row is None:
             raise OpaqueReference("no row")
@@ -196,10 +196,11 @@ class Converter:
         fake = value_of(node)
         if not isinstance(fake, torch.Tensor):
             raise OpaqueReference(f"an operand of type {type(fake).__name__}")
+        name = self.names.setdefault(node, f"x{len(self.names)}")
         if node not in here.inputs:
-            name = self.names.setdefault(node, f"x{len(self.names)}")
             here.inputs[node] = self._leaf(node, name, fake)
-        return self._placed(here.inputs[node], fake)
+        leaf, order = self._placed(here.inputs[node], fake), self.orders.get(name)
+        return leaf if order is None else permute(leaf, inverse(order))
 
     def _placed(self, node: Node, fake: Any) -> Node:
         """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
@@ -227,10 +228,10 @@ class Converter:
             outputs: dict[fx.Node, Node] = {}
             views: dict[fx.Node, None] = {}
             for node, result in here.nodes.items():
-                readers = [user for user in node.users if user.op == "output" or (user in self.level and self._reads(user, level))]
-                if readers and all(user in self.opaque for user in readers) and (chain := self._views_to(node)):
+                read = any(user.op == "output" or (user in self.level and self._reads(user, level)) for user in node.users)
+                if read and self._places and (chain := self._views_to(node, outputs)):
                     views |= dict.fromkeys(chain)
-                elif readers and not isinstance(result, (tuple, list)):
+                elif read and not isinstance(result, (tuple, list)):
                     outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
@@ -238,14 +239,14 @@ class Converter:
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
         return steps
 
-    def _views_to(self, node: fx.Node) -> list[fx.Node]:
-        """Return the ops by which a value is a view of an input, or of what torch computes, in order; [] if it is none. torch makes
-        these for an op that it runs itself: a graph would copy (a stack of experts' weights, 1.4 GB)."""
+    def _views_to(self, node: fx.Node, outputs: Collection[fx.Node]) -> list[fx.Node]:
+        """Return the ops by which a value is a view of an input, of an output of its graph, or of what torch computes, in order; []
+        if it is none. torch makes these: it needs their offsets, counts writes to their memory, and a graph would copy."""
         chain: list[fx.Node] = []
-        while op_name(node) in VIEWS and node not in self.opaque:
+        while node not in self.opaque and node not in outputs and is_view(node):
             chain.insert(0, node)
             node = node.args[0]
-        return chain if node.op == "placeholder" or node in self.opaque else []
+        return chain if node.op != "call_function" or node in self.opaque or node in outputs else []
 
     def _reads(self, user: fx.Node, level: int) -> bool:
         """Return whether a user reads a value of a level's graph from outside: torch, or the graph of a later level."""
@@ -254,7 +255,7 @@ class Converter:
     def _graph_step(self, outputs: Mapping[fx.Node, Node], here: _Level) -> GraphStep:
         names: dict[str, fx.Node] = {}
         roots: dict[str, Node] = {}
-        orders: dict[str, tuple[int, ...]] = {}
+        orders = {name: order for name, order in self.orders.items() if order is not None}
         for i, (value, node) in enumerate(outputs.items()):
             name = f"y{i}"
             order = axis_order(value_of(value))
@@ -279,12 +280,20 @@ def is_scalar(node: fx.Node) -> bool:
     return isinstance(value_of(node), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
+def is_view(node: fx.Node) -> bool:
+    """Return whether the result of a node of FX is memory of its first operand, by the schema of its op."""
+    op = node.args[0].target if node.target is getitem else node.target
+    return isinstance(op, torch._ops.OpOverload) and op.is_view
+
+
 def axis_order(fake: Any) -> tuple[int, ...] | None:
     """Return the order of axes from the largest stride to the smallest, for a dense tensor that is not in C order; else None."""
-    numbers = [[s if isinstance(s, int) else s.node.hint for s in values] for values in (fake.shape, fake.stride())]
-    if any(number is None for values in numbers for number in values) or 0 in numbers[0]:
-        return None                                         # sizes that depend on values, or no elements
-    shape, strides = numbers
+    symbols = sorted({s for size in (*fake.shape, *fake.stride()) if not isinstance(size, int) for s in size.node.expr.free_symbols},
+                     key=str)
+    large = {symbol: 5040 * (2 + i) for i, symbol in enumerate(symbols)}        # at an example's sizes strides may be equal
+    shape, strides = ([s if isinstance(s, int) else int(s.node.expr.subs(large)) for s in values]
+                      for values in (fake.shape, fake.stride()))
+    shape = [max(size, 1) for size in shape]                # as torch's strides of a tensor without elements
     order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], -shape[i], i)))
     dense = 1
     for axis in reversed(order):
