@@ -15,7 +15,7 @@ DECOMPOSED = (
     "_adaptive_avg_pool2d_backward", "_log_softmax_backward_data", "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional", "_softmax_backward_data", "_unsafe_masked_index",
     "_unsafe_masked_index_put_accumulate", "addbmm", "addmv", "affine_grid_generator", "cumprod",
-    "diagonal_scatter", "dist", "elu", "elu_backward", "embedding_dense_backward", "fmax", "fmin", "gelu_backward", "glu",
+    "dist", "elu", "elu_backward", "embedding_dense_backward", "fmax", "fmin", "gelu_backward", "glu",
     "glu_backward", "grid_sampler_2d", "hardtanh", "hardtanh_backward", "heaviside", "huber_loss_backward", "im2col", "index_add",
     "index_copy", "index_fill", "index_reduce", "isneginf", "isposinf", "ldexp", "leaky_relu",
     "leaky_relu_backward", "linalg_vector_norm", "logaddexp", "logaddexp2", "logsumexp", "masked_fill",

@@ -72,6 +72,18 @@ def _as_strided(call: AtenCall, x: Node, size: Any, stride: Sequence[Any], offse
 row("diagonal.default", "diagonal_copy.default")(lambda call, x, *axes: c.diagonal(x, *axes))
 
 
+@row("diagonal_scatter.default")
+def _diagonal_scatter(call: AtenCall, x: Node, diagonal: Node, offset: int = 0, row: int = 0, column: int = 1) -> Node:
+    axes = row % x.rank, column % x.rank
+    places = atomic.iota(x.shape, axes[1], i64) - atomic.iota(x.shape, axes[0], i64)
+    along = axes[offset < 0]                                    # the axis by whose places the diagonal counts
+    padded = atomic.pad(cast(diagonal, x.dtype), [*[(0, 0)] * (diagonal.rank - 1), (0, x.shape[along] - diagonal.shape[-1])], 0)
+    order = [axis for axis in range(x.rank) if axis not in axes]
+    whole = atomic.permute(padded, [order.index(i) if i in order else len(order) for i in range(x.rank) if i in (*order, along)])
+    sizes = [1 if axis in axes and axis != along else size for axis, size in enumerate(x.shape)]
+    return c.where(c.equals(places, offset), to_shape(atomic.reshape(whole, sizes), x.shape), x)
+
+
 @row("prims.broadcast_in_dim.default")
 def _broadcast_in_dim(call: AtenCall, x: Node, shape: Sequence[Any], axes: Sequence[int]) -> Node:
     sizes = iter(x.shape)
