@@ -239,21 +239,28 @@ def _size_sources(placeholders: Sequence[fx.Node], steps: Sequence[Any]) -> dict
     return sources
 
 
-def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
+def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+                  mode: str = "default") -> Any:
     """Return the compiled form of an FX graph, for `torch.compile(model, backend="tensor_graphs", options={…})`.
 
     options: tolerance, backends, database, threads, precision, simplify, assuming and accuracy_seconds as for `tg.compile`
     (default: as written); strict=True refuses an op that no graph computes, instead of running it by torch; freeze=True binds
-    parameters and buffers once, where no gradients are computed. Raises TorchDoorError for unknown options, and what `tg.compile`
-    raises.
+    parameters and buffers once, where no gradients are computed. Raises TorchDoorError for unknown options, for a mode (inductor
+    has some), and what `tg.compile` raises.
     """
+    if mode != "default":
+        raise TorchDoorError(f"the backend tensor_graphs has no mode {mode!r}", fix="no mode; its options={…} are "
+                             f"{', '.join(OPTIONS)}")
     chosen = dict(options or {})
     unknown = [name for name in chosen if name not in OPTIONS]
     if unknown:
         near = close_to(unknown[0], OPTIONS)
         raise TorchDoorError(f"the backend tensor_graphs has no option {unknown[0]!r}",
                              fix=f"did you mean {near[0]}?" if near else f"one of {', '.join(OPTIONS)}")
-    strict, freeze = bool(chosen.pop("strict", False)), bool(chosen.pop("freeze", False))
+    strict, freeze = switches = chosen.pop("strict", False), chosen.pop("freeze", False)
+    if not all(isinstance(switch, bool) for switch in switches):
+        raise TorchDoorError(f"the options strict and freeze are True or False, and not {strict!r} and {freeze!r}",
+                             fix="strict=True, or no option")
 
     def compiled(graph: fx.GraphModule, freeze: bool) -> Any:
         metadata = _traced_metadata()

@@ -10,6 +10,7 @@ dims and no steps.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import getitem
@@ -50,9 +51,9 @@ class TorchDoorError(FrontendError):
 
 @dataclass
 class GraphStep:
-    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an input or an output, the order
-    of its axes from the largest stride down, where torch's strides are not those of C order; the graph has the axes in this order. symbols: name of a dim -> torch's symbol.
-    checks: of the range of indices, on a CPU."""
+    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: name -> the order of the axes of
+    the value, from the largest stride down, that the graph's has where torch's strides are not those of C order. symbols: name of a
+    dim -> torch's symbol. checks: of the range of indices, on a CPU."""
 
     outputs: dict[str, fx.Node]
     inputs: dict[str, fx.Node]
@@ -157,7 +158,7 @@ class Converter:
     def _build(self, node: fx.Node, fake: Any, level: int) -> Any:
         """Return the node, or the tuple of nodes, of an op. Raises OpaqueReference where there is no row, or it refuses."""
         if node.target is getitem:
-            return self._tensor(node.args[0], level)[node.args[1]]
+            return self.tensor(node.args[0], level)[node.args[1]]
         row = ROWS.get(op_name(node))
         if op_name(node).startswith("as_strided"):
             if self._places and node.args[0].op == "placeholder":
@@ -186,7 +187,7 @@ class Converter:
         self.levels.setdefault(level, _Level()).reads += [replace(read, op=op_name(node).partition(".")[0]) for read in call.reads]
         return result
 
-    def _tensor(self, node: fx.Node, level: int) -> Any:
+    def tensor(self, node: fx.Node, level: int) -> Any:
         """Return a tensor of FX in the graph of a level: computed there, or an input of it."""
         here = self.levels.setdefault(level, _Level())
         if node not in self.opaque and node in here.nodes:
@@ -210,7 +211,7 @@ class Converter:
         """Return an argument of FX for a row: tensors as nodes, SymInts as dims, dtypes as ours."""
         if isinstance(argument, fx.Node):
             if not is_scalar(argument):
-                return self._tensor(argument, level)
+                return self.tensor(argument, level)
             argument = value_of(argument)
         if isinstance(argument, torch.SymInt):
             return self.sizes.of(argument)
@@ -227,11 +228,13 @@ class Converter:
             here = self.levels.get(level, _Level())
             outputs: dict[fx.Node, Node] = {}
             views: dict[fx.Node, None] = {}
+            of_results = Counter(self._views_to(node)[0] for node in here.nodes if any(u.op == "output" for u in node.users))
             for node, result in here.nodes.items():
                 read = any(user.op == "output" or (user in self.level and self._reads(user, level)) for user in node.users)
-                if read and self._places and (chain := self._views_to(node, outputs)):
+                base, *chain = self._views_to(node, outputs)
+                if read and chain and self._places and (base.op != "call_function" or base in self.opaque or base in outputs):
                     views |= dict.fromkeys(chain)
-                elif read and not isinstance(result, (tuple, list)):
+                elif (read or of_results[node] > 1) and not isinstance(result, (tuple, list)):     # results share its memory
                     outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
@@ -239,14 +242,13 @@ class Converter:
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
         return steps
 
-    def _views_to(self, node: fx.Node, outputs: Collection[fx.Node]) -> list[fx.Node]:
-        """Return the ops by which a value is a view of an input, of an output of its graph, or of what torch computes, in order; []
-        if it is none. torch makes these: it needs their offsets, counts writes to their memory, and a graph would copy."""
-        chain: list[fx.Node] = []
-        while node not in self.opaque and node not in outputs and is_view(node):
-            chain.insert(0, node)
-            node = node.args[0]
-        return chain if node.op != "call_function" or node in self.opaque or node in outputs else []
+    def _views_to(self, node: fx.Node, outputs: Collection[fx.Node] = ()) -> list[fx.Node]:
+        """Return an input, an output, or what torch or a graph computes, then the ops by which a value is a view of it. torch makes
+        views of what it has: it needs their offsets and counts writes to their memory, and a graph would copy."""
+        chain = [node]
+        while chain[0] not in self.opaque and chain[0] not in outputs and is_view(chain[0]):
+            chain.insert(0, chain[0].args[0])
+        return chain
 
     def _reads(self, user: fx.Node, level: int) -> bool:
         """Return whether a user reads a value of a level's graph from outside: torch, or the graph of a later level."""
@@ -288,11 +290,10 @@ def is_view(node: fx.Node) -> bool:
 
 def axis_order(fake: Any) -> tuple[int, ...] | None:
     """Return the order of axes from the largest stride to the smallest, for a dense tensor that is not in C order; else None."""
-    symbols = sorted({s for size in (*fake.shape, *fake.stride()) if not isinstance(size, int) for s in size.node.expr.free_symbols},
-                     key=str)
-    large = {symbol: 5040 * (2 + i) for i, symbol in enumerate(symbols)}        # at an example's sizes strides may be equal
-    shape, strides = ([s if isinstance(s, int) else int(s.node.expr.subs(large)) for s in values]
-                      for values in (fake.shape, fake.stride()))
+    formulas = [[size if isinstance(size, int) else size.node.expr for size in sizes] for sizes in (fake.shape, fake.stride())]
+    symbols = {symbol for sizes in formulas for size in sizes if not isinstance(size, int) for symbol in size.free_symbols}
+    large = {symbol: 5040 * i for i, symbol in enumerate(sorted(symbols, key=str), 2)}     # an example's strides may be equal
+    shape, strides = ([size if isinstance(size, int) else int(size.subs(large)) for size in sizes] for sizes in formulas)
     shape = [max(size, 1) for size in shape]                # as torch's strides of a tensor without elements
     order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], -shape[i], i)))
     dense = 1

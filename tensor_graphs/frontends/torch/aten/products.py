@@ -45,8 +45,8 @@ def _addmm(call: AtenCall, bias: Node, x: Node, y: Node, beta: Any = 1, alpha: A
 
 
 def _attention(q: Node, k: Node, v: Node, causal: bool, mask: Node | None, scale: float | None) -> tuple[Node, Node]:
-    """Return attention of [b, h, t, d] and the logarithms of its sums. Without a mask it is one op, for which there are kernels. A row
-    whose mask hides all keys is 0; its scores are computed without the mask, as softmax and its gradient are NaN of −∞ alone."""
+    """Return attention of [b, h, t, d] and the logarithms of its sums. Without a mask it is one op, for which there are kernels. A
+    row whose mask hides all keys is 0; its scores are those without the mask, as softmax and its gradient are NaN of −∞ alone."""
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     wide = wide_dtype(q.dtype)
     scores = c.dot(cast(q, wide), move_axis(cast(k, wide), -1, -2)) * float(factor)
