@@ -24,7 +24,7 @@ DECOMPOSED = (
     "nll_loss_forward", "norm", "pixel_shuffle", "pixel_unshuffle", "put", "reflection_pad1d", "reflection_pad1d_backward",
     "reflection_pad2d", "reflection_pad2d_backward", "reflection_pad3d", "reflection_pad3d_backward", "renorm", "replication_pad1d",
     "replication_pad2d", "replication_pad3d", "select_backward", "select_scatter", "sgn", "silu_backward", "slice_backward",
-    "slice_scatter", "smooth_l1_loss_backward", "soft_margin_loss", "std", "std_mean", "threshold_backward", "trace", "unfold",
+    "slice_scatter", "smooth_l1_loss_backward", "soft_margin_loss", "std", "std_mean", "threshold_backward", "trace",
     "unfold_backward", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d",
     "upsample_nearest3d", "upsample_trilinear3d", "var_mean", "xlogy",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tensor_graphs.frontends.torch.aten.reductions import move_axis
 from tensor_graphs.frontends.torch.aten.table import NO_END, AtenCall, cast, filled, row, to_shape
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -70,6 +71,13 @@ def _as_strided(call: AtenCall, x: Node, size: Any, stride: Sequence[Any], offse
 
 
 row("diagonal.default", "diagonal_copy.default")(lambda call, x, *axes: c.diagonal(x, *axes))
+
+
+@row("unfold.default")
+def _unfold(call: AtenCall, x: Node, dim: int, size: int, step: int) -> Node:
+    axis, windows = dim % max(x.rank, 1), (call.shape[dim % max(x.rank, 1)], size)
+    places = atomic.iota(windows, 0, i64) * step + atomic.iota(windows, 1, i64)
+    return move_axis(atomic.gather(x, places, axis=axis), axis + 1, -1) if x.rank else atomic.reshape(x, call.shape)
 
 
 @row("diagonal_scatter.default")
