@@ -61,6 +61,8 @@ def run_file(source: str, files: option_groups.GraphFiles, choice: option_groups
                              database=options.database(decoder.db, pinned=choice.plan is not None),
                              memory_limit=decoder.memory_limit, weights=None if choice.tolerance is None else model.weights)
     results = bind(plan, model.weights).run(arrays, dims=dims or None)
+    if files.inputs is not None:
+        model.require_indices(arrays)
     outputs = {name: np.asarray(results[ours]) for name, ours in model.outputs.items()}
     if files.out is not None:
         try:

@@ -25,6 +25,7 @@ from tensor_graphs.frontends.onnx.call import OPAQUE, ROWS, Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
 from tensor_graphs.frontends.onnx.values import OnnxValue
+from tensor_graphs.frontends.torch.index_ranges import RangeCheck
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
@@ -32,6 +33,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import solve
 
 TABLES = (ops, moves, neural, quantised, sampling, sequences, signals, control_flow)
 """the modules whose rows are in the table"""
@@ -58,7 +60,7 @@ class OnnxModel:
     inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. values: inputs that are fixed;
     unused: inputs that no output depends on; the graph has neither. nodes: number of the file's
     nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the onnx package, of known
-    values); opsets: version by domain.
+    values); opsets: version by domain; checks: of inputs that have indices.
     """
 
     name: str
@@ -70,6 +72,14 @@ class OnnxModel:
     unused: tuple[str, ...]
     opsets: Mapping[str, int]
     nodes: Mapping[str, int]
+    checks: tuple[RangeCheck, ...] = ()
+
+    def require_indices(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Raise IndexRangeError for an input, by its name in the graph, that has an index out of range for the axis that an op
+        reads or writes at it; a run reads 0 there, and writes nothing."""
+        sizes = solve(self.graph, {name: np.shape(array) for name, array in inputs.items()})
+        for check in self.checks:
+            check.require(np.asarray(inputs[check.name]), sizes.__getitem__)
 
 
 def onnx_package() -> ModuleType:
@@ -168,6 +178,7 @@ class _Importer:
         self.weights, self.stored, self.maps = dict[str, np.ndarray](), dict[int, tuple[Any, OnnxValue]](), dict[Path, np.ndarray]()
         self.symbols, self.dim_names, self.names = dict[str, Dim](), dict[str, str](), dict[str, str]()
         self.counts, self.depth, self.built = Counter[str](), 0, 0
+        self.checks, self.always = list[RangeCheck](), True             # always: what is built is computed in every run
         self.opsets = _opsets(proto.opset_import)
         self.functions = {(f.domain, f.name): f for f in proto.functions}
 
@@ -194,7 +205,8 @@ class _Importer:
         weights = {n: self.weights[n] for n in built.parameters}
         used = {k: v for k, v in inputs.items() if v in built.inputs}
         unused = tuple(k for k in inputs if k not in used and k not in self.values)
-        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts))
+        checks = tuple(check for check in self.checks if check.name in built.inputs)
+        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts), checks)
 
     # ---- leaves ----
 
@@ -349,16 +361,18 @@ class _Importer:
         return "operands that the op takes" + (
             f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
 
-    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
-        """Return the outputs of a body (GraphProto) on these inputs. Its names are its own; those around it are read."""
+    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue], always: bool = True) -> list[OnnxValue]:
+        """Return the outputs of a body (GraphProto) on these inputs. Its names are its own; those around it are read. always: each
+        run of the node around it runs the body too."""
         scope: Scope = call.scope.new_child({})
+        around, self.always = self.always, self.always and always
         self._deeper()
         self._initialisers(graph, scope)
         if len(graph.input) != len(inputs):
             raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
         scope.update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
         self._nodes(graph.node, scope, call.opsets)
-        self.depth -= 1
+        self.depth, self.always = self.depth - 1, around
         missing = [item.name for item in graph.output if item.name not in scope]
         if missing:
             raise OnnxError(f"the output {missing[0]!r} of the body {graph.name!r} is computed by no node")
