@@ -24,6 +24,7 @@ FEW = 256
 
 def run(
     *,
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="A model folder (config.json, *.safetensors), a built-in shape: gemma-3-270m, or an .onnx file.")
     ],
@@ -47,7 +48,7 @@ def run(
 ) -> None:
     """Generate tokens with a decoder model, or run an ONNX file once, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
-    if run_graph.was_run(model, files, choice, decoder, prompted=bool(prompt or prompts or ids is not None)):
+    if run_graph.was_run(context, model, files, choice, decoder):
         return
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room

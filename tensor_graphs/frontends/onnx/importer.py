@@ -6,6 +6,7 @@ the newest row that its opset allows; without a row by the function of the model
 
 from __future__ import annotations
 
+import functools
 import keyword
 import os
 import re
@@ -58,9 +59,9 @@ class OnnxModel:
     """An imported model. `tg.bind(tg.compile(model.graph), model.weights)` runs it.
 
     inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. values: inputs that are fixed;
-    unused: inputs that no output depends on; the graph has neither. nodes: number of the file's
-    nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the onnx package, of known
-    values); opsets: version by domain; checks: of inputs that have indices.
+    unused: inputs that no output depends on; defaults: inputs with the values that the file stores for them; the graph has none of
+    these. nodes: number of the file's nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the
+    onnx package, of known values); opsets: version by domain; checks: of inputs that have indices.
     """
 
     name: str
@@ -72,6 +73,7 @@ class OnnxModel:
     unused: tuple[str, ...]
     opsets: Mapping[str, int]
     nodes: Mapping[str, int]
+    defaults: tuple[str, ...] = ()
     checks: tuple[RangeCheck, ...] = ()
 
     def require_indices(self, inputs: Mapping[str, np.ndarray]) -> None:
@@ -100,7 +102,8 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
     source: a path, or an onnx.ModelProto. dims: for a symbolic size of the file, an int that fixes it or its range (lo, hi); by
     default it ranges from 1 to 4096, or to the largest power of two at which the shapes fit (a table of 64 positions allows 64). A
     size without a name is named after its input and axis: x_0. values: inputs that are fixed to these arrays, for inputs on which
-    shapes depend; the graph has no such inputs. An input for which the file stores a default is a parameter.
+    shapes depend; the graph has no such inputs. An input for which the file stores a default is a parameter, or a constant, with
+    the array of `values` instead of the default.
 
     Raises OnnxError for a malformed file, missing external data, and names in `dims` and `values` that the model does not have;
     NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op, domain and opset;
@@ -124,16 +127,20 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
 
 def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray],
                    dims: Mapping[str, int | tuple[int, int]] | None = None) -> OnnxModel:
-    """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend."""
+    """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend, or for which the
+    file stores a default."""
     values: dict[str, np.ndarray] = {}
     while True:
         try:
-            return from_onnx(source, dims=dims, values=values)
+            model = from_onnx(source, dims=dims, values=values)
+            missing = {name: arrays[name] for name in model.defaults if name in arrays}
+            if not missing:
+                return model
         except ValueNeeded as e:
             missing = {name: arrays[name] for name in e.inputs if name in arrays and name not in values}
             if not missing:
                 raise
-            values.update(missing)
+        values.update(missing)
 
 
 def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
@@ -194,6 +201,8 @@ class _Importer:
         for item in main.input:
             if item.name not in scope:
                 inputs[item.name], scope[item.name] = self._named(item.name), self._input(item)
+            elif item.name in self.values:
+                self._replace_default(item, scope)
         self._check_names(main.input)
         self._nodes(main.node, scope, self.opsets)
         for item in main.output:
@@ -205,8 +214,10 @@ class _Importer:
         weights = {n: self.weights[n] for n in built.parameters}
         used = {k: v for k, v in inputs.items() if v in built.inputs}
         unused = tuple(k for k in inputs if k not in used and k not in self.values)
+        defaults = tuple(item.name for item in main.input if item.name not in {*inputs, *self.values})
         checks = tuple(check for check in self.checks if check.name in built.inputs)
-        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts), checks)
+        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts), defaults,
+                         checks)
 
     # ---- leaves ----
 
@@ -255,6 +266,15 @@ class _Importer:
         shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
         return OnnxValue.of(leaves.input(self._named(item.name), shape, dtype))
 
+    def _replace_default(self, item: Any, scope: Scope) -> None:
+        """Give an input the array of `values` instead of the default that the file stores."""
+        default, name = scope[item.name], self._named(item.name)
+        fixed = self._fixed(item, default.dtype)
+        if name in self.weights and fixed.shape == default.shape:
+            self.weights[name] = fixed.array
+        else:
+            scope[item.name] = fixed
+
     def _check_names(self, inputs: Sequence[Any]) -> None:
         """Raise OnnxError for names of `values` and `dims` that the model does not have."""
         for what, names, there in (("values", self.values, [item.name for item in inputs]),
@@ -277,14 +297,18 @@ class _Importer:
         return OnnxValue.of(array.astype(dtype.numpy, copy=False))
 
     def _check_output(self, item: Any, scope: Scope) -> None:
-        """Raise OnnxError where an output is not computed, or has another dtype or rank than the file declares."""
+        """Raise OnnxError where an output is not computed, or has another dtype, rank or fixed size than the file declares."""
         if item.name not in scope:
             raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
         node, tensor = scope[item.name].node(), item.type.tensor_type
         declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
-        if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
-            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank "
-                            f"{len(tensor.shape.dim)}", fix="the types that its nodes compute")
+        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        fits = not tensor.HasField("shape") or (len(sizes) == node.rank and all(
+            size is None or d.bounds(own)[0] <= size <= d.bounds(own)[1] for size, own in zip(sizes, node.shape, strict=True)))
+        if declared is not node.dtype or not fits:
+            shown = ", ".join("?" if size is None else str(size) for size in sizes)
+            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared}[{shown}]",
+                            fix="the type and the shape that its nodes compute")
 
     def _size(self, size: Any, without_name: str) -> Dim:
         if size.HasField("dim_value"):
@@ -300,7 +324,11 @@ class _Importer:
             if chosen is None:
                 self.free.add(name)
                 chosen = (1, self.most.get(name, MOST_DIM))
-            self.symbols[written] = d.dim(name, *chosen) if isinstance(chosen, (tuple, list)) else int(chosen)
+            ends = chosen if isinstance(chosen, (tuple, list)) else (chosen, chosen)
+            if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, np.integer)) for end in ends) or not (
+                    0 <= ends[0] <= ends[1]):
+                raise OnnxError(f"dims[{written!r}] is {chosen!r}", fix="a size, or its range (lowest, highest)")
+            self.symbols[written] = d.dim(name, int(ends[0]), int(ends[1])) if ends is chosen else int(ends[0])
         return self.symbols[written]
 
     # ---- nodes ----
@@ -337,6 +365,10 @@ class _Importer:
             if function is None and not opset:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
+            missing = [] if function is not None else [n for n in _required(proto.op_type, opset, domain) if n not in attributes]
+            if missing:
+                raise OnnxError(f"the attribute {missing[0]} of {proto.op_type}, which the op requires, is missing",
+                                fix=f"a node with {missing[0]}, or export it again")
             call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
             result: Built | None = None if function is not None else ops.fold(call)
             if function is None and result is None and (build := row_of(domain, proto.op_type, opset)) is not None:
@@ -433,6 +465,16 @@ class _Importer:
             return bytes(self.onnx.TypeProto().SerializeToString())
         shape = [size if isinstance(size, int) else str(size) for size in value.shape]
         return bytes(self.onnx.helper.make_tensor_type_proto(number_of(value.dtype), shape).SerializeToString())
+
+
+@functools.cache
+def _required(op: str, opset: int, domain: str) -> tuple[str, ...]:
+    """Return the attributes that the op's schema requires; none where the onnx package has no schema."""
+    defs = onnx_package().defs
+    try:
+        return tuple(name for name, attribute in defs.get_schema(op, opset, domain).attributes.items() if attribute.required)
+    except defs.SchemaError:
+        return ()
 
 
 def _opsets(imports: Sequence[Any]) -> dict[str, int]:

@@ -42,6 +42,25 @@ def test_named_sizes_are_dims_with_the_range_that_is_asked_for() -> None:
     assert tg.from_onnx(perceptron("batch size")).graph.inputs["x"].shape[0] == tg.dim("batch_size", 1, 4096)
 
 
+@pytest.mark.parametrize("size", ["8", True, -1, 8.0, (5, 2), (1,), (1, None)])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(OnnxError, match=r"dims\['batch'\] is .*\n  fix: a size, or its range \(lowest, highest\)"):
+        tg.from_onnx(perceptron(), dims={"batch": size})
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4)])
+def test_a_value_takes_the_place_of_an_input_s_default(shape: tuple[int, ...]) -> None:
+    """A number is a constant of the graph, a matrix a parameter."""
+    default, x = np.ones(shape, np.float32), normal(3, 4)
+    proto = model([helper.make_node("Mul", ["x", "s"], ["y"])], [info("x", (3, 4)), info("s", shape)], [info("y", (3, 4))],
+                  {"s": default})
+    assert tg.from_onnx(proto).defaults == ("s",)
+    assert np.array_equal(run(proto, {"x": x})["y"], x)
+    assert np.array_equal(run(proto, {"x": x}, values={"s": default * 3})["y"], x * 3)
+    with pytest.raises(OnnxError, match=r"values\['s'\] has the shape \[7\]"):
+        tg.from_onnx(proto, values={"s": np.zeros(7, np.float32)})
+
+
 def test_names_of_sizes_that_are_spelt_alike_stay_two_dims() -> None:
     node = helper.make_node("Transpose", ["x"], ["y"])
     imported = tg.from_onnx(model([node], [info("x", ("a b", "a_b"))], [info("y", ("a_b", "a b"))]), dims={"a b": (1, 8)})
