@@ -40,7 +40,7 @@ from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64, u8
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
 
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
@@ -413,6 +413,8 @@ class _PartLowering:
             value = read(update.rows, tuple(index), None)
         else:
             value = read.computed(node, tuple(index), None)
+            if output is not None and value.op == "bitcast" and value.args[0].attr == f"{output.dtype} u8":
+                value = value.args[0].args[0]                       # rounded where it is stored
         stage = Stage(stored.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
                       StageAdvice() if scan is None else SCAN_ADVICE, product=node in self.products)
         nest.stages.insert(0, stage)
@@ -595,7 +597,8 @@ class _Reader:
         if counted is not None:
             return v.index(counted, dtype)
         if name == "cast":
-            return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
+            x = args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
+            return self.rounded(x, node) if node.dtype.is_float and node.dtype.itemsize == 1 else x
         if name == "bitcast":
             return v.make("bitcast", dtype, *args, attr=f"{node.inputs[0].dtype} {node.dtype}")
         if name == "floor" and dtype is f32 and args[0].op == "div":
@@ -603,6 +606,12 @@ class _Reader:
             quotient = v.make("div", f64, *(v.make("cast", f64, a) for a in args[0].args))
             return v.make("cast", f32, v.make("floor", f64, quotient))
         return v.make(name, dtype, *args)
+
+    def rounded(self, x: Value, node: Node) -> Value:
+        """Return the value of a cast to a float of 8 bits, which is rounded even where the result is computed in f32: nobody writes
+        such a cast but to round."""
+        bits = self.values.make("bitcast", u8, x, attr=f"{node.dtype} u8")
+        return self.values.make("bitcast", x.dtype, bits, attr=f"u8 {node.dtype}")
 
     def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         v, x = self.values, node.inputs[0]

@@ -62,7 +62,8 @@ def test_inputs_that_are_no_npz_file_are_refused_with_the_fault(file: Path, tmp_
     contents = {"cut.npz": data[:-40], "empty.npz": b"", "bent.npz": data.replace(b"NUMPY", b"NAMPY")}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
-    for name, says in zip((*contents, "one.npy"), ("not a zip file", "No data left", "Bad CRC", "one array without a name"), strict=True):
+    faults = ("not a zip file", "No data left", "Bad CRC", "one array without a name")
+    for name, says in zip((*contents, "one.npy"), faults, strict=True):
         assert_complains(tg("run", file, "--inputs", tmp_path / name), f"{name} cannot be read: ", says, "fix: an .npz file")
 
 

@@ -260,7 +260,7 @@ class _Importer:
         tensor = item.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if item.name in self.values:
-            return self._fixed(item, dtype)
+            return OnnxValue.of(self._fixed(item, dtype))
         if not tensor.HasField("shape"):
             raise NotSupported(f"{what} has no rank", fix="declare its shape, or fix its value: tg.from_onnx(file, values={…})")
         shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
@@ -269,11 +269,11 @@ class _Importer:
     def _replace_default(self, item: Any, scope: Scope) -> None:
         """Give an input the array of `values` instead of the default that the file stores."""
         default, name = scope[item.name], self._named(item.name)
-        fixed = self._fixed(item, default.dtype)
-        if name in self.weights and fixed.shape == default.shape:
-            self.weights[name] = fixed.array
+        array = self._fixed(item, default.dtype)
+        if name in self.weights and array.shape == default.shape:
+            self.weights[name] = array
         else:
-            scope[item.name] = fixed
+            scope[item.name] = OnnxValue.of(array)
 
     def _check_names(self, inputs: Sequence[Any]) -> None:
         """Raise OnnxError for names of `values` and `dims` that the model does not have."""
@@ -284,7 +284,7 @@ class _Importer:
                 raise OnnxError(f"{what} names {unknown[0]!r}, which the model does not have",
                                 fix=f"its names are {', '.join(dict.fromkeys(there)) or 'none'}")
 
-    def _fixed(self, item: Any, dtype: DType) -> OnnxValue:
+    def _fixed(self, item: Any, dtype: DType) -> np.ndarray:
         """Return the array of `values` for an input. Raises OnnxError where it has another dtype or shape than the input."""
         array, sizes = np.asarray(self.values[item.name]), item.type.tensor_type.shape.dim
         whole = array.dtype.kind in "iub" and dtype.is_integer and bool((array.astype(dtype.numpy) == array).all())
@@ -294,7 +294,7 @@ class _Importer:
                 size.HasField("dim_value") and size.dim_value != own for size, own in zip(sizes, array.shape, strict=True))):
             shown = [size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in sizes]
             raise OnnxError(f"values[{item.name!r}] has the shape {list(array.shape)}", fix=f"an array of shape {shown}")
-        return OnnxValue.of(array.astype(dtype.numpy, copy=False))
+        return array.astype(dtype.numpy, copy=False)
 
     def _check_output(self, item: Any, scope: Scope) -> None:
         """Raise OnnxError where an output is not computed, or has another dtype, rank or fixed size than the file declares."""
