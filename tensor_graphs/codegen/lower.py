@@ -413,8 +413,6 @@ class _PartLowering:
             value = read(update.rows, tuple(index), None)
         else:
             value = read.computed(node, tuple(index), None)
-            if output is not None and value.op == "bitcast" and value.args[0].attr == f"{output.dtype} u8":
-                value = value.args[0].args[0]                       # rounded where it is stored
         stage = Stage(stored.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
                       StageAdvice() if scan is None else SCAN_ADVICE, product=node in self.products)
         nest.stages.insert(0, stage)
@@ -597,8 +595,8 @@ class _Reader:
         if counted is not None:
             return v.index(counted, dtype)
         if name == "cast":
-            x = args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
-            return self.rounded(x, node) if node.dtype.is_float and node.dtype.itemsize == 1 else x
+            x = self.rounded(args[0], node.inputs[0].dtype)
+            return x if x.dtype == dtype else v.make("cast", dtype, x)
         if name == "bitcast":
             return v.make("bitcast", dtype, *args, attr=f"{node.inputs[0].dtype} {node.dtype}")
         if name == "floor" and dtype is f32 and args[0].op == "div":
@@ -607,11 +605,13 @@ class _Reader:
             return v.make("cast", f32, v.make("floor", f64, quotient))
         return v.make(name, dtype, *args)
 
-    def rounded(self, x: Value, node: Node) -> Value:
-        """Return the value of a cast to a float of 8 bits, which is rounded even where the result is computed in f32: nobody writes
-        such a cast but to round."""
-        bits = self.values.make("bitcast", u8, x, attr=f"{node.dtype} u8")
-        return self.values.make("bitcast", x.dtype, bits, attr=f"u8 {node.dtype}")
+    def rounded(self, x: Value, dtype: DType) -> Value:
+        """Return the operand of a cast. A float of 8 bits that is computed in f32 is rounded to its dtype, as nobody writes a cast
+        to 8 bits and back but to round."""
+        if not dtype.is_float or dtype.itemsize > 1 or _is_stored_in(x, dtype):
+            return x
+        bits = self.values.make("bitcast", u8, x, attr=f"{dtype} u8")
+        return self.values.make("bitcast", x.dtype, bits, attr=f"u8 {dtype}")
 
     def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         v, x = self.values, node.inputs[0]
@@ -662,6 +662,13 @@ class _Reader:
         place = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
         read = self(x, (*index[:axis], place, *index[axis + positions.rank:]), both)
         return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
+
+
+def _is_stored_in(x: Value, dtype: DType) -> bool:
+    """Return whether a value is read from memory of this dtype, or is 0 elsewhere."""
+    if x.op == "where":
+        return all(_is_stored_in(a, dtype) for a in x.args[1:])
+    return x.attr == 0 if x.op == "constant" else x.op == "load" and x.attr[0].dtype is dtype
 
 
 def _is_identity(value: Value, monoid: Monoid) -> bool:

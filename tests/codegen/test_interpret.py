@@ -56,7 +56,7 @@ def test_what_an_op_is_lowered_to_is_what_the_oracle_says(op: str) -> None:
         made = drawn(op, dtype, 3)
         if made is not None:                                        # the op has such a dtype
             graph, definition, values = made
-            means_the_same(graph, definition, values, CLOSE[dtype] if dtype.startswith("f8") else 1e-9)   # a cast to 8 bits rounds
+            means_the_same(graph, definition, values, CLOSE[dtype] if dtype.startswith("f8") else 1e-9)   # weights cast to 8 bits
 
 
 @pytest.mark.parametrize("name", [*SCANS, *TILED])
