@@ -75,7 +75,6 @@ def run(
         text, result = generate_and_show(model_ready, start.ids, tokens, sampling, () if ignore_eos else loaded.end_ids, show,
                                          stop_texts=stop_texts, logprobs=decoder.logprobs)
         if print_document is None:
-            print()
             _print_times(model_ready, start.ids, result)
         else:
             outcome = document(model_ready, start.ids, text, result)
@@ -86,6 +85,7 @@ def run(
 
 
 def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
+    print()
     use = model_ready.plan.memory(n=len(start), m=1)
     steps = len(result.step_seconds)
     speed = f"{result.tokens_per_second:.1f} tokens/s (median of {counted(steps, 'step')}) · " if steps else ""
