@@ -78,7 +78,10 @@ class OnnxModel:
 
     def require_indices(self, inputs: Mapping[str, np.ndarray]) -> None:
         """Raise IndexRangeError for an input, by its name in the graph, that has an index out of range for the axis that an op
-        reads or writes at it; a run reads 0 there, and writes nothing."""
+        reads or writes at it; a run reads 0 there, and writes nothing. Raises OnnxError for an input without an array."""
+        missing = [name for name in self.graph.inputs if name not in inputs]
+        if missing:
+            raise OnnxError(f"the input {missing[0]!r} has no array", fix="an array for each input of the graph")
         sizes = solve(self.graph, {name: np.shape(array) for name, array in inputs.items()})
         for check in self.checks:
             check.require(np.asarray(inputs[check.name]), sizes.__getitem__)

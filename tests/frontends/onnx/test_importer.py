@@ -441,6 +441,8 @@ def test_indices_of_a_run_out_of_range_read_0_and_write_nothing_and_can_be_check
     imported.require_indices({"x": ROW, "i": i.clip(-4, 3)})
     with pytest.raises(IndexRangeError, match=r"GatherElements 'the node': index -5 is out of bounds for an axis of size 4"):
         imported.require_indices({"x": ROW, "i": i})
+    with pytest.raises(OnnxError, match="the input 'i' has no array"):
+        imported.require_indices({"x": ROW})
 
 
 def test_an_index_of_a_branch_that_may_not_run_is_not_checked() -> None:
