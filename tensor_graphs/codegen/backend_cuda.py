@@ -79,7 +79,7 @@ def _refused(definition: Definition, of_part: bool) -> str | None:
     program = _loops(definition, of_part)
     if isinstance(program, str):
         return program
-    if any(s.scan is not None for nest in program.nests for s in nest.stages):
+    if any(s.scan is not None for s in program.stages):
         return "it is a scan, which is not written for GPUs"
     call = _whole_call(definition, of_part) if cuda_streams.is_streams(program) else None
     return call if isinstance(call, str) else None
@@ -166,7 +166,7 @@ def _copy(shape: tuple[Dim, ...], out_strides: tuple[Dim, ...], in_strides: tupl
     stage = Stage(target, into, axes, values.load(source, at), 0, note="copy")
     symbols = {str(s): s for x in (*shape, *out_strides, *in_strides) for s in d.symbols(x)}
     sizes = tuple(symbols[n] for n in sorted(symbols))
-    return _call(arranged(StageProgram((source,), (target,), [Nest((), [stage])], values, sizes)))
+    return _call(arranged(StageProgram((source,), (target,), (Nest((), (stage,)),), dims=sizes)))
 
 
 def _no_copy(spec: Spec) -> LaunchCall:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 from tensor_graphs.codegen.default_schedule import arranged
-from tensor_graphs.codegen.loop_ir import StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import StageProgram, symbols_of, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
 from tensor_graphs.codegen.passes.online_reductions import online
@@ -71,20 +71,19 @@ def _of_itself(asked: AskedSpec) -> Definition:
 def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
     """Return the loops of a definition whose reductions fuse into one pass (online_reductions.py); None where they do not."""
     plain = loops_of(definition, apart)
-    if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
+    if isinstance(plain, StageProgram) and not any(s.monoid == "max" for s in plain.stages):
         return None
     try:
         program = lower(definition, apart, updates=True)
         tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
-        one_pass = online(program, TILES * tile.rows)
-        if one_pass is None or _too_many(program) is not None:
+        found = online(program, TILES * tile.rows)
+        if found is None or _too_many(program) is not None:
             return None
-        laned(program, tile.lanes)
-        without_hidden(program, one_pass)
-        program.shared = program.updated
+        program, one_pass = found
+        program = without_hidden(laned(program, tile.lanes), one_pass)
     except (NotLowered, LanguageError):
         return None
-    return program
+    return replace(program, shared=program.updated)
 
 
 @lru_cache(maxsize=4096)
@@ -122,7 +121,7 @@ def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgra
     except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
         return str(e)
     plain = loops_of(definition) if apart else None                 # rows that lie anywhere may be where those of no gaps are
-    program.shared = plain.shared if isinstance(plain, StageProgram) else shared_by(program)
+    program = replace(program, shared=plain.shared if isinstance(plain, StageProgram) else shared_by(program))
     elements, turns = _counted(program, 1)
     if turns > MOST_TURNS * elements:
         return _TooManyTurns(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
@@ -132,7 +131,7 @@ def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgra
 def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
     try:
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
-        program.shared = program.updated
+        program = replace(program, shared=program.updated)
     except (NotLowered, LanguageError) as e:
         return str(e)
     elements, turns = _counted(program, 0)
@@ -152,11 +151,11 @@ def _counted(program: StageProgram, end: int) -> tuple[int, int]:
             turns += math.prod(sizes.values())
             if s.target in updated:
                 elements[s.target] = math.prod(sizes.values())
-            gathered = (v for name, v in program.values.gathered.items() if name in s.value.symbols)
+            gathered = (v for name, v in program.gathered.items() if name in s.value.symbols)
             for v in values_in(*s.roots(), *gathered):
                 if v.op == "load" and v.attr[0].role == "operand":
                     array, offset, _ = v.attr
-                    read = math.prod(n for name, n in sizes.items() if name in program.values.symbols_of(offset))
+                    read = math.prod(n for name, n in sizes.items() if name in symbols_of(offset, program.gathered))
                     elements[array] = min(d.bounds(array.size)[end], max(elements.get(array, 0), read))
     return max(sum(elements.values()), 1), turns
 

@@ -81,7 +81,7 @@ def _add_ops(signature: Signature, shapes: Shapes) -> None:
 def _add_stages(program: StageProgram, shapes: Shapes) -> None:
     stages = [(nest, s) for nest in program.nests for s in nest.stages]
     nest, heaviest = max(stages, key=lambda stage: _turns(*stage))
-    inner = (*heaviest.own[-1:], *nest.axes[-1:])[:1]
+    inner = (*nest.loops(heaviest)[-1:], *nest.axes[-1:])[:1]
     scratch: Dim = 0
     for array in program.scratch:
         scratch = scratch + (array.size * array.dtype.itemsize if array.level == 0 else 0)
@@ -103,10 +103,10 @@ def _add_stages(program: StageProgram, shapes: Shapes) -> None:
 
 
 def _turns(nest: Nest, stage: Stage) -> float:
-    return math.prod(float(d.bounds(a.size)[1]) for a in (*nest.axes[:stage.level], *stage.own))
+    return math.prod(float(d.bounds(a.size)[1]) for a in (*nest.axes[:stage.level], *nest.loops(stage)))
 
 
 def _product(axes: tuple[Axis, ...], program: StageProgram) -> Dim:
     """Return the product of the axes' sizes. An axis whose size depends on other axes counts with its largest size."""
-    names = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
+    names = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *n.loops(s))}
     return d.product(d.bounds(a.size)[1] if isinstance(a.size, d.Expr) and set(a.size.symbols) & names else a.size for a in axes)

@@ -56,7 +56,7 @@ def of_call(call: LaunchCall) -> str:
 def of_definition(name: str, definition: Definition) -> Texts:
     """All that the backends make of a definition, each way it is asked for."""
     def loops(*asked: bool) -> str:
-        program = spec_to_loops.loops_of(definition, *asked)
+        program = spec_to_loops.lowered(spec_to_loops.loops_of(definition, *asked))
         return f"{program.shared} {program.updated} {program.dear} {program.again}\n{c_source.rendered(program)}"
 
     def one_pass(apart: bool) -> str:
@@ -152,6 +152,11 @@ def all_texts() -> Texts:
 
 
 def text_of(make: Callable[[], str]) -> str:
+    """A text of a program that is made for it: earlier versions named values by what else was rendered of a program."""
+    for module in (spec_to_loops, backend, backend_cuda):
+        for cached in vars(module).values():
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
     try:
         return make()
     except (NotLowered, LanguageError) as e:

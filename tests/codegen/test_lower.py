@@ -90,10 +90,10 @@ def test_what_is_stored_below_the_numbers_of_its_group_walks_memory_in_one_loop(
 
 def test_a_place_that_arithmetic_says_is_an_address_unless_it_might_wrap() -> None:
     pool = program(tg.max_pool2d(tg.input("x", (2, 3, 28, 28)), 3, stride=2, padding=1))
-    assert not pool.values.gathered
+    assert not pool.gathered
 
     def twice(dtype: tg.DType) -> Node:
         return tg.gather(tg.input("x", (200,)), tg.iota((100,), 0, dtype) * 2, axis=0)
 
-    assert not program(twice(tg.i32)).values.gathered               # 0, 2, …, 198
-    assert program(twice(tg.i8)).values.gathered                    # which 8 bits do not hold
+    assert not program(twice(tg.i32)).gathered               # 0, 2, …, 198
+    assert program(twice(tg.i8)).gathered                    # which 8 bits do not hold

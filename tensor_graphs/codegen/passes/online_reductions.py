@@ -12,7 +12,7 @@ where its element is such a weight times something independent of the maximum. `
 lists examples without an H. The tables are expressions in the ops of stages. Tests prove each row as graphs, and compare each
 derived program with the stage interpreter.
 
-In: a program as lowered.  Out: that program, changed in place, with the steps recorded in `StageProgram.derivation`. Source of the
+In: a program as lowered.  Out: the program with such a pass, and the steps recorded in `StageProgram.derivation`. Source of the
 monoid: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; of the rule that such a factor makes two reductions
 one: Gibbons, The third homomorphism theorem, 1996.
 """
@@ -26,7 +26,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from tensor_graphs.codegen.default_schedule import Entangled, in_chunks
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, Values, flat, rewritten, values_in
+from tensor_graphs.codegen.loop_ir import (
+    Array,
+    Axis,
+    Blocks,
+    Nest,
+    Reduce,
+    Stage,
+    StageProgram,
+    Value,
+    Values,
+    flat,
+    rewritten,
+    symbols_of,
+    values_in,
+)
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
@@ -140,10 +154,9 @@ def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DTyp
 
 @dataclass(frozen=True)
 class OnePass:
-    """A nest that was fused into one pass over `size` elements of an axis. blocks: the axis of blocks; turn: the axis within a
-    block, of at most `block` iterations. may_skip: blocks whose elements are all hidden may be skipped."""
+    """A pass over `size` elements of an axis. blocks: the axis of its blocks; turn: the axis within a block, of at most `block`
+    iterations. may_skip: blocks whose elements are all hidden may be skipped."""
 
-    nest: Nest
     size: Dim
     block: int
     blocks: Axis
@@ -151,16 +164,20 @@ class OnePass:
     may_skip: bool
 
 
-def online(program: StageProgram, block: int = BLOCK) -> OnePass | None:
-    """Fuse the first nest that can be one pass, and return it; None where there is none. block: iterations per block."""
-    counted(program)
+def online(program: StageProgram, block: int = BLOCK) -> tuple[StageProgram, OnePass] | None:
+    """Return the program with the first nest that can be one pass fused, and that pass; None where there is no such nest. block:
+    iterations per block."""
+    program = counted(program)
     for nest in program.nests:
         for stage in nest.stages:
             if stage.monoid == "max" and stage.scan is None and len(stage.reduce) == 1 and stage.value.dtype.is_float:
-                result = _PassOfNest(program, nest, stage, block).derived()
+                fusion = _PassOfNest(program, nest, stage, block)
+                result = fusion.derived()
                 if result is not None:
-                    _stored_at_once(program, nest)
-                    return result
+                    fused, one_pass = result
+                    nests = tuple(fused if other is nest else other for other in program.nests)
+                    derivation = (*program.derivation, *fusion.said)
+                    return _stored_at_once(program.made_of(nests, derivation=derivation), fused), one_pass
     return None
 
 
@@ -182,8 +199,8 @@ def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
     return None
 
 
-def _stored_at_once(program: StageProgram, nest: Nest) -> None:
-    """Store a result of the nest directly where another nest would only copy it, element by element."""
+def _stored_at_once(program: StageProgram, nest: Nest) -> StageProgram:
+    """Return the program with a result of the nest stored directly where another nest would only copy it, element by element."""
     for s in nest.stages:
         copies = [(n, c) for n in program.nests for c in n.stages if s.target in _read_by(c)]
         whole = s.target.role == "scratch" and s.target.level == 0 and s.monoid is None
@@ -204,11 +221,12 @@ def _stored_at_once(program: StageProgram, nest: Nest) -> None:
         to = {name: b.symbol for name, b in named.items() if b is not None}
         if not proved_equal(d.substitute(at, to), s.index):
             continue
-        s.target, s.index = copy.target, d.substitute(copy.index, to)
-        s.value = _with(program.values, copy.value, loads[0], s.value)
-        program.nests.remove(other)
-        program.derivation += (f"stored at once: {copy.target} is {read}, put elsewhere",)
-        return
+        placed = replace(s, target=copy.target, index=d.substitute(copy.index, to),
+                         value=_with(program.values, copy.value, loads[0], s.value))
+        fewer = nest.mapped(lambda stage, s=s, placed=placed: [placed if stage is s else stage])    # type: ignore[misc]
+        return program.made_of((fewer if n is nest else n for n in program.nests if n is not other),
+                               derivation=(*program.derivation, f"stored at once: {copy.target} is {read}, put elsewhere"))
+    return program
 
 
 class _NotDerived(Exception):
@@ -224,21 +242,20 @@ class _PassOfNest:
         self.said: list[str] = []
         self.elements: set[Array] = set()
 
-    def derived(self) -> OnePass | None:
+    def derived(self) -> tuple[Nest, OnePass] | None:
+        """Return the nest as one pass; None where its reductions do not fuse."""
         most = self.most
         if not self.level or most.axes or most.target.role != "scratch" or most.target.level != self.level or self.axis.size == 1:
             return None
         blocks, turn, change = in_chunks(self.axis, self.block)
         try:
-            stages, may_skip = self.in_turns(self.members(), blocks, turn, change)
+            body, may_skip = self.in_turns(self.members(), blocks, turn, change)
         except (_NotDerived, Entangled):
             return None
-        for s in stages:
-            if s.target in self.elements:
-                s.target.size = self.block
-        self.nest.axes, self.nest.stages = self.nest.axes[:self.level], stages
-        self.program.derivation += tuple(self.said)
-        return OnePass(self.nest, self.axis.size, self.block, blocks, turn, may_skip)
+        arrays = {a: replace(a, size=self.block) for a in self.elements}
+        nest = replace(self.nest, axes=self.nest.axes[:self.level], body=body).mapped(lambda s: [s.with_roots(
+            lambda v: self.values.of_arrays(v, arrays), target=arrays.get(s.target, s.target))])
+        return nest, OnePass(self.axis.size, self.block, blocks, turn, may_skip)
 
     # ---- which stages ----
 
@@ -281,8 +298,8 @@ class _PassOfNest:
     # ---- one after another ----
 
     def in_turns(self, members: Sequence[Stage], blocks: Axis, turn: Axis,
-                 change_to: Callable[[Dim], Dim]) -> tuple[list[Stage], bool]:
-        """Return the nest's stages with the members fused into one pass, and whether the pass may skip hidden blocks. Raises
+                 change_to: Callable[[Dim], Dim]) -> tuple[tuple[Stage | Blocks, ...], bool]:
+        """Return the nest's body with the members fused into one pass, and whether the pass may skip hidden blocks. Raises
         _NotDerived, Entangled."""
         values, level = self.values, self.level
         self.elements = elements = {s.target for s in members if self.is_element(s)}
@@ -307,9 +324,7 @@ class _PassOfNest:
         where: Value | None = None                                  # where an element may be hidden
         doubted = [self.most.target]                                # what means nothing elsewhere, once hidden blocks are left out
         for member in members:
-            s = replace(member, within=blocks)
-            if s.level > level:
-                s.axes, s.level = (*self.nest.axes[level:s.level], *s.axes), level
+            s = self.at_level(member)
             own = s.axes[0] if s.target in elements else s.reduce[0]
             if any(a in done for a in _read_by(s)) and s.target in elements:
                 raise _NotDerived
@@ -318,28 +333,24 @@ class _PassOfNest:
                 return self.at_turn(v, own, turn, change_to, elements)
 
             if s.target in elements:
-                s.value = _with(values, moved(s.value), *again) if again else moved(s.value)
-                s.axes, s.index = (turn,), at
-                kind, s.value = self.weight(s.value, turn.name, now, taken, weighed, bases)
+                value = _with(values, moved(s.value), *again) if again else moved(s.value)
+                kind, value = self.weight(value, turn.name, now, taken, weighed, bases)
                 if kind:
                     if s.reduce:
                         raise _NotDerived
                     weighed[s.target] = kind
-                inside.append(s)
+                inside.append(replace(s, axes=(turn,), index=at, value=value))
                 continue
             value = moved(s.value)
-            s.reduce = (turn,)
             if member is self.most:
-                most = s
                 if self.most.target in _loads(value):
                     raise _NotDerived
-                s.joined = True
-                s.value = self.once(value, at, turn, blocks, inside, again)
+                most = replace(s, value=self.once(value, at, turn, inside, again), does=Reduce((turn,), "max", held=1))
                 hidden = hidden_unless(value, turn.name)
                 where = None if hidden is None else hidden[0]
                 first += [self.begun(s.target, (), -math.inf), self.begun(base, (), 0.0)]
-                inside += [Stage(seen, 0, (), now, level, note="the maximum before", within=blocks),
-                           Stage(last_base, 0, (), taken, level, note="what weights were taken from", within=blocks), s]
+                inside += [Stage(seen, 0, (), now, level, note="the maximum before"),
+                           Stage(last_base, 0, (), taken, level, note="what weights were taken from"), most]
                 continue
             value, divisors = self.without_divisors(value, {turn.name})
             kind, value = self.weight(value, turn.name, now, taken, weighed, bases)
@@ -348,8 +359,7 @@ class _PassOfNest:
             held = Array(f"{s.target.name}_sum", "scratch", 0, value.dtype, d.product(a.size for a in s.axes), level)
             first.append(self.begun(held, s.axes, 0.0))
             index = first[-1].index
-            inside.append(Stage(held, index, s.axes, value, level, (turn,), "sum", s.note, within=blocks, joined=True,
-                                factor=factor if kind else None))
+            inside.append(Stage(held, index, s.axes, value, level, Reduce((turn,), "sum", factor if kind else 1), s.note))
             result: Value = values.make("load", held.dtype, attr=(held, index, names))
             if kind:
                 raw, result = result, self.corrected(result, kind, bases, taken)
@@ -366,34 +376,37 @@ class _PassOfNest:
         ((kind, of),) = bases.items()
         by = built(values, parsed(CHANGED), {"seen": was, "f": self.factor(kind, took, taken)}, dtype)
         place = next(i for i, s in enumerate(inside) if s is most) + 1
-        inside[place:place] = [Stage(base, 0, (), self.finite(of), level, note="what weights are taken from", within=blocks),
-                               Stage(change, 0, (), by, level, note="what sums change by", within=blocks)]
+        inside[place:place] = [Stage(base, 0, (), self.finite(of), level, note="what weights are taken from"),
+                               Stage(change, 0, (), by, level, note="what sums change by")]
         self.said.append(f"{kind}: when the maximum changes, sums of it change by {by}")
         self.said.append(f"elements at their own turn: {', '.join(sorted(a.name for a in elements)) or 'none are kept'}; "
                          f"{len(inside)} stages are one pass over {self.axis.name}, {self.block} at a time")
         others = [s for s in self.nest.stages if s not in members]
         late: set[Array] = {s.target for s in last} | {self.most.target}
         early = []
-        for s in map(replace, others):
-            if s.level > level:
-                if s.target.role == "scratch" and s.target.level > level:
-                    raise _NotDerived
-                s.axes, s.level = (*self.nest.axes[level:s.level], *s.axes), level
+        for s in others:
+            if s.level > level and s.target.role == "scratch" and s.target.level > level:
+                raise _NotDerived
+            s = self.at_level(s)
             if s.level == level and late & _read_by(s):
                 late.add(s.target)
                 last.append(s)
             else:
                 early.append(s)
         may_skip = hidden is not None and (where is None or all(_only_where(where, array, last) for array in doubted))
-        return [*early, *first, *inside, *last], may_skip
+        return (*early, *first, Blocks(blocks, tuple(inside)), *last), may_skip
 
-    def once(self, value: Value, at: Dim, turn: Axis, blocks: Axis, inside: list[Stage], again: list[Value]) -> Value:
+    def at_level(self, s: Stage) -> Stage:
+        """Return a stage with the axes of the nest inside of the pass as its own."""
+        return s if s.level <= self.level else replace(s, axes=(*self.nest.axes[self.level:s.level], *s.axes), level=self.level)
+
+    def once(self, value: Value, at: Dim, turn: Axis, inside: list[Stage], again: list[Value]) -> Value:
         """Return the operand of the maximum. If computing it costs more than a read, it is stored for the stages that need it
         again."""
         if sum(v.op not in ("constant", "index", "load") for v in values_in(value)) < AGAIN:
             return value
         held = Array(f"{self.most.target.name}_of", "scratch", 0, value.dtype, self.block, self.level)
-        inside.append(Stage(held, at, (turn,), value, self.level, note="what the maximum is of", within=blocks))
+        inside.append(Stage(held, at, (turn,), value, self.level, note="what the maximum is of"))
         names = frozenset(a.name for a in self.nest.axes[:self.level])
         again += [value, self.values.make("load", value.dtype, attr=(held, at, names))]
         return again[1]
@@ -405,7 +418,7 @@ class _PassOfNest:
 
         def moved(x: Dim) -> Dim:
             index = change(d.substitute(x, {own.name: self.axis.symbol}))
-            if {own.name, self.axis.name} & values.symbols_of(index):
+            if {own.name, self.axis.name} & symbols_of(index, values.gathered):
                 raise _NotDerived                                   # by way of an index that is read
             return index
 

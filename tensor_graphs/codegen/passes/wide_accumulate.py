@@ -51,30 +51,30 @@ def in_f64(values: Values, v: Value, ops: Collection[str] = ("add", "mul")) -> V
 
 def unrounded(program: StageProgram) -> StageProgram:
     """Return the program with unrounded row scalars."""
-    written = Counter(s.target for nest in program.nests for s in nest.stages)
-    indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
-    parts = {s.value.attr[0] for nest in program.nests for s in nest.stages if s.monoid == "sum" and s.value.op == "load"}
+    written = Counter(s.target for s in program.stages)
+    indices = {v.attr[0] for g in program.gathered.values() for v in values_in(g) if v.op == "load"}
+    parts = {s.value.attr[0] for s in program.stages if s.monoid == "sum" and s.value.op == "load"}
     wide: dict[Array, Array] = {}
-    nests = []
+    nests, same = [], True
     for nest in program.nests:
-        exact, stages = _may_cancel(nest), []
+        exact, stages = _may_cancel(nest), dict[Stage, Stage]()
         for s in nest.stages:
             widened = _Unrounded(program, nest, s, wide)
             value = widened(s.value)
             free = s.target.level > 0 and s.target.size == 1 and s.target.dtype is f32 and s.target not in indices
+            free = free and written[s.target] == 1 and s.product != "streamed"
             is_sum = s.monoid == "sum" and s.scan is None
-            if free and written[s.target] == 1 and not s.product and (is_sum or (s.monoid is None and value.dtype is f64)):
+            if free and (is_sum or (s.monoid is None and value.dtype is f64)):
                 wide[s.target] = replace(s.target, dtype=f64)
                 value = in_f64(program.values, value) if is_sum and exact else value
             elif not is_sum:
                 value = widened.narrow(value) if s.value.dtype is f32 else value
             elif s.value.dtype is s.target.dtype is f64 and s.value.op != "load" and s.target not in parts and not across(s):
                 value = value if program.doubles else widened.of_narrow(s.value) or value
-            stages.append(replace(s, target=wide.get(s.target, s.target), value=value))
-        nests.append(replace(nest, stages=stages))
-    same = all(s.value is old.value for nest, before in zip(nests, program.nests, strict=True)
-               for s, old in zip(nest.stages, before.stages, strict=True))
-    return program if same and not wide else replace(program, nests=nests)
+            same = same and value is s.value
+            stages[s] = replace(s, target=wide.get(s.target, s.target), value=value)
+        nests.append(nest.mapped(lambda s, stages=stages: [stages[s]]))                         # type: ignore[misc]
+    return program if same and not wide else program.made_of(nests)
 
 
 def _may_cancel(nest: Nest) -> bool:
@@ -98,7 +98,7 @@ class _Unrounded:
         outside = stage.axes if stage.reduce and not across(stage) else stage.axes[:-1]
         self.fixed = {a.name for a in (*nest.axes[:stage.level], *outside)} | {str(x) for x in program.dims}
         self.known: dict[Value, Value] = {}
-        self.both = d.bounds(d.product(a.size for a in stage.own))[1] >= LONG
+        self.both = d.bounds(d.product(a.size for a in nest.loops(stage)))[1] >= LONG
 
     def __call__(self, v: Value) -> Value:
         """Return the value, in f64 where it depends only on row scalars."""

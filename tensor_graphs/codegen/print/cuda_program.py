@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.default_schedule import arranged
-from tensor_graphs.codegen.loop_ir import StageProgram
+from tensor_graphs.codegen.loop_ir import Reduce, Stage, StageProgram
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.forward_stores import handed_on
 from tensor_graphs.codegen.passes.split_columns import in_parts
@@ -26,7 +27,7 @@ ALIGNED = 16
 
 def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
                ) -> StageProgram:
-    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous). The caller may modify them.
+    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous).
     of_part: products become streams where loops_of has such, and rows are written in place. alone: each block runs everything for
     its own rows, so long rows stay uncut. Raises NotLowered."""
     apart = False if strides is None else strides
@@ -35,9 +36,15 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
     else:
         program = arranged(lower(definition, apart, updates=of_part))
-    for nest in program.nests:
-        for s in nest.stages:                                       # one turn is no loop
-            s.axes = tuple(a for a in s.axes if a.size != 1)
-            s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
-    result = grouped(handed_on(program))
+    result = grouped(handed_on(without_single_turns(program)))
     return in_parts(result if alone else rows_in_parts(deviations_in_parts(result)))
+
+
+def without_single_turns(program: StageProgram) -> StageProgram:
+    """Return the program without axes of one turn, which are no loops."""
+    def fewer(s: Stage) -> Stage:
+        over = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
+        does = replace(s.does, over=over) if isinstance(s.does, Reduce) else s.does
+        return replace(s, axes=tuple(a for a in s.axes if a.size != 1), does=does)
+
+    return program.mapped(lambda s: [fewer(s)])

@@ -106,7 +106,7 @@ def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
         return f"in its step: {e}"
     if program.dims:
         return "sizes of its step are dims"
-    if any(s.scan is not None for nest in program.nests for s in nest.stages):
+    if any(s.scan is not None for s in program.stages):
         return "a running sum in its step is not written for GPUs"
     if not all(few.of_outputs):
         return "what it returns has no rows"
