@@ -7,10 +7,10 @@ In: a program as lowered.  Out: an arranged program; its results do not change, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
+from typing import Any
 
 from tensor_graphs.codegen.loop_ir import (
     SCAN_ADVICE,
@@ -71,6 +71,8 @@ def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgr
     """Return the program with each nest cut into parts of so many elements (None: by rule). A nest stays uncut if that is 0 or if
     it cannot be cut."""
     sizes = [part_by_rule(nest) for nest in program.nests] if parts is None else parts
+    if not any(sizes):
+        return program
     return program.made_of(piece for nest, size in zip(program.nests, sizes, strict=True)
                            for piece in (in_parts(program, nest, size) if size else [nest]))
 
@@ -137,24 +139,26 @@ def _merged(program: StageProgram, place: int, stages: Sequence[Stage], pair: Se
               if where == "nest" and s.target.role == "scratch" and s.target.level > outer}
 
     def with_one(s: Stage) -> Stage:
-        made = s.with_roots(lambda v: changed(values, v, must, names, both.name, arrays), index=must(s.index),
-                            target=arrays.get(s.target, s.target))
+        fields: dict[str, Any] = {"index": must(s.index)}
         if where == "nest":
-            return replace(made, level=s.level - (s.level > outer))
-        if where == "inner":
-            return replace(made, axes=(both, *s.axes[1:]), level=s.level - 1)
-        if where == "axes":
-            return replace(made, axes=_joined(s.axes, a, both))
-        assert isinstance(made.does, Reduce)
-        return replace(made, does=replace(made.does, over=_joined(s.reduce, a, both)))
+            fields |= {"level": s.level - (s.level > outer), "target": arrays.get(s.target, s.target)}
+        elif where == "inner":
+            fields |= {"level": s.level - 1, "axes": (both, *s.axes[1:])}
+        elif where == "axes":
+            fields["axes"] = _joined(s.axes, a, both)
+        elif isinstance(s.does, Reduce):
+            fields["does"] = replace(s.does, over=_joined(s.reduce, a, both))
+        return s.with_roots(lambda v: changed(values, v, must, names, both.name), **fields)
 
     axes = _joined(nest.axes, a, both) if where == "nest" else nest.axes[:-1] if where == "inner" else nest.axes
     own = nest.mapped(lambda s: [with_one(s) if s in stages else s], axes=axes)
     for name, v in list(values.gathered.items()):
         if name in read and all(change(x) is not None for x in _dims_of_value(v)):
-            values.gathered[name] = changed(values, v, must, names, both.name, arrays)
-        elif arrays:
-            values.gathered[name] = values.of_arrays(v, arrays)
+            values.gathered[name] = changed(values, v, must, names, both.name)
+    if arrays:
+        of_arrays = values.of_arrays(arrays)
+        own = own.mapped(lambda s: [s.with_roots(of_arrays)])
+        values.gathered = {name: of_arrays(v) for name, v in values.gathered.items()}
     return program.made_of((own if other is nest else other for other in program.nests), values)
 
 
@@ -195,17 +199,15 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
     return (x for v in values_in(value) if (x := dim_of(v)) is not None)
 
 
-def changed(values: Values, value: Value, change: Callable[[Dim], Dim], names: Set[str], new: str,
-            arrays: Mapping[Array, Array] = MappingProxyType({})) -> Value:
-    """Return a value with `change` applied to each index. names: the axes that are replaced; new: the name that replaces them.
-    arrays: what loads are of instead."""
+def changed(values: Values, value: Value, change: Callable[[Dim], Dim], names: Set[str], new: str) -> Value:
+    """Return a value with `change` applied to each index. names: the axes that are replaced; new: the name that replaces them."""
     def one(v: Value, args: tuple[Value, ...]) -> Value:
         attr = v.attr
         if v.op == "index":
             attr = change(attr)
         elif v.op == "load":
             inside = v.attr[2]
-            attr = (arrays.get(v.attr[0], v.attr[0]), change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
+            attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
         return values.make(v.op, v.dtype, *args, attr=attr)
 
     return rewritten(value, one)

@@ -32,6 +32,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -96,9 +97,9 @@ class Array:
         return self.name
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)                                    # frozen ones, of which there are many, take longer
 class Value:
-    """A scalar expression; equal expressions are one object (`Values.make`).
+    """A scalar expression, which nobody changes; equal expressions are one object (`Values.make`).
 
     op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset, and the axes
     inside of which the array exists; an optional argument is a condition, without which the result is 0 and memory is not read) ·
@@ -132,9 +133,10 @@ def values_in(*roots: Value) -> Iterator[Value]:
             yield v
 
 
-def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
-    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments."""
-    cache: dict[Value, Value] = {}
+def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value], known: dict[Value, Value] | None = None) -> Value:
+    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments. known: values that are rebuilt already;
+    those of this root are added."""
+    cache = {} if known is None else known
 
     def one(v: Value) -> Value:
         if v not in cache:
@@ -191,13 +193,13 @@ def computed_in(dtype: DType) -> DType:
 
 
 class _Table:
-    """The values of one lowering and of what passes make of it. numbers: in the order in which they were first made, whatever the
-    arrays are that a load of this name is of: a load whose array is given another level or size keeps its number, and its name in
-    the text. So a text does not depend on what else was lowered."""
+    """The values of one lowering and of what passes make of it, numbered in the order in which they were first made: so a text does
+    not depend on what else was lowered."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[Any, ...], Value] = {}
         self.numbers: dict[tuple[Any, ...], int] = {}
+        self.count = 0
 
 
 class Values:
@@ -208,24 +210,33 @@ class Values:
         self._table = table or _Table()
         self.gathered = dict(gathered)
 
-    def make(self, op: str, dtype: DType, *args: Value, attr: Any = None) -> Value:
-        table, read = self._table, self.symbols_in(attr) if self.gathered and op in ("index", "load") else None
+    def make(self, op: str, dtype: DType, *args: Value, attr: Any = None, number: int = -1) -> Value:
+        """Return the value of these arguments. number: that of a value with the same name in texts; by default a new one."""
+        table, read = self._table, frozenset[str]()
+        if self.gathered and op in ("index", "load"):
+            read = self.read_in(attr)
         key = op, dtype, args, _attr_key(attr), read
-        if key not in table.known:
-            symbols = frozenset[str]().union(*(a.symbols for a in args), self.symbols_in(attr) if read is None else read)
+        value = table.known.get(key)
+        if value is None:
+            symbols = frozenset[str]().union(*[a.symbols for a in args])
+            if attr is not None:
+                symbols |= frozenset[str]().union(*[symbols_of(x, self.gathered) for x in _dims_of(attr)])
             if op == "load":
                 symbols |= attr[2]
-            by_name = op, dtype, tuple(a.number for a in args), _attr_key(attr if op != "load" else (attr[0].name, *attr[1:]))
-            number = table.numbers.setdefault(by_name, len(table.numbers))
-            table.known[key] = Value(op, args, dtype, attr, symbols, number, table)
-        return table.known[key]
+            number = table.count if number < 0 else number
+            if self.gathered:                                       # what is remade for another index that is read keeps its name
+                number = table.numbers.setdefault((op, dtype, tuple(a.number for a in args), _attr_key(attr)), number)
+            table.count = max(table.count, number + 1)
+            value = table.known[key] = Value(op, args, dtype, attr, symbols, number, table)
+        return value
 
     def __len__(self) -> int:
-        return len(self._table.numbers)
+        return self._table.count
 
-    def symbols_in(self, attr: Any) -> frozenset[str]:
-        """Return the symbols of all indices in an attribute."""
-        return frozenset[str]().union(*(symbols_of(x, self.gathered) for x in _dims_of(attr)))
+    def read_in(self, attr: Any) -> frozenset[str]:
+        """Return the symbols on which the gathered indices in an attribute depend."""
+        names = [name for x in _dims_of(attr) if isinstance(x, d.Expr) for name in x.symbols if name in self.gathered]
+        return frozenset[str]().union(*[self.gathered[name].symbols for name in names])
 
     def constant(self, value: bool | int | float, dtype: DType) -> Value:
         return self.make("constant", dtype, attr=value)
@@ -248,10 +259,15 @@ class Values:
         self.gathered[name] = value
         return index_symbol(name, size)
 
-    def of_arrays(self, value: Value, arrays: Mapping[Array, Array]) -> Value:
-        """Return a value that loads from other arrays of the same names; its number stays."""
-        return rewritten(value, lambda v, args: self.remade(v, args, (arrays[v.attr[0]], *v.attr[1:])
-                                                            if v.op == "load" and v.attr[0] in arrays else None))
+    def of_arrays(self, arrays: Mapping[Array, Array]) -> Callable[[Value], Value]:
+        """Return a function that gives a value with loads from other arrays of the same names; it keeps its number, as its name in
+        texts is the same."""
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = (arrays[v.attr[0]], *v.attr[1:]) if v.op == "load" and v.attr[0] in arrays else v.attr
+            return v if args == v.args and attr is v.attr else self.make(v.op, v.dtype, *args, attr=attr, number=v.number)
+
+        known: dict[Value, Value] = {}
+        return lambda value: rewritten(value, one, known)
 
 
 def symbols_of(index: Dim, gathered: Mapping[str, Value]) -> frozenset[str]:
@@ -383,7 +399,7 @@ class Stage:
             does = replace(does, start=change(does.start))
         elif isinstance(does, Reduce) and isinstance(does.held, Value):
             does = replace(does, held=change(does.held))
-        return replace(self, value=value, does=does, **others)
+        return Stage(**{**vars(self), "value": value, "does": does, **others})
 
 
 @dataclass(frozen=True, eq=False)
@@ -423,22 +439,22 @@ class Nest:
 
     def runs(self) -> Iterator[tuple[Axis | None, tuple[Stage, ...]]]:
         """Yield neighbouring stages that run in order: those of blocks with their axis, others with None."""
-        plain: list[Stage] = []
-        for part in (*self.body, Blocks(Axis("", 0), ())):
-            if isinstance(part, Stage):
-                plain.append(part)
-                continue
-            if plain:
-                yield None, tuple(plain)
-            if part.stages:
-                yield part.axis, part.stages
-            plain = []
+        for in_blocks, parts in groupby(self.body, key=lambda part: isinstance(part, Blocks)):
+            if in_blocks:
+                yield from ((part.axis, part.stages) for part in parts if isinstance(part, Blocks))
+            else:
+                yield None, tuple(part for part in parts if isinstance(part, Stage))
 
     def mapped(self, change: Callable[[Stage], Iterable[Stage]], **others: Any) -> Nest:
         """Return the nest with each stage replaced by those that `change` gives for it, where it is, and other fields as given."""
-        body = [[replace(part, stages=tuple(new for s in part.stages for new in change(s)))] if isinstance(part, Blocks)
-                else change(part) for part in self.body]
-        return replace(self, body=tuple(part for parts in body for part in parts), **others)
+        body: list[Stage | Blocks] = []
+        for part in self.body:
+            if isinstance(part, Blocks):
+                body.append(Blocks(part.axis, tuple(new for s in part.stages for new in change(s))))
+            else:
+                body += change(part)
+        fields = {"axes": self.axes, "tile": self.tile, "advice": self.advice, **others}
+        return Nest(body=tuple(body), **fields)
 
 
 def across(s: Stage) -> bool:
@@ -494,8 +510,9 @@ class StageProgram:
 
     def made_of(self, nests: Iterable[Nest], values: Values | None = None, **others: Any) -> StageProgram:
         """Return the program with other nests (those without stages left out), what a pass gathered, and other fields as given."""
-        gathered = self.gathered if values is None else MappingProxyType(dict(values.gathered))
-        return replace(self, nests=tuple(nest for nest in nests if nest.body), gathered=gathered, **others)
+        if values is not None:
+            others["gathered"] = MappingProxyType(dict(values.gathered))
+        return StageProgram(**{**vars(self), "nests": tuple(nest for nest in nests if nest.body), **others})
 
     def mapped(self, change: Callable[[Stage], Iterable[Stage]]) -> StageProgram:
         """Return the program with each stage replaced by those that `change` gives for it."""

@@ -13,7 +13,8 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tensor_graphs.codegen.loop_ir import (
@@ -33,6 +34,7 @@ from tensor_graphs.codegen.loop_ir import (
     rewritten,
 )
 from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
+from tensor_graphs.codegen.refusals import cached
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves
@@ -80,17 +82,15 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
     few_rows: products are single numbers in separate nests, and their factors are computed before. updates: where rows are written
     into an operand, only these rows are stored (`StageProgram.updated`). Raises NotLowered."""
     read = _read(definition.outputs)
-    if isinstance(read, str):
-        raise NotLowered(read)
     roots, order, dear = read.roots, read.order, read.dear
     factors = _factors(order) if few_rows else {}
     numbered = [node for node in order if node in dear]
     stored = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
     while True:
         lowering = _PartLowering(definition, read, stored, apart, factors, _updates(definition, roots, order) if updates else {})
-        program = lowering.program()
+        program = lowering.program(dear=len(numbered), again=tuple(i for i, node in enumerate(numbered) if node not in stored))
         if not lowering.whole or again is not None:
-            return replace(program, again=tuple(i for i, node in enumerate(numbered) if node not in stored), dear=len(numbered))
+            return program
         stored = stored - lowering.whole                                    # what would be made whole is computed again instead
 
 
@@ -106,33 +106,33 @@ class _Expanded:
     doubles: bool
 
 
-@functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
-def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
-    """Return the expanded nodes behind these outputs, or why stages cannot express them."""
+@cached(maxsize=256)                                                # the loops of one are asked for in five ways, and more on a GPU
+def _read(outputs: tuple[Node, ...]) -> _Expanded:
+    """Return the expanded nodes behind these outputs. Raises NotLowered where stages cannot express them."""
     try:
         roots = expand_all(outputs, _stays)
     except TooManyNodesError as e:
-        return str(e)
+        raise NotLowered(str(e)) from None
     roots = rebuild(roots, _read_rather_than_scattered)
     order = walk(roots)
     if len(order) > MOST_STEPS:
-        return f"it is {len(order)} steps, more than {MOST_STEPS}"
+        raise NotLowered(f"it is {len(order)} steps, more than {MOST_STEPS}")
     deep: dict[Node, int] = {}
     for node in order:
         deep[node] = 1 + max((deep[i] for i in node.inputs), default=0)
     if max(deep.values()) > MOST_DEEP:
-        return f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}"
+        raise NotLowered(f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}")
     for node in order:
         why = _strange(node)
         if why is not None:
-            return why
+            raise NotLowered(why)
     doubles = any(t.dtype is f64 for node in order for t in node.types)
     roots = with_wide_statistics(roots)
     order = walk(roots)
     dims = _dims(order)
     for dim in dims:
         if str(dim).startswith("_"):
-            return f"its dim {dim} begins like an axis"
+            raise NotLowered(f"its dim {dim} begins like an axis")
     return _Expanded(tuple(roots), tuple(order), _shared(order, roots), dims, doubles)
 
 
@@ -347,7 +347,7 @@ class _PartLowering:
 
     # ---- the program ----
 
-    def program(self) -> StageProgram:
+    def program(self, dear: int, again: tuple[int, ...]) -> StageProgram:
         outputs: dict[Node, Array] = {}
         for i, root in enumerate(self.roots):
             if root in outputs:
@@ -360,15 +360,14 @@ class _PartLowering:
                     self.rounded(stored, output)                    # who reads it again reads what was not rounded, like all others
                     output = None
                 self.keep(stored, output)
-        # sorted is stable: at one level, in the order in which they were found; no scan of lowering has a start
-        nests = [Nest(n.axes, tuple(replace(s, value=self.resolved(s.value)) for s in sorted(n.stages, key=lambda s: s.level)))
-                 for n in reversed(self.nests)]
+        # sorted is stable: at one level, in the order in which they were found
+        nests = tuple(Nest(n.axes, tuple(s.with_roots(self.resolved) for s in sorted(n.stages, key=lambda s: s.level)))
+                      for n in reversed(self.nests) if n.stages)
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
         free = [s for strides in self.strides.values() for step in strides for s in d.symbols(step) if str(s).startswith("_")]
         updated = tuple((i, self.updates[r].operand) for i, r in enumerate(self.roots) if r in self.updates)
-        program = StageProgram(self.operands, tuple(outputs[r] for r in self.roots), (), dims=(*self.dims, *free),
-                               updated=updated, doubles=self.doubles)
-        return program.made_of(nests, self.values)
+        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, MappingProxyType(self.values.gathered),
+                            (*self.dims, *free), dear, again, updated=updated, doubles=self.doubles)
 
     def keep(self, stored: _StoredNode, output: Array | None) -> None:
         """Create the stage of a stored node, in the nest where its readers need it."""

@@ -15,6 +15,7 @@ from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.spec_to_loops import definition_of, loops_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -46,8 +47,8 @@ class Shapes:
 def shapes_of(signature: Signature) -> Shapes:
     shapes = Shapes()
     _add_ops(signature, shapes)
-    program = loops_of(definition_of(signature.spec))
-    if isinstance(program, StageProgram):
+    program = or_none(loops_of, definition_of(signature.spec))
+    if program is not None:
         _add_stages(program, shapes)
     return shapes
 

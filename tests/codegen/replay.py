@@ -56,7 +56,7 @@ def of_call(call: LaunchCall) -> str:
 def of_definition(name: str, definition: Definition) -> Texts:
     """All that the backends make of a definition, each way it is asked for."""
     def loops(*asked: bool) -> str:
-        program = spec_to_loops.lowered(spec_to_loops.loops_of(definition, *asked))
+        program = spec_to_loops.loops_of(definition, *asked)
         return f"{program.shared} {program.updated} {program.dear} {program.again}\n{c_source.rendered(program)}"
 
     def one_pass(apart: bool) -> str:

@@ -253,8 +253,9 @@ class _PassOfNest:
         except (_NotDerived, Entangled):
             return None
         arrays = {a: replace(a, size=self.block) for a in self.elements}
-        nest = replace(self.nest, axes=self.nest.axes[:self.level], body=body).mapped(lambda s: [s.with_roots(
-            lambda v: self.values.of_arrays(v, arrays), target=arrays.get(s.target, s.target))])
+        of_arrays = self.values.of_arrays(arrays)
+        nest = replace(self.nest, axes=self.nest.axes[:self.level], body=body).mapped(
+            lambda s: [s.with_roots(of_arrays, target=arrays.get(s.target, s.target))])
         return nest, OnePass(self.axis.size, self.block, blocks, turn, may_skip)
 
     # ---- which stages ----

@@ -31,12 +31,14 @@ def decided(program: StageProgram) -> StageProgram:
     """Return the program with the conditions of its stages decided where they can be."""
     values, nests = program.values, []
     for nest in program.nests:
-        selected = {s: _selected(values, s) for s in nest.stages}
-        first = [new for new in selected.values() if new is not None]
-        rest = [s for s, new in selected.items() if new is None]
+        first, rest = list[Stage](), list[Stage]()
+        for s in nest.stages:
+            selected = _selected(values, s)
+            (rest if selected is None else first).append(selected or s)
         stages = sorted([*first, *rest], key=lambda s: s.level)     # a load of one number is begun before the long ones end
-        nests.append(replace(nest, body=tuple(_in_pieces(values, nest, stages))))
-    return program.made_of(nests, values)
+        pieces = tuple(_in_pieces(values, nest, stages))
+        nests.append(Nest(nest.axes, pieces, nest.tile, nest.advice) if pieces != nest.body else nest)
+    return program.made_of(nests, values) if tuple(nests) != program.nests else program
 
 
 # ---- one turn of many ----------------------------------------------------------------------------------------------------------

@@ -149,8 +149,9 @@ class _LanesOfNest:
         body = (*nest.body[:at], *packed, Blocks(blocks.axis, tuple(inside)), *nest.body[at + 1:])
         arrays = {a: replace(a, size=a.size * self.width) for a in self.own}
         axes = tuple(self.part if a is self.axis else a for a in nest.axes)
-        laned = replace(nest, body=body).mapped(lambda s: [s.with_roots(
-            lambda v: self.values.of_arrays(v, arrays), target=arrays.get(s.target, s.target))], axes=axes)
+        change = self.values.of_arrays(arrays)
+        laned = replace(nest, body=body).mapped(
+            lambda s: [s.with_roots(change, target=arrays.get(s.target, s.target))], axes=axes)
         products = sum(product_of(s) is not None for s in laned.stages)
         line = f"{self.width} turns of {self.axis.name} beside each other; {products} sums are products"
         return self.program.made_of((laned if other is self.nest else other for other in self.program.nests),

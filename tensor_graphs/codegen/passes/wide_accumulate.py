@@ -72,7 +72,8 @@ def unrounded(program: StageProgram) -> StageProgram:
             elif s.value.dtype is s.target.dtype is f64 and s.value.op != "load" and s.target not in parts and not across(s):
                 value = value if program.doubles else widened.of_narrow(s.value) or value
             same = same and value is s.value
-            stages[s] = replace(s, target=wide.get(s.target, s.target), value=value)
+            target = wide.get(s.target, s.target)
+            stages[s] = s if value is s.value and target is s.target else replace(s, target=target, value=value)
         nests.append(nest.mapped(lambda s, stages=stages: [stages[s]]))                         # type: ignore[misc]
     return program if same and not wide else program.made_of(nests)
 

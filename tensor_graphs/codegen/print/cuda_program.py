@@ -16,6 +16,7 @@ from tensor_graphs.codegen.passes.split_into_groups import grouped
 from tensor_graphs.codegen.passes.split_rows import rows_in_parts
 from tensor_graphs.codegen.passes.split_variance import deviations_in_parts
 from tensor_graphs.codegen.print import cuda_streams
+from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.skinny_product import streamed
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.composite import Definition
@@ -31,8 +32,8 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
     of_part: products become streams where loops_of has such, and rows are written in place. alone: each block runs everything for
     its own rows, so long rows stay uncut. Raises NotLowered."""
     apart = False if strides is None else strides
-    plain = spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part)
-    if of_part and isinstance(plain, StageProgram) and cuda_streams.is_streams(plain):
+    plain = or_none(spec_to_loops.loops_of, definition, few_rows=of_part, updates=of_part) if of_part else None
+    if plain is not None and cuda_streams.is_streams(plain):
         program = streamed(arranged(lower(definition, apart, few_rows=True)))
     else:
         program = arranged(lower(definition, apart, updates=of_part))
@@ -43,6 +44,8 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
 def without_single_turns(program: StageProgram) -> StageProgram:
     """Return the program without axes of one turn, which are no loops."""
     def fewer(s: Stage) -> Stage:
+        if all(a.size != 1 for a in (*s.axes, *s.reduce)):
+            return s
         over = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
         does = replace(s.does, over=over) if isinstance(s.does, Reduce) else s.does
         return replace(s, axes=tuple(a for a in s.axes if a.size != 1), does=does)

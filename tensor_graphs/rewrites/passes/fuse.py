@@ -17,6 +17,7 @@ from functools import lru_cache
 from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
+from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -72,8 +73,7 @@ class _Cut:
 @lru_cache(maxsize=4096)
 def _loops(cut: _Cut) -> StageProgram | None:
     """Return the loops of a piece, or None; cached, as layers repeat and a graph is searched several times."""
-    program = loops_of(cut.written, False, cut.few_rows)
-    return program if isinstance(program, StageProgram) else None
+    return or_none(loops_of, cut.written, False, cut.few_rows)
 
 
 def _shape_of(outputs: Sequence[Node], operands: Sequence[Node]) -> Hashable:

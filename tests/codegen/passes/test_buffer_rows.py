@@ -18,9 +18,7 @@ from tensor_graphs.language.node import Node, TensorType
 def program_of(make: object, *types: TensorType) -> StageProgram:
     arguments = tuple(argument(i, t) for i, t in enumerate(types))
     outputs: tuple[Node, ...] = (make(*arguments),)  # type: ignore[operator]
-    found = loops_of(Definition(arguments, outputs, definition_digest(outputs)), updates=False)
-    assert isinstance(found, StageProgram)
-    return found
+    return loops_of(Definition(arguments, outputs, definition_digest(outputs)), updates=False)
 
 
 def cell(h: Node, y: Node, u: Node) -> Node:
