@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tensor_graphs.codegen import backend, spec_to_loops
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.refusals import cached, or_none, why_not

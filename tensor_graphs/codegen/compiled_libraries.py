@@ -99,11 +99,11 @@ def compiled_together(wanted: Sequence[Callable[[], Sequence[AnyProgram]]]) -> l
     """Compile together the programs of several kernels. wanted: for each a function that gives its programs, or raises NotLowered.
     Return for each kernel None, or why it cannot be built. Raises CacheFolderError."""
     refusals = [why_not(programs) for programs in wanted]
-    made = [programs() if why is None else () for programs, why in zip(wanted, refusals, strict=True)]
-    distinct = list(dict.fromkeys(p for programs in made for p in programs))
+    programs_of = [programs() if why is None else () for programs, why in zip(wanted, refusals, strict=True)]
+    distinct = list(dict.fromkeys(p for programs in programs_of for p in programs))
     whys = dict(zip(distinct, compiled(distinct), strict=True))
     return [why or next((whys[p] for p in programs if whys[p] is not None), None)
-            for programs, why in zip(made, refusals, strict=True)]
+            for programs, why in zip(programs_of, refusals, strict=True)]
 
 
 _waiting: dict[str, AnyProgram] = {}

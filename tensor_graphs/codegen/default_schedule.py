@@ -28,7 +28,6 @@ from tensor_graphs.codegen.loop_ir import (
     rewritten,
     values_in,
 )
-from tensor_graphs.codegen.passes.split_at_conditions import decided
 from tensor_graphs.codegen.passes.wide_accumulate import in_f64
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
@@ -43,13 +42,18 @@ LEAST_TILE = 8
 """iterations from which on an axis is worth walking in blocks"""
 
 
-def arranged(program: StageProgram) -> StageProgram:
-    """Return a program arranged by the rules; schedule_actions.py offers the individual steps."""
-    return advised(cut(merged(program)))
-
-
 def advised(program: StageProgram) -> StageProgram:
-    """Return the program with the advice of nests and stages (tiles, accumulators) that the rules give."""
+    """Return the program with the advice of nests and stages (tiles, accumulators) that the rules give.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[64, 32]", "output y = permute(x; axes=(1, 0))")
+    >>> print(program)
+    nest over _i0 in 0..32
+        y0[64*_i0 + _j1] = x0[_i0 + 32*_j1]    over _j1 in 0..64
+    >>> print(advised(program))
+    nest over _i0 in 0..32, in tiles along _i0
+        y0[64*_i0 + _j1] = x0[_i0 + 32*_j1]    over _j1 in 0..64
+    """
     def with_lanes(s: Stage) -> Stage:
         lanes = lanes_by_rule(s)
         return s if lanes == s.advice.lanes else replace(s, advice=replace(s.advice, lanes=lanes))
@@ -58,9 +62,17 @@ def advised(program: StageProgram) -> StageProgram:
 
 
 def merged(program: StageProgram) -> StageProgram:
-    """Return the program with neighbouring axes that are contiguous together merged, and without conditions that depend only on
-    indices."""
-    program = decided(program)
+    """Return the program with neighbouring axes that are contiguous together merged.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 8]", "output y = exp(x)")
+    >>> print(program)
+    nest over _i0 in 0..4
+        y0[8*_i0 + _j1] = exp(x0[8*_i0 + _j1])    over _j1 in 0..8
+    >>> print(merged(program))
+    nest over nothing
+        y0[_j1_] = exp(x0[_j1_])    over _j1_ in 0..32
+    """
     for place in range(len(program.nests)):
         while (fewer := _one_merge(program, place)) is not None:
             program = fewer
@@ -69,7 +81,19 @@ def merged(program: StageProgram) -> StageProgram:
 
 def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgram:
     """Return the program with each nest cut into parts of so many elements (None: by rule). A nest stays uncut if that is 0 or if
-    it cannot be cut."""
+    it cannot be cut.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[98304]", "output y = sum(x; axes=(0,))")
+    >>> print(program)
+    nest over nothing
+        y0[0] = sum over _r0 in 0..98304 of x0[_r0]
+    >>> print(cut(program))
+    nest over _r0p in 0..6
+        y0p[_r0p] = sum over _r0q in 0..16384 of cast(x0[16384*_r0p + _r0q])
+    nest over nothing
+        y0[0] = sum over _r0t in 0..6 of y0p[_r0t]
+    """
     sizes = [part_by_rule(nest) for nest in program.nests] if parts is None else parts
     if not any(sizes):
         return program
@@ -77,7 +101,7 @@ def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgr
                            for piece in (in_parts(program, nest, size) if size else [nest]))
 
 
-# ---- axes that are one ---------------------------------------------------------------------------------------------------------
+# ---- axes that are one, or none ------------------------------------------------------------------------------------------------
 
 
 def _one_merge(program: StageProgram, place: int) -> StageProgram | None:
@@ -166,6 +190,28 @@ def _joined(axes: tuple[Axis, ...], first: Axis, both: Axis) -> tuple[Axis, ...]
     """Return the axes with one in place of `first` and the one behind it."""
     at = axes.index(first)
     return (*axes[:at], both, *axes[at + 2:])
+
+
+def without_single_turns(program: StageProgram) -> StageProgram:
+    """Return the program without axes of one turn, which are no loops.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 1, 8]", "output y = sum(x; axes=(1, 2))")
+    >>> print(program)
+    nest over _i0 in 0..4
+        y0[_i0] = sum over _r1 in 0..1, _r2 in 0..8 of x0[8*_i0 + _r2]
+    >>> print(without_single_turns(program))
+    nest over _i0 in 0..4
+        y0[_i0] = sum over _r2 in 0..8 of x0[8*_i0 + _r2]
+    """
+    def fewer(s: Stage) -> Stage:
+        if all(a.size != 1 for a in (*s.axes, *s.reduce)):
+            return s
+        over = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
+        does = replace(s.does, over=over) if isinstance(s.does, Reduce) else s.does
+        return replace(s, axes=tuple(a for a in s.axes if a.size != 1), does=does)
+
+    return program.mapped(lambda s: [fewer(s)])
 
 
 def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:

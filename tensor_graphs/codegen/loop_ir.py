@@ -112,7 +112,7 @@ class Value:
     attr: Any
     symbols: frozenset[str]
     number: int
-    table: _Table = field(repr=False)
+    table: _ValueTable = field(repr=False)
 
     def __str__(self) -> str:
         text, named = shown(self)
@@ -133,10 +133,10 @@ def values_in(*roots: Value) -> Iterator[Value]:
             yield v
 
 
-def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value], known: dict[Value, Value] | None = None) -> Value:
-    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments. known: values that are rebuilt already;
+def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value], cache: dict[Value, Value] | None = None) -> Value:
+    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments. cache: values that are rebuilt already;
     those of this root are added."""
-    cache = {} if known is None else known
+    cache = {} if cache is None else cache
 
     def one(v: Value) -> Value:
         if v not in cache:
@@ -192,7 +192,7 @@ def computed_in(dtype: DType) -> DType:
     return f32 if dtype.is_float and dtype.itemsize < f32.itemsize else dtype
 
 
-class _Table:
+class _ValueTable:
     """The values of one lowering and of what passes make of it, numbered in the order in which they were first made: so a text does
     not depend on what else was lowered."""
 
@@ -206,8 +206,8 @@ class Values:
     """A factory of hash-consed values: equal arguments give one object. gathered: index symbol -> the value loaded at run time for
     it. A pass takes one from its program (`StageProgram.values`) and gives what it gathered to the program that it returns."""
 
-    def __init__(self, table: _Table | None = None, gathered: Mapping[str, Value] = MappingProxyType({})) -> None:
-        self._table = table or _Table()
+    def __init__(self, table: _ValueTable | None = None, gathered: Mapping[str, Value] = MappingProxyType({})) -> None:
+        self._table = table or _ValueTable()
         self.gathered = dict(gathered)
 
     def make(self, op: str, dtype: DType, *args: Value, attr: Any = None, number: int = -1) -> Value:
@@ -266,8 +266,8 @@ class Values:
             attr = (arrays[v.attr[0]], *v.attr[1:]) if v.op == "load" and v.attr[0] in arrays else v.attr
             return v if args == v.args and attr is v.attr else self.make(v.op, v.dtype, *args, attr=attr, number=v.number)
 
-        known: dict[Value, Value] = {}
-        return lambda value: rewritten(value, one, known)
+        cache: dict[Value, Value] = {}
+        return lambda value: rewritten(value, one, cache)
 
 
 def symbols_of(index: Dim, gathered: Mapping[str, Value]) -> frozenset[str]:
@@ -369,7 +369,7 @@ class Stage:
 
     @property
     def monoid(self) -> Monoid | None:
-        """What combines values; None of a stage that stores."""
+        """The operation that combines values; None of a stage that stores."""
         return None if self.does is None else self.does.monoid
 
     @property
@@ -383,7 +383,7 @@ class Stage:
 
     @property
     def held(self) -> Value | Literal[0, 1]:
-        """How often a reduction combines what its target holds."""
+        """The share of what its target holds that a reduction combines, too (`Reduce.held`)."""
         return self.does.held if isinstance(self.does, Reduce) else 0
 
     def roots(self) -> tuple[Value, ...]:

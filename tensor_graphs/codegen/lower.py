@@ -39,12 +39,14 @@ from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import part_of
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
+from tensor_graphs.language.text import parse_graph
 
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
 """composites that renderers have as scalar functions: computed directly they are faster and have fewer roundings"""
@@ -92,6 +94,17 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
         if not lowering.whole or again is not None:
             return program
         stored = stored - lowering.whole                                    # what would be made whole is computed again instead
+
+
+def lower_text(*lines: str, few_rows: bool = False) -> StageProgram:
+    """Return the program of a graph in its text form (language/text.py), with which the examples of passes begin. Raises TextError
+    and NotLowered.
+
+    >>> print(lower_text("input x f32[4, 8]", "output y = sum(exp(x); axes=(1,))"))
+    nest over _i0 in 0..4
+        y0[_i0] = sum over _r1 in 0..8 of exp(x0[8*_i0 + _r1])
+    """
+    return lower(part_of(parse_graph("\n".join(["tg 1", *lines]))).written, few_rows=few_rows)
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar
 
-from tensor_graphs.codegen.default_schedule import CHUNK, advised, cut_along, in_parts, merged, part_by_rule, tile_by_rule
+from tensor_graphs.codegen.default_schedule import CHUNK, advised, cut_along, in_parts, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, across
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.pipelines import WHOLE, through
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -306,7 +307,7 @@ def changed(definition: Definition, schedule: Schedule, action: Action) -> Sched
 def choices(definition: Definition, schedule: Schedule) -> list[list[Action]]:
     """Return, for each action of a full schedule, the other legal actions at its site. Sites without one are left out."""
     program, _ = _replayed(definition, schedule)
-    whole = merged(lower(definition, again=program.again))
+    whole = through(WHOLE, lower(definition, again=program.again))
     result = []
     for a in schedule:
         others = [replace(a, size=size) for size in a.sizes if size != a.size]
@@ -322,7 +323,7 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
     if len(set(sites)) < len(sites):
         raise IllegalAction(f"two actions choose the same: {max(sites, key=sites.count)}")
     again = [a for a in schedule if isinstance(a, Again)]
-    program = merged(lower(definition, again=[a.value for a in again if a.size] if again else None))
+    program = through(WHOLE, lower(definition, again=[a.value for a in again if a.size] if again else None))
     _take(program, again)
     wanted = {a.nest: a for a in schedule if isinstance(a, Parts)}
     _take(program, wanted.values())

@@ -26,16 +26,26 @@ FEWEST = 128
 
 
 def streamed(program: StageProgram) -> StageProgram:
-    """Return the program; its products read each weight once. Raises NotLowered if nests follow them, or if one cannot be so."""
+    """Return the program; its products read each weight once. Raises NotLowered if nests follow them, or if one cannot be so.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("dim n 1..4", "input x f32[n, 8]", "input w f32[16, 8]", "output y = linear(x, w)", few_rows=True)
+    >>> print(program)
+    nest over _i0 in 0..n, _i1 in 0..16
+        y0[16*_i0 + _i1] = sum over _r2 in 0..8 of (x0[8*_i0 + _r2] * x1[8*_i1 + _r2])
+    >>> print(streamed(program))
+    nest over _i1 in 0..16, _i0 in 0..n
+        y0[16*_i0 + _i1] = sum over _r2 in 0..8 of (x0[8*_i0 + _r2] * x1[8*_i1 + _r2])
+    """
     streams = [nest for nest in program.nests if any(s.product for s in nest.stages)]
     others = program.nests[:len(program.nests) - len(streams)]
     if not streams or program.nests != (*others, *streams):
         raise NotLowered("more is made of its products, taken together")
     targets = {s.target for nest in streams for s in nest.stages}
-    return program.made_of((*others, *(_stream(nest, targets, beside=nest is not streams[0]) for nest in streams)))
+    return program.made_of((*others, *(_stream(nest, targets, nest is streams[0]) for nest in streams)))
 
 
-def _stream(nest: Nest, targets: Set[Array], beside: bool) -> Nest:
+def _stream(nest: Nest, targets: Set[Array], is_first: bool) -> Nest:
     """Return a nest of products with the rows that use a row of a weight innermost. targets: what all products compute."""
     weights = [weight_of(s) for s in nest.stages if s.product]
     first = weights[0]
@@ -51,7 +61,7 @@ def _stream(nest: Nest, targets: Set[Array], beside: bool) -> Nest:
 
     shared = max(1, sum(a.name in first.symbols for a in nest.axes))
     return nest.mapped(lambda s: [advised(s)], axes=tuple(sorted(nest.axes, key=lambda a: a.name not in first.symbols)),
-                       advice=replace(nest.advice, shared=shared, beside=beside))
+                       advice=replace(nest.advice, shared=shared, beside=not is_first))
 
 
 def weight_of(s: Stage) -> Value | None:

@@ -7,15 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import StageProgram, symbols_of, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
-from tensor_graphs.codegen.passes.online_reductions import online
-from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
-from tensor_graphs.codegen.passes.tile_rows import laned
+from tensor_graphs.codegen.pipelines import LOOPS, STREAMS, fused, through
 from tensor_graphs.codegen.refusals import TooManyTurns, cached, or_none, refused
-from tensor_graphs.codegen.skinny_product import streamed
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
@@ -78,11 +74,7 @@ def _one_pass_of(definition: Definition, apart: bool) -> StageProgram:
     with refused():
         program = lower(definition, apart, updates=True)
         tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
-        found = online(program, TILES * tile.rows)
-        if found is None:
-            raise NotLowered("its reductions are no one pass")
-        fused, one_pass = found
-        return replace(without_hidden(laned(_for_a_call(fused), tile.lanes), one_pass), shared=program.updated)
+        return replace(fused(_for_a_call(program), tile.lanes, TILES * tile.rows), shared=program.updated)
 
 
 @cached(maxsize=4096)
@@ -110,7 +102,7 @@ def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgra
         if rows is not None and not rows.updated:                   # nothing is written into an operand: the same loops
             return rows
     with refused():
-        program = arranged(lower(definition, apart, updates=updates))
+        program = through(LOOPS, lower(definition, apart, updates=updates))
     plain = or_none(loops_of, definition) if apart else None        # rows that lie anywhere may be where those of no gaps are
     program = replace(program, shared=shared_by(program) if plain is None else plain.shared)
     elements, turns = _counted(program, 1)
@@ -121,7 +113,7 @@ def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgra
 
 def _streams_of(definition: Definition, apart: bool) -> StageProgram:
     with refused():
-        program = streamed(arranged(lower(definition, apart, few_rows=True)))
+        program = through(STREAMS, lower(definition, apart, few_rows=True))
     elements, turns = _counted(program, 0)
     if turns > FEW_ROWS * elements:
         raise NotLowered(f"its loops have {turns} turns for {elements} elements at the least sizes: a product of many rows")

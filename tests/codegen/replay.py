@@ -19,8 +19,8 @@ from pathlib import Path
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend, backend_cuda, schedule_actions, spec_to_loops
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import c_source, cuda_source, scan_c, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered, Spec

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import CHUNK, arranged
+from tensor_graphs.codegen.default_schedule import CHUNK
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Running, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.dtypes import i64
 from tensor_graphs.meaning.interpreter import interpret

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.interpret import StageError, run
 from tensor_graphs.codegen.loop_ir import Stage, StageProgram
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import part_between

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.codegen.refusals import TooManyTurns
 from tensor_graphs.codegen.spec_to_loops import loops_of

@@ -20,7 +20,7 @@ from unittest import mock
 
 import numpy as np
 
-from tensor_graphs.codegen import default_schedule, interpret
+from tensor_graphs.codegen import default_schedule, interpret, pipelines
 from tensor_graphs.codegen.loop_ir import Stage, StageProgram, Value, values_in
 from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.print import c_source
@@ -46,10 +46,10 @@ def advised(program: StageProgram) -> StageProgram:
 
 FORMS: Mapping[str, tuple[Callable[[StageProgram], StageProgram], Mapping[tuple[object, str], int]]] = {
     "as drawn": (lambda p: p, {}),
-    "arranged": (default_schedule.arranged, {}),
-    "in parts, small blocks": (lambda p: advised(default_schedule.arranged(p)), {
+    "arranged": (pipelines.arranged, {}),
+    "in parts, small blocks": (lambda p: advised(pipelines.arranged(p)), {
         (default_schedule, "CHUNK"): 16, (default_schedule, "LEAST_TILE"): 2}),
-    "columns in parts": (lambda p: split_columns.in_parts(default_schedule.arranged(p)), {
+    "columns in parts": (lambda p: split_columns.in_parts(pipelines.arranged(p)), {
         (split_columns, "LEAST"): 4, (split_columns, "PARALLEL"): 1 << 12, (default_schedule, "LEAST_TILE"): 2})}
 """name -> what is done to the program, and what is patched for it"""
 

@@ -22,7 +22,19 @@ LEAST, MOST = 8, 4096
 
 
 def with_rows(program: StageProgram) -> StageProgram:
-    """Return the program in which each such nest stores its sums as rows along its last axis."""
+    """Return the program in which each such nest stores its sums as rows along its last axis.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 9]", "input w f32[16, 9]", "output y = tanh(linear(x, w))")
+    >>> print(program)
+    nest over _i0 in 0..4, _i1 in 0..16
+        t1[0] = sum over _r2 in 0..9 of (x0[9*_i0 + _r2] * x1[9*_i1 + _r2])
+        y0[16*_i0 + _i1] = tanh(t1[0])
+    >>> print(with_rows(program))
+    nest over _i0 in 0..4
+        t1[_i1] = sum over _r2 in 0..9 of (x0[9*_i0 + _r2] * x1[9*_i1 + _r2])    over _i1 in 0..16
+        y0[16*_i0 + _i1] = tanh(t1[_i1])    over _i1 in 0..16
+    """
     return program.made_of(_with_rows(program, nest) for nest in program.nests)
 
 

@@ -1,7 +1,5 @@
 """closed_form_count: the number of indices along an axis that satisfy index comparisons, as a closed form rather than a sum.
 
-    t6[i] = sum over r in 0..s of cast(r ≤ i + 3)       →       t6[i] = i32(min(s, i + 4))
-
 Where the count is always at least 1, the test "count ≠ 0" is true, and selections by it are removed. In: a program as lowered. Out:
 the program; its results are the same in every bit.
 """
@@ -19,7 +17,22 @@ from tensor_graphs.language.dtypes import bool_
 
 
 def counted(program: StageProgram) -> StageProgram:
-    """Return the program with closed forms for sums of comparisons, and without selections on a count that is never 0."""
+    """Return the program with closed forms for sums of comparisons, and without selections on a count that is never 0.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("dim s 1..64", "input x i32[9]",
+    ...     "seen = iota(; shape=(9, s), axis=1, dtype=i32) < iota(; shape=(9, s), axis=0, dtype=i32)",
+    ...     "output y = x + sum(cast(seen; dtype=i32); axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..9
+        t1[0] = sum over _r1 in 0..s of cast((i32(_r1) < i32(_i0)))
+        y0[_i0] = (x0[_i0] + t1[0])
+    >>> print(counted(program))
+    nest over _i0 in 0..9
+        t1[0] = i32(min(_i0, s))
+        y0[_i0] = (x0[_i0] + t1[0])
+    derived: a sum of comparisons is a number of indices: t1 is min(_i0, s)
+    """
     counts = {s: count for s in program.stages if (count := count_of(s)) is not None
               and s.value.dtype.min <= d.bounds(count)[0] <= d.bounds(count)[1] <= s.value.dtype.max}
     some = {s.target for s, count in counts.items() if d.bounds(count)[0] >= 1 and s.target.role == "scratch"}

@@ -1,8 +1,5 @@
 """forward_stores: a reduction whose results are only copied elsewhere stores them directly there.
 
-    t[j] = sum over r of x[i, j, r]    over j
-    y[i, k] = t[k]                     over k         →    y[i, j] = sum over r of x[i, j, r]    over j
-
 A GPU computes such a nest with a thread for each number, rather than a row in shared memory.
 
 In: an arranged program.  Out: the program without such copies.
@@ -18,7 +15,18 @@ from tensor_graphs.language.dims import Dim
 
 
 def handed_on(program: StageProgram) -> StageProgram:
-    """Return the program without stages that only copy the result of the reduction right before them."""
+    """Return the program without stages that only copy the result of the reduction right before them.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 9, 8]", "output y = cast(sum(x; axes=(1,)); dtype=bf16)")
+    >>> print(program)
+    nest over _i0 in 0..4
+        t1[_j2] = sum over _r3 in 0..9 of x0[72*_i0 + _j2 + 8*_r3]    over _j2 in 0..8
+        y0[8*_i0 + _j1] = t1[_j1]    over _j1 in 0..8
+    >>> print(handed_on(program))
+    nest over _i0 in 0..4
+        y0[8*_i0 + _j2] = sum over _r3 in 0..9 of x0[72*_i0 + _j2 + 8*_r3]    over _j2 in 0..8
+    """
     for nest in program.nests:
         for s, last in zip(nest.stages[:-1], nest.stages[1:], strict=True):
             index = _index_of(program, nest, s, last)

@@ -1,11 +1,5 @@
 """online_reductions: fuse reductions along one axis that depend on each other's results into one pass over the axis, by blocks.
 
-    t4[] = max over r of t5[r]                                for blocks of 64 keys:
-    t2[] = sum over r of exp(t5[r] − t4[])            →           t5[q] = …
-    y[e] = sum over r of exp(t5[r] − t4[]) / t2[] · v[r, e]       t4 := max(t4, max over q of t5[q])
-                                                                  t2 := t2 · exp(before − t4) + sum over q of exp(t5[q] − t4)
-                                                                  …
-
 The state kept between blocks is an element of a monoid: a maximum, and sums relative to it. Two elements (m, s) and (n, t) combine
 to (M = max(m, n), s · H(m, M) + t · H(n, M)), where H is the factor on a sum when its maximum changes (`WEIGHTS`). A sum has an H
 where its element is such a weight times something independent of the maximum. `REWRITES` bring elements into that form; `REFUSED`
@@ -41,7 +35,6 @@ from tensor_graphs.codegen.loop_ir import (
     symbols_of,
     values_in,
 )
-from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -166,8 +159,28 @@ class OnePass:
 
 def online(program: StageProgram, block: int = BLOCK) -> tuple[StageProgram, OnePass] | None:
     """Return the program with the first nest that can be one pass fused, and that pass; None where there is no such nest. block:
-    iterations per block."""
-    program = counted(program)
+    iterations per block.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[5, 256]", "output y = sum(softmax(x) * x; axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..5
+        t3[0] = max over _r4 in 0..256 of x0[256*_i0 + _r4]
+        t2[_j3] = exp((x0[256*_i0 + _j3] + (t3[0] * -1.0)))    over _j3 in 0..256
+        t1[0] = sum over _r2 in 0..256 of t2[_r2]
+        y0[_i0] = sum over _r1 in 0..256 of (div(t2[_r1], t1[0]) * x0[256*_i0 + _r1])
+    >>> print(online(program)[0])  # doctest: +ELLIPSIS
+    nest over _i0 in 0..5
+        ...
+        in turns of _r4p in 0..4:
+            ...
+            t3[0] = max of what it holds and all over _r4q in 0..64 of x0[256*_i0 + 64*_r4p + _r4q]
+            ...
+            t2[_r4q] = exp((x0[256*_i0 + 64*_r4p + _r4q] + (t3_base[0] * -1.0)))    over _r4q in 0..64
+            t1_sum[0] = sum of what it holds * t3_change[0] and all over _r4q in 0..64 of t2[_r4q]
+            y0_sum[0] = sum of what it holds * t3_change[0] and all over _r4q in 0..64 of (t2[_r4q] * x0[256*_i0 + 64*_r4p + _r4q])
+        ...
+    """
     for nest in program.nests:
         for stage in nest.stages:
             if stage.monoid == "max" and stage.scan is None and len(stage.reduce) == 1 and stage.value.dtype.is_float:

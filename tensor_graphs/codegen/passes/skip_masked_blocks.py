@@ -22,7 +22,20 @@ from tensor_graphs.language.dims import Dim
 
 
 def without_hidden(program: StageProgram, one_pass: OnePass) -> StageProgram:
-    """Return the program with the hidden blocks left out of its pass, or as it is where there are none."""
+    """Return the program with the hidden blocks left out of its pass, or as it is where there are none.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> from tensor_graphs.codegen.passes.online_reductions import online
+    >>> program, one_pass = online(lower_text("input q f32[256, 1, 8]", "output y = attention(q, q, q; scale=0.1, causal=true)"))
+    >>> print(program)  # doctest: +ELLIPSIS
+    nest over ...
+        in turns of _r12p in 0..4:
+        ...
+    >>> print(without_hidden(program, one_pass))  # doctest: +ELLIPSIS
+    nest over ...
+        in turns of _r12pv in 0.._i4 // 64 + 1:
+        ...
+    """
     nest = next(n for n in program.nests if n.blocks is not None and n.blocks.axis == one_pass.blocks)
     assert nest.blocks is not None
     blocks, block = one_pass.blocks, one_pass.block

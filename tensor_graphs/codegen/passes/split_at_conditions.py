@@ -28,7 +28,19 @@ PIECES = 4
 
 
 def decided(program: StageProgram) -> StageProgram:
-    """Return the program with the conditions of its stages decided where they can be."""
+    """Return the program with the conditions of its stages decided where they can be.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 8]", "output y = pad(x; padding=((0, 0), (8, 0)), value=0.0)")
+    >>> print(program)
+    nest over _i0 in 0..4
+        y0[16*_i0 + _j1] = where(v2, (v2 and x0[8*_i0 + _j1 - 8]), 0.0)    over _j1 in 0..16
+            where v2 = at_least(i64(_j1 - 8), i64(0))
+    >>> print(decided(program))
+    nest over _i0 in 0..4
+        y0[16*_i0 + _j1h] = 0.0    over _j1h in 0..8
+        y0[16*_i0 + _j1h + 8] = x0[8*_i0 + _j1h]    over _j1h in 0..8
+    """
     values, nests = program.values, []
     for nest in program.nests:
         first, rest = list[Stage](), list[Stage]()

@@ -17,7 +17,19 @@ LEAST = 64
 
 
 def in_parts(program: StageProgram) -> StageProgram:
-    """Return the program with reductions of few long columns cut into parts."""
+    """Return the program with reductions of few long columns cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[65536, 16]", "output y = sum(x; axes=(0,))")
+    >>> print(program)
+    nest over nothing
+        y0[_j0] = sum over _r1 in 0..65536 of x0[_j0 + 16*_r1]    over _j0 in 0..16
+    >>> print(in_parts(program))
+    nest over _r1p in 0..1024
+        y0p[_j0 + 16*_r1p] = sum over _r1q in 0..64 of x0[_j0 + 1024*_r1p + 16*_r1q]    over _j0 in 0..16
+    nest over nothing
+        y0[_j0] = sum over _r1t in 0..1024 of y0p[_j0 + 16*_r1t]    over _j0 in 0..16
+    """
     return program.made_of(piece for nest in program.nests for piece in cut(program, nest, _rows_by_rule(nest)))
 
 

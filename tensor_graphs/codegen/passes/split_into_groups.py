@@ -1,9 +1,5 @@
 """split_into_groups: split a nest's axis whose iterations share numbers in groups: an axis of groups, an axis in a group.
 
-    nest over i, c in 0..64                                        nest over i, g in 0..8
-        t[j] = sum over r of x[i, j, r]    over j in 0..8    →         t = sum over r of x[i, g, r]
-        y[i, c, k] = … t[c // 8] …         over k                      y[i, 8 g + h, k] = … t …    over h in 0..8, k
-
 Each group becomes an iteration of the nest, and all of its threads share the sums of the group (group_norm). Without this pass one
 iteration has all groups, and only as many threads add as there are groups.
 
@@ -20,10 +16,24 @@ from tensor_graphs.language.dims import Dim
 
 
 def grouped(program: StageProgram) -> StageProgram:
-    """Return the program with the last axis of each such nest split into groups."""
-    groups = [_groups(program, nest) for nest in program.nests]
-    return program.made_of(nest if found is None else _split(program.values, nest, *found)
-                           for nest, found in zip(program.nests, groups, strict=True))
+    """Return the program with the last axis of each such nest split into groups.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> from tensor_graphs.codegen.pipelines import arranged
+    >>> program = arranged(lower_text("input x f32[2, 8, 5]", "s = sum(reshape(x; shape=(2, 4, 10)); axes=(2,))",
+    ...     "output y = x + reshape(expand(reshape(s; shape=(2, 4, 1)); shape=(2, 4, 2)); shape=(2, 8, 1))"))
+    >>> print(program)
+    nest over _i0 in 0..2, _i1 in 0..8
+        t1[_j3] = sum over _r4 in 0..10 of x0[40*_i0 + 10*_j3 + _r4]    over _j3 in 0..4    in 1 of its axes
+        y0[40*_i0 + 5*_i1 + _j2] = (x0[40*_i0 + 5*_i1 + _j2] + t1[_i1 // 2])    over _j2 in 0..5
+    >>> print(grouped(program))
+    nest over _i0 in 0..2, _i1g in 0..4
+        t1[0] = sum over _r4 in 0..10 of x0[40*_i0 + 10*_i1g + _r4]
+        y0[40*_i0 + 10*_i1g + 5*_i1h + _j2] = (x0[40*_i0 + 10*_i1g + 5*_i1h + _j2] + t1[0])    over _i1h in 0..2, _j2 in 0..5
+    """
+    sizes = [_groups(program, nest) for nest in program.nests]
+    return program.made_of(nest if groups is None else _split(program.values, nest, *groups)
+                           for nest, groups in zip(program.nests, sizes, strict=True))
 
 
 def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:

@@ -1,11 +1,5 @@
 """split_rows: cut long reductions along memory into parts, where a nest has fewer iterations than a device has multiprocessors.
 
-    nest over i in 0..64                                           nest over i in 0..64, p in 0..16
-        t = sum over r in 0..256, k in 0..784 of x[r, i, k]    →       tp = sum over q in 0..16, k in 0..784 of x[16 p + q, i, k]
-        y[i] = t / 200704                                          nest over i in 0..64
-                                                                       t = sum over p in 0..16 of tp
-                                                                       y[i] = t / 200704
-
 A reduction of everything to one number is cut earlier (default_schedule.py), one across memory later (split_columns.py).
 
 In: an arranged program.  Out: the program with such nests cut; only the order of sums changes.
@@ -30,7 +24,19 @@ LEAST = 1 << 12
 
 
 def rows_in_parts(program: StageProgram) -> StageProgram:
-    """Return the program with reductions of few long rows cut into parts."""
+    """Return the program with reductions of few long rows cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[2, 65536]", "output y = reduce_max(x; axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..2
+        y0[_i0] = max over _r1 in 0..65536 of x0[65536*_i0 + _r1]
+    >>> print(rows_in_parts(program))
+    nest over _i0 in 0..2, _r1p in 0..16
+        y0p[16*_i0 + _r1p] = max over _r1q in 0..4096 of x0[65536*_i0 + 4096*_r1p + _r1q]
+    nest over _i0 in 0..2
+        y0[_i0] = max over _r1t in 0..16 of y0p[16*_i0 + _r1t]
+    """
     return program.made_of(piece for nest in program.nests for piece in _cut(program, nest))
 
 

@@ -51,7 +51,33 @@ class _Pair:
 
 
 def deviations_in_parts(program: StageProgram) -> StageProgram:
-    """Return the program with each such pair of sums cut into parts."""
+    """Return the program with each such pair of sums cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[3, 40000]", "output y = var(x; axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..3
+        t2[0] = sum over _r2 in 0..40000 of cast(x0[40000*_i0 + _r2])
+        t1[0] = sum over _r1 in 0..40000 of (v18 * v18)
+            where v18 = (cast(x0[40000*_i0 + _r1]) + ((t2[0] * reciprocal(40000.0)) * -1.0))
+        y0[_i0] = cast((t1[0] * reciprocal(40000.0)))
+    >>> print(deviations_in_parts(program))
+    nest over _i0 in 0..3, _r2p in 0..125
+        t2o[0] = sum over _r2q in 0..320 of cast(x0[40000*_i0 + 320*_r2p + _r2q])
+        t2c[0] = div(t2o[0], 320.0)
+        t2p[125*_i0 + _r2p] = t2o[0]
+        t2m[125*_i0 + _r2p] = t2c[0]
+        t2d[125*_i0 + _r2p] = sum over _r2q in 0..320 of (cast(x0[40000*_i0 + 320*_r2p + _r2q]) + (t2c[0] * -1.0))
+        t2q[125*_i0 + _r2p] = sum over _r2q in 0..320 of (v27 * v27)
+            where v27 = (cast(x0[40000*_i0 + 320*_r2p + _r2q]) + (t2c[0] * -1.0))
+    nest over _i0 in 0..3
+        t2a[0] = sum over _r2t in 0..125 of t2p[125*_i0 + _r2t]
+        t2[0] = t2a[0]
+        t2b[0] = div(t2a[0], 40000.0)
+        t1[0] = sum over _r2t in 0..125 of (t2q[125*_i0 + _r2t] + (v35 * ((t2d[125*_i0 + _r2t] * 2.0) + (v35 * 320.0))))
+            where v35 = (t2m[125*_i0 + _r2t] + (t2b[0] * -1.0))
+        y0[_i0] = cast((t1[0] * reciprocal(40000.0)))
+    """
     while True:                                                     # others are looked for among the nests that there are by then
         parts = next((cut for pair in _pairs(program) if (cut := _cut(program, pair)) is not None), None)
         if parts is None:

@@ -87,7 +87,21 @@ def _lies(load: Value, steps: dict[Axis, int]) -> bool:
 
 def laned(program: StageProgram, lanes: int) -> StageProgram:
     """Return the program with its pass for `lanes` rows at the same time (half as many if there are few); as it is if that cannot
-    be."""
+    be.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> from tensor_graphs.codegen.passes.online_reductions import online
+    >>> program, _ = online(lower_text("input x f32[32, 256]", "input w f32[256, 7]", "output y = softmax(x) @ w"))
+    >>> print(program)  # doctest: +ELLIPSIS
+    nest over _i0 in 0..32
+        t3[0] = -inf
+        ...
+    >>> print(laned(program, 16))  # doctest: +ELLIPSIS
+    nest over _i0p in 0..2
+        t3[_i0q] = -inf    over _i0q in 0..16
+        ...
+    derived: 16 turns of _i0 beside each other; 1 sums are products
+    """
     for nest in program.nests:
         if nest.blocks is None or any(s.level != len(nest.axes) for s in nest.stages):
             continue

@@ -1,12 +1,9 @@
 """wide_accumulate: keep sums of f32, and scalars computed from them once per row, in f64 until they are combined with row elements.
 
-    t1[] = sum over r of x[r] · x[r]                   t1 is f64, and so is r = 1 / sqrt(t1 / n + eps)
-    y[j] = x[j] · (1 / sqrt(t1[] / n + eps))     →     y[j] = fma(x[j], high(r), x[j] · low(r))
-
 A scalar per row costs almost nothing in f64. Its rounding error would be the same for all elements of the row, and such errors do
-not average out. Elements stay f32, as a register holds twice as many: r is split into two f32, high(r) + low(r), and a product or
-sum with both is rounded as one with r would be. As a factor of short rows (LONG) r is rounded, once. A quotient by such a scalar
-becomes a product with both halves of its inverse, where f32 can hold that.
+not average out. Elements stay f32, as a register holds twice as many: a scalar r is split into two f32, high(r) + low(r), and a
+product or sum with both is rounded as one with r would be. As a factor of short rows (LONG) r is rounded, once. A quotient by such
+a scalar becomes a product with both halves of its inverse, where f32 can hold that.
 
 Sums that a program has in f64 because f32 may not hold their elements (wide_statistics.py) are also added in f32, in blocks; the
 renderer adds a block again in f64 if it left the range of f32. `beside_first` marks f32 values minus the first one of their row,
@@ -50,7 +47,21 @@ def in_f64(values: Values, v: Value, ops: Collection[str] = ("add", "mul")) -> V
 
 
 def unrounded(program: StageProgram) -> StageProgram:
-    """Return the program with unrounded row scalars."""
+    """Return the program with unrounded row scalars.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 800]", "s = sum(x * x; axes=(1,))", "output y = x * reshape(rsqrt(s); shape=(4, 1))")
+    >>> print(program)
+    nest over _i0 in 0..4
+        t1[0] = sum over _r2 in 0..800 of (v7 * v7)
+            where v7 = cast(x0[800*_i0 + _r2])
+        y0[800*_i0 + _j1] = (x0[800*_i0 + _j1] * cast(reciprocal(sqrt(t1[0]))))    over _j1 in 0..800
+    >>> print(unrounded(program))
+    nest over _i0 in 0..4
+        t1[0] = sum over _r2 in 0..800 of (x0[800*_i0 + _r2] * x0[800*_i0 + _r2])
+        y0[800*_i0 + _j1] = fma(x0[800*_i0 + _j1], high(v11), (x0[800*_i0 + _j1] * low(v11)))    over _j1 in 0..800
+            where v11 = reciprocal(sqrt(t1[0]))
+    """
     written = Counter(s.target for s in program.stages)
     indices = {v.attr[0] for g in program.gathered.values() for v in values_in(g) if v.op == "load"}
     parts = {s.value.attr[0] for s in program.stages if s.monoid == "sum" and s.value.op == "load"}

@@ -14,6 +14,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import StageError, run
 from tensor_graphs.codegen.loop_ir import StageProgram, Value
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.online_reductions import (
     BLOCK,
     LONG,
@@ -68,7 +69,7 @@ def definition_of(*outputs: Node) -> tuple[Graph, Definition]:
 
 
 def passed(definition: Definition) -> StageProgram:
-    program = lower(definition)
+    program = counted(lower(definition))
     found = online(program)
     assert found is not None, str(program)
     return found[0]
@@ -225,7 +226,7 @@ def test_a_sum_that_was_not_begun_is_an_error() -> None:
 ], ids=["softmax", "logsumexp of short rows", "tanh", "a square", "a sum inside", "a product"])
 def test_what_has_no_such_pass_stays_as_it_is(output: Node) -> None:
     _, definition = definition_of(output)
-    assert online(lower(definition)) is None
+    assert online(counted(lower(definition))) is None
 
 
 def test_softmax_statistics_of_long_rows_are_read_once() -> None:

@@ -10,9 +10,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import schedule_actions
-from tensor_graphs.codegen.default_schedule import CHUNK, LANES, LONG_ROW, arranged
+from tensor_graphs.codegen.default_schedule import CHUNK, LANES, LONG_ROW
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.language.anonymous_composite import part_between, part_of
 from tensor_graphs.language.dtypes import f32
