@@ -8,7 +8,7 @@ from functools import lru_cache
 from tensor_graphs.codegen import backend, spec_to_loops
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
+from tensor_graphs.codegen.print import cuda_source, cuda_streams, cuda_tiles, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.devices import nvrtc
@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [scan_cuda.kernel(NAME),
+    return [scan_cuda.kernel(NAME), cuda_tiles.kernel(NAME),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]

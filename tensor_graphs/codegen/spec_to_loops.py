@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from tensor_graphs.codegen.epilogue_products import EpilogueProduct, epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram, symbols_of, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
@@ -92,6 +93,13 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
             return _plain_of(definition, apart, updates)
         except TooManyTurns:
             raise no_streams from None
+
+
+@cached(maxsize=4096)
+def tiles_of(definition: Definition) -> EpilogueProduct:
+    """Return a definition as matrix products and what is computed from their elements. Raises NotLowered."""
+    with refused():
+        return epilogue_product(through(LOOPS, lower(definition)))
 
 
 @cached(maxsize=4096)

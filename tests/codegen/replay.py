@@ -21,7 +21,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen import backend, backend_cuda, schedule_actions, spec_to_loops
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import c_source, cuda_source, scan_c, scan_cuda
+from tensor_graphs.codegen.print import c_source, cuda_source, cuda_tiles, scan_c, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered, Spec
 from tensor_graphs.kernels.strides import contiguous_strides
@@ -78,6 +78,7 @@ def of_definition(name: str, definition: Definition) -> Texts:
         yield f"{name}: one pass {apart}", lambda apart=apart: one_pass(apart)                # type: ignore[misc]
         yield f"{name}: cuda {apart}", lambda apart=apart: of_call(backend_cuda.call_of(definition, apart))   # type: ignore[misc]
     yield f"{name}: cuda strided", strided
+    yield f"{name}: cuda tiles", lambda: of_call(cuda_tiles.call_of(definition))
     yield f"{name}: cuda alone", lambda: cuda_source.rendered(program_of(definition, alone=True)).text
 
 
