@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -253,7 +253,6 @@ class _PassOfNest:
         self.program, self.nest, self.most, self.values = program, nest, most, program.values
         self.level, (self.axis,), self.block = most.level, most.reduce, block
         self.said: list[str] = []
-        self.elements: set[Array] = set()
 
     def derived(self) -> tuple[Nest, OnePass] | None:
         """Return the nest as one pass; None where its reductions do not fuse."""
@@ -265,10 +264,7 @@ class _PassOfNest:
             body, may_skip = self.in_turns(self.members(), blocks, turn, change)
         except (_NotDerived, Entangled):
             return None
-        arrays = {a: replace(a, size=self.block) for a in self.elements}
-        of_arrays = self.values.of_arrays(arrays)
-        nest = replace(self.nest, axes=self.nest.axes[:self.level], body=body).mapped(
-            lambda s: [s.with_roots(of_arrays, target=arrays.get(s.target, s.target))])
+        nest = replace(self.nest, axes=self.nest.axes[:self.level], body=body)
         return nest, OnePass(self.axis.size, self.block, blocks, turn, may_skip)
 
     # ---- which stages ----
@@ -316,7 +312,7 @@ class _PassOfNest:
         """Return the nest's body with the members fused into one pass, and whether the pass may skip hidden blocks. Raises
         _NotDerived, Entangled."""
         values, level = self.values, self.level
-        self.elements = elements = {s.target for s in members if self.is_element(s)}
+        elements = {s.target: replace(s.target, size=self.block) for s in members if self.is_element(s)}
         at = d.dim(turn.name, 0, self.block - 1)
         names = frozenset(a.name for a in self.nest.axes[:level])
         dtype = self.most.value.dtype
@@ -352,8 +348,8 @@ class _PassOfNest:
                 if kind:
                     if s.reduce:
                         raise _NotDerived
-                    weighed[s.target] = kind
-                inside.append(replace(s, axes=(turn,), index=at, value=value))
+                    weighed[elements[s.target]] = kind
+                inside.append(replace(s, target=elements[s.target], axes=(turn,), index=at, value=value))
                 continue
             value = moved(s.value)
             if member is self.most:
@@ -425,7 +421,8 @@ class _PassOfNest:
         again += [value, self.values.make("load", value.dtype, attr=(held, at, names))]
         return again[1]
 
-    def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim], elements: set[Array]) -> Value:
+    def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim],
+                elements: Mapping[Array, Array]) -> Value:
         """Return a value with its axis split into a block and an iteration; elements are read where this iteration stored them.
         Raises _NotDerived, Entangled."""
         values = self.values
@@ -441,7 +438,7 @@ class _PassOfNest:
             if v.op == "load" and v.attr[0] in elements:
                 if v.attr[1] != own.symbol:
                     raise _NotDerived
-                attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
+                attr = (elements[v.attr[0]], d.dim(turn.name, 0, self.block - 1), v.attr[2])
             elif v.op == "load":
                 attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
             elif v.op == "index":

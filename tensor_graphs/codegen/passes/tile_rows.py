@@ -138,7 +138,9 @@ class _LanesOfNest:
         self.lane = Axis(self.some.name, width)
         self.at = self.part.symbol * width + self.symbol
         self.inside = proved_equal(axis.size % width, 0)
-        self.own = {s.target for s in nest.stages if s.target.role == "scratch" and s.target.level == self.level}
+        own = {s.target for s in nest.stages if s.target.role == "scratch" and s.target.level == self.level}
+        self.own = {a: replace(a, size=a.size * width) for a in own}
+        self.lanes_of = set(self.own.values())
         self.known: dict[Value, Value] = {}
         self.hoisted: dict[Value, tuple[Stage, Value]] = {}
 
@@ -161,11 +163,7 @@ class _LanesOfNest:
         packed = [*(stage for stage, _ in self.hoisted.values()), *packed]
         at = nest.body.index(blocks)
         body = (*nest.body[:at], *packed, Blocks(blocks.axis, tuple(inside)), *nest.body[at + 1:])
-        arrays = {a: replace(a, size=a.size * self.width) for a in self.own}
-        axes = tuple(self.part if a is self.axis else a for a in nest.axes)
-        change = self.values.of_arrays(arrays)
-        laned = replace(nest, body=body).mapped(
-            lambda s: [s.with_roots(change, target=arrays.get(s.target, s.target))], axes=axes)
+        laned = replace(nest, axes=tuple(self.part if a is self.axis else a for a in nest.axes), body=body)
         products = sum(product_of(s) is not None for s in laned.stages)
         line = f"{self.width} turns of {self.axis.name} beside each other; {products} sums are products"
         return self.program.made_of((laned if other is self.nest else other for other in self.program.nests),
@@ -181,7 +179,8 @@ class _LanesOfNest:
         index = s.index * self.width + self.symbol if mine else moved(s.index, self.axis, self.at)
         if isinstance(s.held, Value):                               # first, as its values were made first
             self.value(s.held)
-        return s.with_roots(self.value, index=index, axes=(*s.axes, self.lane) if mine else (self.some, *s.axes))
+        return s.with_roots(self.value, target=self.own.get(s.target, s.target), index=index,
+                            axes=(*s.axes, self.lane) if mine else (self.some, *s.axes))
 
     def value(self, v: Value) -> Value:
         if v in self.known:
@@ -194,7 +193,7 @@ class _LanesOfNest:
             array, offset, names = v.attr
             names = frozenset(self.part.name if x == self.axis.name else x for x in names)
             if array in self.own:
-                attr = (array, offset * self.width + self.symbol, names)
+                attr = (self.own[array], offset * self.width + self.symbol, names)
             else:                                                   # lanes behind the last row read the last row again
                 safe = self.at if self.inside else d.dim_min(self.at, self.axis.size - 1)
                 attr = (array, moved(offset, self.axis, safe), names)
@@ -218,7 +217,7 @@ class _LanesOfNest:
     def hoist(self, v: Value, loops: Sequence[Axis]) -> Value:
         """Return a value with its loads that do not depend on the loops of its stage replaced by loads of packed lanes."""
         turns = {a.name for a in loops} - {self.lane.name}
-        if v.op == "load" and v.attr[0] not in self.own and self.lane.name in v.symbols and not turns & v.symbols:
+        if v.op == "load" and v.attr[0] not in self.lanes_of and self.lane.name in v.symbols and not turns & v.symbols:
             if v not in self.hoisted:
                 lane = [(self.lane, self.symbol, 1)]
                 self.hoisted[v] = self.kept(f"l{v.number}", lane, self.width, v, "for each lane")
