@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.interpret import run as evaluated
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import part_between

@@ -1,29 +1,39 @@
 """split_into_groups: split a nest's axis whose iterations share numbers in groups: an axis of groups, an axis in a group.
 
-    nest over i, c in 0..64                                        nest over i, g in 0..8
-        t[j] = sum over r of x[i, j, r]    over j in 0..8    →         t = sum over r of x[i, g, r]
-        y[i, c, k] = … t[c // 8] …         over k                      y[i, 8 g + h, k] = … t …    over h in 0..8, k
-
 Each group becomes an iteration of the nest, and all of its threads share the sums of the group (group_norm). Without this pass one
 iteration has all groups, and only as many threads add as there are groups.
 
-In: an arranged program.  Out: that program, changed in place where a nest has this form; only the order of sums may change.
+In: an arranged program.  Out: the program, split where a nest has this form; only the order of sums may change.
 """
 
 from __future__ import annotations
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, StageProgram, Value, rewritten, values_in
+from dataclasses import replace
+
+from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, Value, Values, rewritten, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
 
 def grouped(program: StageProgram) -> StageProgram:
-    """Return the program with the last axis of each such nest split into groups."""
-    for nest in program.nests:
-        groups = _groups(program, nest)
-        if groups is not None:
-            _split(program, nest, *groups)
-    return program
+    """Return the program with the last axis of each such nest split into groups.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> from tensor_graphs.codegen.pipelines import arranged
+    >>> program = arranged(lower_text("input x f32[2, 8, 5]", "s = sum(reshape(x; shape=(2, 4, 10)); axes=(2,))",
+    ...     "output y = x + reshape(expand(reshape(s; shape=(2, 4, 1)); shape=(2, 4, 2)); shape=(2, 8, 1))"))
+    >>> print(program)
+    nest over _i0 in 0..2, _i1 in 0..8
+        t1[_j3] = sum over _r4 in 0..10 of x0[40*_i0 + 10*_j3 + _r4]    over _j3 in 0..4    in 1 of its axes
+        y0[40*_i0 + 5*_i1 + _j2] = (x0[40*_i0 + 5*_i1 + _j2] + t1[_i1 // 2])    over _j2 in 0..5
+    >>> print(grouped(program))
+    nest over _i0 in 0..2, _i1g in 0..4
+        t1[0] = sum over _r4 in 0..10 of x0[40*_i0 + 10*_i1g + _r4]
+        y0[40*_i0 + 10*_i1g + 5*_i1h + _j2] = (x0[40*_i0 + 10*_i1g + 5*_i1h + _j2] + t1[0])    over _i1h in 0..2, _j2 in 0..5
+    """
+    sizes = [_groups(program, nest) for nest in program.nests]
+    return program.made_of(nest if groups is None else _split(program.values, nest, *groups)
+                           for nest, groups in zip(program.nests, sizes, strict=True))
 
 
 def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
@@ -35,7 +45,7 @@ def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
     inner = [s for s in nest.stages if s.level == level + 1]
     if not d.is_static(axis.size) or not outer or not inner or len(outer) + len(inner) != len(nest.stages):
         return None
-    if any(s.scan is not None or s.within is not None or s.joined or s.tiled or s.product for s in nest.stages):
+    if nest.blocks is not None or any(s.scan is not None or s.held or s.product for s in nest.stages):
         return None
     if any(s.monoid is not None or s.target.role == "scratch" or not s.axes for s in inner):
         return None
@@ -45,7 +55,7 @@ def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
     if len(sizes) != 1 or not all(map(d.is_static, sizes)):
         return None
     turns, groups = int(d.evaluate(axis.size, {})), int(d.evaluate(sizes.pop(), {}))
-    if groups < 2 or turns % groups or turns == groups or any(axis.name in v.symbols for v in program.values.gathered.values()):
+    if groups < 2 or turns % groups or turns == groups or any(axis.name in v.symbols for v in program.gathered.values()):
         return None
     size = turns // groups
     targets = [s.target for s in outer]
@@ -59,11 +69,10 @@ def _groups(program: StageProgram, nest: Nest) -> tuple[int, int] | None:
     return groups, size
 
 
-def _split(program: StageProgram, nest: Nest, groups: int, size: int) -> None:
+def _split(values: Values, nest: Nest, groups: int, size: int) -> Nest:
     axis, level = nest.axes[-1], len(nest.axes) - 1
     group, turn = Axis(f"{axis.name}g", groups), Axis(f"{axis.name}h", size)
-    numbers = {s.target: Array(s.target.name, "scratch", s.target.number, s.target.dtype, 1, level + 1)
-               for s in nest.stages if s.level == level}
+    numbers = {s.target: replace(s.target, size=1, level=level + 1) for s in nest.stages if s.level == level}
 
     def value_of(value: Value, names: dict[str, Dim]) -> Value:
         def one(v: Value, args: tuple[Value, ...]) -> Value:
@@ -76,16 +85,15 @@ def _split(program: StageProgram, nest: Nest, groups: int, size: int) -> None:
                 inside = v.attr[2]
                 attr = (v.attr[0], d.substitute(v.attr[1], names),
                         (inside - {axis.name}) | {group.name, turn.name} if axis.name in inside else inside)
-            return program.values.make(v.op, v.dtype, *args, attr=attr)
+            return values.make(v.op, v.dtype, *args, attr=attr)
 
         return rewritten(value, one)
 
-    for s in nest.stages:
+    def split(s: Stage) -> list[Stage]:
         if s.level == level:
             names: dict[str, Dim] = {s.axes[0].name: group.symbol}
-            s.target, s.index, s.axes = numbers[s.target], 0, ()
-        else:
-            names = {axis.name: group.symbol * size + turn.symbol}
-            s.index, s.axes = d.substitute(s.index, names), (turn, *s.axes)
-        s.value, s.level = value_of(s.value, names), level + 1
-    nest.axes = (*nest.axes[:-1], group)
+            return [replace(s, target=numbers[s.target], index=0, axes=(), value=value_of(s.value, names), level=level + 1)]
+        names = {axis.name: group.symbol * size + turn.symbol}
+        return [replace(s, index=d.substitute(s.index, names), axes=(turn, *s.axes), value=value_of(s.value, names))]
+
+    return nest.mapped(split, axes=(*nest.axes[:-1], group))

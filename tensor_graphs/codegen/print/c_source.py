@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import reduce
-from itertools import groupby, takewhile
+from itertools import takewhile
 
 from tensor_graphs.codegen.loop_ir import (
     Array,
     Axis,
     Nest,
     NestAdvice,
-    Scan,
+    Running,
     Stage,
     StageProgram,
     Value,
@@ -207,7 +207,7 @@ class _Renderer:
                 else:
                     grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
                     parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
-                    if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
+                    if work >= nest.advice.grain and nest.blocks is not None:
                         parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
                     last = f"{self.name}_nest{i}" if not others else f"{self.name}_from{i}"
                     write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
@@ -297,14 +297,16 @@ class _Renderer:
     def loads_across(self, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
         """Return the loads of a nest that are contiguous along `outer`, at positions known before it runs."""
         loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
-        return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
+        return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.gathered)
                 and lies_across(v, outer.name, inner.name)]
 
     def inner(self, nest: Nest, level: int) -> None:
         """Write the stages at nest level `level`, then the loops over the deeper axes."""
-        for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
-            with nullcontext() if axis is None else self.loop(axis):
-                self.in_order(list(stages), None)
+        for axis, run in nest.runs():
+            stages = [s for s in run if s.level == level]
+            if stages:
+                with nullcontext() if axis is None else self.loop(axis):
+                    self.in_order(stages, None)
         deeper = [s for s in nest.stages if s.level > level]
         if not deeper:
             return
@@ -352,12 +354,12 @@ class _Renderer:
 
     def ready(self, v: Value) -> bool:
         """Return whether loops are open over all axes that a value depends on."""
-        return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
+        return all(s in self.open_axes or (s in self.program.gathered and self.ready(self.program.gathered[s]))
                    for s in v.symbols if s not in self.dims)
 
     def declare(self, value: Value, *, only_ready: bool = False) -> None:
         """Declare a value and its subexpressions as variables, unless declared already. only_ready: just those that are ready."""
-        gathered = self.program.values.gathered
+        gathered = self.program.gathered
         todo: list[tuple[Value, bool]] = [(value, False)]
         seen: set[Value] = set()
         while todo:
@@ -495,17 +497,17 @@ class _Renderer:
                 for stage in group:
                     self.declare(stage.value)
                     self.put(stage, self.ref(stage.value))
-                    if stage.target.dtype is stage.value.dtype and not stage.joined:
+                    if stage.target.dtype is stage.value.dtype and not stage.held:
                         self.last_stored[stage.target] = self.ref(stage.value)      # who reads it in this loop reads this element
         self.last_stored.clear()
 
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
         target = s.target
-        if s.joined:
+        if s.held:
             held = target.name if _is_number(target) else f"{target.name}[{c_of(s.index)}]"
-            if s.factor is not None:
-                self.declare(s.factor)
-                held = f"{held} * {self.ref(s.factor)}"
+            if isinstance(s.held, Value):
+                self.declare(s.held)
+                held = f"{held} * {self.ref(s.held)}"
             text = f"{computed_in(target.dtype).name}_max({held}, {text})" if s.monoid == "max" else f"{held} + {text}"
         if _is_number(target):
             self.write(f"{target.name} = {text};")
@@ -625,10 +627,10 @@ class _Renderer:
         least = LEAST.get(t.name, "0")
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
 
-    def scanned(self, s: Stage, scan: Scan, bounds: Bounds | None) -> None:
+    def scanned(self, s: Stage, scan: Running, bounds: Bounds | None) -> None:
         """Write a scan. Along memory it runs in blocks, computed first and accumulated next; if its axis is not the last, it runs
         in columns. bounds: of the first axis that is not scanned."""
-        write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
+        write, t, at = self.write, s.value.dtype, s.axes.index(scan.along)
         kind, start, combine, done = self.monoid(s)
         narrow = s.monoid == "sum" and t is f32
         if narrow:
@@ -646,7 +648,7 @@ class _Renderer:
                     write(f"past = tg_min(first + {s.advice.columns}, {high});")
                     write(f"{kind} {running}[{s.advice.columns}];")
                     write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
-                    with self.loop(scan.axis):
+                    with self.loop(scan.along):
                         self.declare(s.value, only_ready=True)
                         with self.loop(axis, ("first", "past"), "GCC ivdep"):
                             self.declare(s.value)
@@ -658,7 +660,7 @@ class _Renderer:
                             if scan.before:
                                 write(taken)
             else:
-                block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
+                block, axis, shift = f"block{s.value.number}", scan.along, int(scan.before)
                 write(f"{kind} {running} = {start};")
                 with self.open(f"for (int64_t begin = 0, end; begin < {c_of(axis.size)}; begin = end)"):
                     write(f"end = tg_min(begin + {s.advice.block}, {c_of(axis.size)});")
@@ -737,7 +739,7 @@ def _nested(function: str, of: Sequence[str]) -> str:
 def _may_overflow(s: Stage) -> bool:
     """Return whether a sum of f32 may leave the range of f32 while its f64 result does not. Stored values of a row, such as
     exponentials, are too small for that."""
-    if s.target.dtype is not f64 or s.product:
+    if s.target.dtype is not f64 or s.product == "streamed":
         return False
     return s.value.op in ("mul", "where", "add", "beside_first") or (s.value.op == "load" and s.value.attr[0].role != "scratch")
 
@@ -745,11 +747,11 @@ def _may_overflow(s: Stage) -> bool:
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
     """Return whether a stage and a later one may share a loop: both store along the same axes, and the later one reads only the
     element that the first stored in the same iteration."""
-    if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
+    if any(x.monoid is not None or not x.axes for x in (s, after)):
         return False
     if s.axes != after.axes or s.advice != after.advice:
         return False
-    return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] is s.target)
+    return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] == s.target)
 
 
 def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
@@ -759,7 +761,7 @@ def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
 
 def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
     """Return the values of a stage, including those of indices read at run time."""
-    return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
+    return values_in(*s.roots(), *(v for name, v in program.gathered.items() if name in s.value.symbols))
 
 
 def _most(axes: Iterable[Axis]) -> int:
@@ -799,13 +801,13 @@ def split(nest: Nest) -> tuple[Dim, int, int]:
         return turns, 1, nest.advice.tile * _most((other,)) * len(nest.stages)
     if nest.axes:
         turns = d.product(a.size for a in nest.axes[:n])
-        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.own)) for s in nest.stages)
+        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *nest.loops(s))) for s in nest.stages)
     axes, scan = nest.stages[0].axes, nest.stages[0].scan
-    if any(s.axes != axes or s.scan != scan for s in nest.stages):
+    if len({(s.axes, s.scan and (s.scan.along, s.scan.before, s.scan.start)) for s in nest.stages}) > 1:
         return 1, 1, 1
     if scan is not None:                                        # the scanned axis stays in one piece, and is walked in order
-        free = tuple(a for a in axes if a is not scan.axis)
-        axes = (*free, scan.axis) if free else ()
+        free = tuple(a for a in axes if a != scan.along)
+        axes = (*free, scan.along) if free else ()
     if not axes:
         return 1, 1, 1
     work = _most((*axes[1:], *nest.stages[0].reduce)) * max(map(_steps, nest.stages))
