@@ -27,6 +27,7 @@ from tensor_graphs.codegen.loop_ir import (
     values_in,
 )
 from tensor_graphs.codegen.passes.split_at_conditions import decided
+from tensor_graphs.codegen.passes.split_into_groups import grouped
 from tensor_graphs.codegen.passes.wide_accumulate import in_f64
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
@@ -58,10 +59,11 @@ def advise(program: StageProgram) -> None:
 
 
 def merged(program: StageProgram) -> StageProgram:
-    """Merge neighbouring axes that are contiguous together, and remove conditions that depend only on indices."""
+    """Merge neighbouring axes that are contiguous together, split those whose iterations share numbers in groups, and remove
+    conditions that depend only on indices."""
     for nest in decided(program).nests:
         _merge_axes(program, nest)
-    return program
+    return grouped(program)
 
 
 def cut(program: StageProgram, parts: Sequence[int]) -> StageProgram:

@@ -11,7 +11,6 @@ from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.forward_stores import handed_on
 from tensor_graphs.codegen.passes.split_columns import in_parts
-from tensor_graphs.codegen.passes.split_into_groups import grouped
 from tensor_graphs.codegen.passes.split_rows import rows_in_parts
 from tensor_graphs.codegen.passes.split_variance import deviations_in_parts
 from tensor_graphs.codegen.print import cuda_streams
@@ -39,5 +38,5 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
         for s in nest.stages:                                       # one turn is no loop
             s.axes = tuple(a for a in s.axes if a.size != 1)
             s.reduce = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
-    result = grouped(handed_on(program))
+    result = handed_on(program)
     return in_parts(result if alone else rows_in_parts(deviations_in_parts(result)))
