@@ -40,10 +40,12 @@ def centred(x: Node) -> Node:
 
 X = image(5, 24, 4, 7)
 TOGETHER = {
-    "layer_norm between reshapes": reshaped(X, 8), "one group": reshaped(image(8, 24, 4, 7), 1), "one channel each": reshaped(X, 24),
-    "of a batch of any size": reshaped(image(N, 24, 4, 7), 8), "one image": reshaped(image(1, 24, 4, 7), 8),
+    "layer_norm between reshapes": reshaped(X, 8), "one group": reshaped(image(8, 24, 4, 7), 1),
+    "one channel each": reshaped(X, 24), "of a batch of any size": reshaped(image(N, 24, 4, 7), 8),
+    "one image": reshaped(image(1, 24, 4, 7), 8),
     "softmax": reshaped(X, 8, tg.softmax), "mean": reshaped(X, 8, centred), "group_norm": tg.group_norm(X, G, B, groups=8),
-    "rows that are rows again": tg.reshape(tg.layer_norm(tg.reshape(image(4, 5, 4, 7), (20, 28))), (4, 5, 28)) * tg.input("r", (28,))}
+    "rows that are rows again": tg.reshape(tg.layer_norm(tg.reshape(image(4, 5, 4, 7), (20, 28))), (4, 5, 28))
+                                * tg.input("r", (28,))}
 
 
 def few_groups() -> list[Node]:
