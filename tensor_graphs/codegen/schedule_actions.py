@@ -108,7 +108,7 @@ class _OfNest(Action, ABC):
 
 @dataclass(frozen=True)
 class Tiled(_OfNest):
-    """Walk a nest that reads along one axis and writes along another in blocks of `size` iterations along the first; 0: no blocks."""
+    """Walk a nest that reads along one axis and writes along another in blocks of `size` iterations along the first (0: none)."""
 
     sizes = (0, 16, 32, 64)
     field = "tile"

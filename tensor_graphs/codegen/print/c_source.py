@@ -38,7 +38,7 @@ from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
 from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i64
 
 TILE = 1 << 12
 """elements of a block"""
@@ -265,8 +265,8 @@ class _Renderer:
             self.write(f"(void){name};")
 
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """Write a nest in blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block into memory
-        that stays in the cache; then all reads are contiguous along the stored axis. Blocks begin where lines of the cache do."""
+        """Write a nest in blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block into
+        memory that stays in the cache; then all reads are contiguous along the stored axis. Blocks begin at lines of the cache."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
         loads, (cut, other) = self.loads_across(nest, outer, inner), _tiles_of(nest, outer)
         sides, skews = _sides(nest), {outer: " - skew", inner: ""}
@@ -280,8 +280,8 @@ class _Renderer:
             self.turned([*((a.name, a.size) for a in others), ("block", _blocks(nest, cut))])
             self.open_axes += [a.name for a in others]
             array, offset, _ = loads[0].attr
-            write(f"const int64_t skew = (int64_t)((uintptr_t)&{array.name}[{c_of(d.substitute(offset, {outer.name: 0, inner.name: 0}))}]"
-                  f" / {_width(array)} % {sides[outer]});")
+            start = c_of(d.substitute(offset, {outer.name: 0, inner.name: 0}))
+            write(f"const int64_t skew = (int64_t)((uintptr_t)&{array.name}[{start}] / {_width(array)} % {sides[outer]});")
             block_of(cut, f"block * {sides[cut]}{skews[cut]}")
             begin = f"{other.name}_begin"
             with self.open(f"for (int64_t {begin} = 0{skews[other]}; {begin} < {c_of(other.size)}; {begin} += {sides[other]})"):
@@ -518,7 +518,8 @@ class _Renderer:
             self.write(f"{target.name} = {text};")
             return
         if target.role == "output":
-            text = called(NARROWED, target.dtype, text)
+            exact = target.dtype is bf16 and s.monoid is None and not s.joined and _is_moved(s.value, bf16)
+            text = f"(uint16_t)(bits_of({text}) >> 16)" if exact else called(NARROWED, target.dtype, text)
             if target.dtype is bool_:
                 text = f"(uint8_t)({text})"
         self.write(f"{target.name}[{c_of(s.index)}] = {text};")
@@ -849,6 +850,13 @@ def _blocks(nest: Nest, axis: Axis) -> Dim:
 def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
     """Return a call of the dtype's function on `text`, or `text` itself where the dtype has none."""
     return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
+
+
+def _is_moved(v: Value, dtype: DType) -> bool:
+    """Return whether a value is a stored number of the dtype or 0, so that storing it again rounds nothing."""
+    if v.op == "where":
+        return all(_is_moved(x, dtype) for x in v.args[1:])
+    return v.is_constant(0) or (v.op == "load" and v.attr[0].role == "operand" and v.attr[0].dtype is dtype)
 
 
 def _is_literal(v: Value) -> bool:
