@@ -103,6 +103,48 @@ def attention_cases(torch: Any) -> list[Case]:
     return found
 
 
+def layer_cases(torch: Any) -> list[Case]:
+    """Pieces of layers as models have them, for whose sizes nothing here was tuned."""
+    f = torch.nn.functional
+
+    def x(*shape: int, dtype: Any = tg.bf16) -> Given:
+        return Given(shape, dtype)
+
+    def w(*shape: int, dtype: Any = tg.bf16) -> Given:
+        return Given(shape, dtype, weight=True, scale=shape[-1] ** -0.5)
+
+    def gated(rows: int, width: int, inner: int) -> Case:
+        given = {"x": x(rows, width), "g": w(inner, width), "u": w(inner, width), "d": w(width, inner)}
+        return Case("layers", f"SwiGLU of {rows} rows, {width}, {inner}", given,
+                    lambda x, g, u, d: tg.linear(tg.silu(tg.linear(x, g)) * tg.linear(x, u), d),
+                    lambda x, g, u, d: f.linear(f.silu(f.linear(x, g)) * f.linear(x, u), d))
+
+    def mlp(rows: int, width: int, dtype: Any) -> Case:
+        given = {"x": x(rows, width, dtype=dtype), "a": w(4 * width, width, dtype=dtype), "b": w(4 * width, dtype=dtype),
+                 "c": w(width, 4 * width, dtype=dtype), "e": w(width, dtype=dtype)}
+        return Case("layers", f"MLP of {rows} rows, {width} {dtype}", given,
+                    lambda x, a, b, c, e: x + tg.linear(tg.gelu(tg.linear(x, a, b)), c, e),
+                    lambda x, a, b, c, e: x + f.linear(f.gelu(f.linear(x, a, b)), c, e))
+
+    def topk(x: Any) -> Any:
+        return tg.topk(x, k=8)
+
+    def topk_torch(x: Any) -> Any:
+        values, indices = x.topk(8)
+        return values, indices.int()
+
+    return [
+        Case("layers", "gelu(linear + b) of 197, 768, 3072", {"x": x(197, 768), "w": w(3072, 768), "b": w(3072)},
+             lambda x, w, b: tg.gelu(tg.linear(x, w, b)), lambda x, w, b: f.gelu(f.linear(x, w, b))),
+        gated(8, 4096, 14336), gated(2048, 2048, 8192), mlp(197, 768, tg.bf16), mlp(1024, 768, tg.f32),
+        Case("layers", "top-k 8 of 4096, 128", {"x": x(4096, 128, dtype=tg.f32)}, topk, topk_torch),
+        Case("layers", "mean and variance of columns of 65536, 256", {"x": x(65536, 256, dtype=tg.f32)},
+             lambda x: (tg.mean(x, axis=0), tg.var(x, axis=0)), lambda x: (x.mean(0), x.var(0, correction=0))),
+        Case("layers", "cumsum of 512, 65536", {"x": x(512, 65536, dtype=tg.f32)}, lambda x: tg.cumsum(x), lambda x: x.cumsum(-1)),
+        Case("layers", "rms_norm, qkv of a row, 4096, 6144", {"x": x(1, 4096), "g": w(4096), "w": w(6144, 4096)},
+             lambda x, g, w: tg.linear(tg.rms_norm(x, g), w), lambda x, g, w: f.linear(f.rms_norm(x, (4096,), g, 1e-6), w))]
+
+
 def by_kinds(torch: Any, function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """The function with each of torch's fused forms of attention that is no default."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -273,10 +315,11 @@ def main() -> int:
                         help=f"tinygrad with BEAM={BEAM} too, in this time for each graph of the suite; its own process")
     parser.add_argument("--products", action="store_true", help="the sizes of products_cuda.py in place of the suite")
     parser.add_argument("--attention", action="store_true", help="the sizes of attention_cuda.py in place of the suite")
+    parser.add_argument("--layers", action="store_true", help="pieces of layers of models in place of the suite")
     parser.add_argument("--database", help="default: an empty one")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
-    if given.tinygrad and (given.products or given.attention):
+    if given.tinygrad and (given.products or given.attention or given.layers):
         parser.error("--tinygrad runs graphs of the suite")
     import torch
 
@@ -285,6 +328,7 @@ def main() -> int:
     device.use()
     words, (first, every) = given.only.split(","), map(int, given.part.split("/"))
     listed = (product_cases(torch) if given.products else attention_cases(torch) if given.attention else
+              layer_cases(torch) if given.layers else
               cases(torch, ROWS, PRODUCTS))
     chosen = [c for c in listed if any(word in f"{c.kind}: {c.name}" for word in words)][first::every]
     print(f"{device.hardware()[0]}; torch {torch.__version__}")

@@ -241,8 +241,8 @@ def check(case: Case, backend: Any, sizes: list[int]) -> tuple[bool, str]:
 
     Sizes of the batch (and the length) from 2 on are run with gradients, and those after the first compile no further graph. Sizes
     1 and 0, which torch compiles apart, are run without; where eager torch raises an error at size 0, the size is left out. Results
-    further from eager torch than TOLERANCE are compared with its results in float64, and may be as far from these as those of eager
-    torch in float32 are: a relu whose operand is rounding alone, or a gradient that nearly cancels, moves both.
+    further from eager torch than TOLERANCE are compared with its results in float64, and may be twice as far from these as those of
+    eager torch in float32 are: a relu whose operand is rounding alone, or a gradient that nearly cancels, moves both.
     """
     from torch._dynamo.utils import counters
 
@@ -275,7 +275,7 @@ def check(case: Case, backend: Any, sizes: list[int]) -> tuple[bool, str]:
             outputs, gradients = limits = _errors(eager, wide)
             beyond = f" ({max(errors):.1e} from eager torch, which is {outputs:.1e} and {gradients:.1e} from float64, ours:)"
             errors = _errors(ours, wide)
-        right &= all(error <= max(limit, TOLERANCE) for error, limit in zip(errors, limits, strict=True))
+        right &= all(error <= max(2 * limit, TOLERANCE) for error, limit in zip(errors, limits, strict=True))
         parts.append(f"size {size}:{beyond} {errors[0]:.1e}" + (f", gradients {errors[1]:.1e}" if training else ""))
     opaque = {name for module in compiled_modules() for name in module.opaque}
     breaks = sum(counters["graph_break"].values())

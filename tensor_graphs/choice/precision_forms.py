@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from tensor_graphs.choice.graph_forms import GraphForm, as_written
 from tensor_graphs.choice.request import Request
-from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
+from tensor_graphs.kernels.registry import all_kernels, by_op, generators, matching
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import CompositeOp, expand_all
@@ -75,7 +75,7 @@ def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: S
     backends whose users' kernels are kept. backends: those for which parts are formed (default: `here`). rows: a database to read
     recipes from its rows and store them there, so that each form is searched once and not by each process."""
     backends = here if backends is None else backends
-    fused, cached = writes_kernels(backends), _applied.setdefault(graph, {})
+    fused, cached = generators(backends), _applied.setdefault(graph, {})
     key = tuple(words.items()), tuple(here), tuple(backends), user_rules.digest()
     if key not in cached:
         from tensor_graphs.choice.rewriting import said_anew  # a door: most graphs run as written

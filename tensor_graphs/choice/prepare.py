@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from tensor_graphs.choice.border_copies import Interior, interior
 from tensor_graphs.choice.graph_forms import PreparedGraph as PreparedGraph
 from tensor_graphs.devices.device_registry import devices
-from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, parts, writes_kernels
+from tensor_graphs.kernels.registry import DEFAULT_BACKENDS, generators, parts
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import is_loop
@@ -28,7 +28,7 @@ from tensor_graphs.rewrites import user_rules
 _interiors: WeakKeyDictionary[Graph, Interior | None] = WeakKeyDictionary()
 _recognised: WeakKeyDictionary[Graph, PreparedGraph | None] = WeakKeyDictionary()
 Formed = tuple[tuple[tuple[PartOp, ...], str], Callable[[Collection[str]], PreparedGraph] | None]
-_formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, bool, Sequence[str]], Formed]] = WeakKeyDictionary()
+_formed: WeakKeyDictionary[Graph, dict[tuple[Hashable, Sequence[str], Sequence[str]], Formed]] = WeakKeyDictionary()
 """graph -> (source of recipes, whether steps were joined, backends if it has loops) -> the parts and the digest of user-registered
 rules then searched for, and the function that builds the prepared graph (None where the graph contains none of them)"""
 
@@ -60,7 +60,7 @@ def _prepared(graph: Graph, recipes: Database | bool, backends: Sequence[str]) -
 
         recognised = said_in_composites(graph)
         _recognised[graph] = None if recognised.graph is graph else recognised  # a value that holds its key would keep it for ever
-    return _with_parts(_recognised[graph] or PreparedGraph(graph), recipes, writes_kernels(backends), backends)
+    return _with_parts(_recognised[graph] or PreparedGraph(graph), recipes, generators(backends), backends)
 
 
 def _as_written(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
@@ -71,7 +71,7 @@ def _as_written(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
     return said_in_turns(graph, backends)
 
 
-def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> PreparedGraph:
+def _with_parts(prepared: PreparedGraph, recipes: Database | bool, fused: Sequence[str], backends: Sequence[str]) -> PreparedGraph:
     """Add the parts that have kernels now, and those that rules can rewrite."""
     wanted = parts()
     looked_for, formed = (wanted, user_rules.digest()), _formed.setdefault(prepared.graph, {})

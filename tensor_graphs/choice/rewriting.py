@@ -12,7 +12,7 @@ from tensor_graphs.choice.graph_forms import PreparedGraph, following
 from tensor_graphs.devices.device_registry import HOST, devices
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.kernel import Spec
-from tensor_graphs.kernels.registry import kernels_of_graphs, parts, writes_kernels
+from tensor_graphs.kernels.registry import generators, kernels_of_graphs, parts
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
@@ -37,11 +37,11 @@ SMALL = 64
 """most nodes of a graph that an e-graph simplifies before it is compiled"""
 
 
-def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool, fused: bool,
+def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: Database | bool, fused: Sequence[str],
                   backends: Sequence[str]) -> Callable[[Collection[str]], PreparedGraph] | None:
     """Form these parts, parts where recipes are found, and parts of loops for which a device of the backends has no kernel; fused:
-    also of neighbouring steps. Return None where the graph contains none of these. Else return a function from backends to the
-    prepared graph with its note, which names the parts with kernels of these backends."""
+    the generators for which neighbouring steps become parts, too. Return None where the graph contains none of these. Else return
+    a function from backends to the prepared graph with its note, which names the parts with kernels of these backends."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
     formed = form(prepared.graph, wanted)
     worded = _worded(prepared.graph, formed.images, recipes is not False, fused, rows)
@@ -67,7 +67,8 @@ def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
     return PreparedGraph(unrolled.graph, note, note, unrolled.images)
 
 
-def said_anew(graph: Graph, recipes: Database | bool, fused: bool, backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
+def said_anew(graph: Graph, recipes: Database | bool, fused: Sequence[str],
+              backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
     """Return the graph with parts where recipes are found, of neighbouring steps (fused), and of loops as in `said_in_parts`; and
     the replacements of its nodes."""
     ways = _worded(graph, {}, recipes is not False, fused, None if isinstance(recipes, bool) else RecipeRows(recipes))["ways"]
@@ -75,7 +76,7 @@ def said_anew(graph: Graph, recipes: Database | bool, fused: bool, backends: Seq
     return looped.graph, images
 
 
-def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: bool,
+def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: Sequence[str],
             rows: RecipeRows | None = None) -> dict[str, PassResult]:
     """Return the graph with parts where recipes are found, with joined steps, and ("ways") with what user-registered kernels and
     rules add. places: the replacements of its nodes by parts with registered kernels."""
@@ -92,9 +93,9 @@ def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: boo
     return {"recipes": reworded, "fused": joined, "ways": ways}
 
 
-def _joined(reworded: PassResult, fused: bool) -> tuple[PassResult, dict[Node, Node]]:
+def _joined(reworded: PassResult, fused: Sequence[str]) -> tuple[PassResult, dict[Node, Node]]:
     """Return the graph with neighbouring steps as parts (if fused), and the replacements of the nodes of both graphs."""
-    joined = fuse(reworded.graph) if fused else PassResult(reworded.graph)
+    joined = fuse(reworded.graph, tiles="gencuda" in fused) if fused else PassResult(reworded.graph)
     return joined, following(reworded.images, joined.images)
 
 
@@ -104,7 +105,7 @@ def _in_turns(graph: Graph, images: Mapping[Node, Node], recipes: Database | boo
     the replacements of the nodes of both graphs. Steps are prepared like graphs."""
     def prepared(step: Graph) -> Graph:
         recognised = said_in_composites(step)
-        with_parts = said_in_parts(recognised, parts(), recipes, writes_kernels(backends), backends)
+        with_parts = said_in_parts(recognised, parts(), recipes, generators(backends), backends)
         return (recognised if with_parts is None else with_parts(backends)).graph
 
     unrolled = unroll(graph, lambda loop: _is_lacked(loop, backends), prepared)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from tensor_graphs.codegen import backend, spec_to_loops
 from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
-from tensor_graphs.codegen.print import cuda_source, cuda_streams, scan_cuda
+from tensor_graphs.codegen.print import cuda_source, cuda_streams, cuda_tiles, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Sharing, Spec
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [scan_cuda.kernel(NAME),
+    return [scan_cuda.kernel(NAME), cuda_tiles.kernel(NAME),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from tensor_graphs.codegen.default_schedule import arranged
+from tensor_graphs.codegen.epilogue_products import EpilogueProduct, epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
@@ -97,6 +98,15 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
         return streams
     plain = _plain_of(definition, apart, updates)
     return streams if streams is not None and isinstance(plain, _TooManyTurns) else plain
+
+
+@lru_cache(maxsize=4096)
+def tiles_of(definition: Definition) -> EpilogueProduct | str:
+    """Return a definition as matrix products and what is computed from their elements, or why it is none."""
+    try:
+        return epilogue_product(arranged(lower(definition)))
+    except (NotLowered, LanguageError) as e:
+        return str(e)
 
 
 def lowered(loops: Program | str) -> Program:

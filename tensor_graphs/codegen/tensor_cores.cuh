@@ -136,71 +136,14 @@ TG_INLINE void let_pass(int number, int threads) {                  /* those tha
 template <int COUNT> TG_INLINE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 template <int COUNT> TG_INLINE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
-/* A map of 128 bytes: of an array in global memory, boxes of which the device copies to shared memory. All lanes of a warp call it:
- * draft_map writes it to 128 bytes of shared memory at a multiple of 128, publish_map from there to global memory. Elements of BYTES; sizes
- * and boxes from the fastest axis on, bytes from one element of the other axes to the next (multiples of 16); of a box each `every`-th
- * element is copied, along the axes behind the fastest. The fastest axis of a box has 128 bytes, which are a row of shared
- * memory; its packs of 16 bytes are moved by the row (swizzle of 128 bytes). What is outside of the array is 0. */
-template <int RANK, int BYTES = 2>
-TG_INLINE void draft_map(void *draft, const void *array, const uint32_t (&size)[RANK], const uint64_t (&bytes)[RANK - 1],
-                         const uint32_t (&box)[RANK - 1], const uint32_t (&every)[RANK - 1]) {
-    const uint32_t at = shared_at(draft), lane = threadIdx.x % 32;
-    ((volatile uint32_t *)draft)[lane] = 0;
-    __syncwarp();
-    if (lane == 0) {
-        asm volatile("tensormap.replace.tile.global_address.shared::cta.b1024.b64 [%0], %1;" ::"r"(at), "l"(array) : "memory");
-        asm volatile("tensormap.replace.tile.rank.shared::cta.b1024.b32 [%0], %1;" ::"r"(at), "r"(RANK - 1) : "memory");
-#define TG_MAP(field, axis, value) \
-    asm volatile("tensormap.replace.tile." field ".shared::cta.b1024.b32 [%0], " #axis ", %1;" ::"r"(at), "r"(value) : "memory")
-#define TG_MAP_AXIS(axis, before) \
-    if (RANK > axis) { \
-        TG_MAP("box_dim", axis, box[before]); \
-        TG_MAP("global_dim", axis, size[axis]); \
-        TG_MAP("element_stride", axis, every[before]); \
-        asm volatile("tensormap.replace.tile.global_stride.shared::cta.b1024.b64 [%0], " #before ", %1;" \
-                     ::"r"(at), "l"(bytes[before]) : "memory"); \
-    }
-        TG_MAP("box_dim", 0, 128 / BYTES);
-        TG_MAP("global_dim", 0, size[0]);
-        TG_MAP("element_stride", 0, 1);
-        TG_MAP_AXIS(1, 0)
-        TG_MAP_AXIS(2, 1)
-        TG_MAP_AXIS(3, 2)
-        TG_MAP_AXIS(4, 3)
-#undef TG_MAP_AXIS
-#undef TG_MAP
-        if (BYTES == 1)
-            asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");       /* u8 */
-        else if (BYTES == 4)                                        /* tf32: a float is rounded to the nearest, ties to even */
-            asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 11;" ::"r"(at) : "memory");
-        else asm volatile("tensormap.replace.tile.elemtype.shared::cta.b1024.b32 [%0], 1;" ::"r"(at) : "memory");      /* u16 */
-        asm volatile("tensormap.replace.tile.interleave_layout.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
-        asm volatile("tensormap.replace.tile.swizzle_mode.shared::cta.b1024.b32 [%0], 3;" ::"r"(at) : "memory");  /* 128 bytes */
-        asm volatile("tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [%0], 0;" ::"r"(at) : "memory");
-    }
-    __syncwarp();
-}
-/* Of `matrices` that lie one behind the other, with rows of `pitch` elements; a box has box1 rows of one matrix. */
-template <int BYTES>
-TG_INLINE void draft_rows(void *draft, const void *array, uint32_t size, uint32_t rows, uint32_t matrices, int64_t pitch, uint32_t box1) {
-    const uint64_t row = BYTES * pitch;
-    draft_map<3, BYTES>(draft, array, {size, rows, matrices}, {row, row * rows}, {box1, 1}, {1, 1});
-}
-/* map: of global memory, at a multiple of 64. */
-TG_INLINE void publish_map(const void *draft, void *map) {
-    asm volatile("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%0], [%1], 128;"
-                 ::"l"(map), "r"(shared_at(draft)) : "memory");
-    __syncwarp();
-}
-TG_INLINE void make_map(void *draft, void *map, const void *array, uint32_t size0, uint32_t size1, uint32_t size2, uint64_t bytes1,
-                        uint64_t bytes2, uint32_t box1) {
-    draft_map<3>(draft, array, {size0, size1, size2}, {bytes1, bytes2}, {box1, 1}, {1, 1});
-    publish_map(draft, map);
-}
-/* Before a thread copies by a map that was made on the device. */
-TG_INLINE void map_is_made(const void *map) {
-    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
-}
+/* Maps of arrays in global memory, boxes of which the device copies to shared memory: made by the host, and given to a kernel by value
+ * (`__grid_constant__`). Of a box 128 bytes lie along the fastest axis, which are a row of shared memory; its packs of 16 bytes are moved
+ * by the row (swizzle of 128 bytes). What is outside of the array is 0. */
+template <int COUNT> struct __align__(64) TensorMaps {
+    struct {
+        char bytes[128];
+    } at[COUNT];
+};
 /* A box, from these elements on; its bytes arrive at the barrier. */
 TG_INLINE void copy_box(uint32_t shared, const void *map, uint32_t barrier, int at0, int at1, int at2) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
@@ -219,7 +162,7 @@ TG_INLINE void copy_box_to(uint32_t shared, const void *map, uint32_t barrier, i
 
 /* ---- products of a warpgroup: 64 rows, N columns, 16 summed, or 32 of eight bits ---- */
 
-/* A tile in rows of 128 bytes whose packs are moved as `make_map` does it, from a multiple of 1024 bytes on.
+/* A tile in rows of 128 bytes whose packs are moved as boxes are, from a multiple of 1024 bytes on.
  * Summed along its rows: its other axis goes from row to row (8 rows: 1024 bytes); what is summed next is 32 bytes on.
  * Summed across (`across`; of 16 bits): its other axis lies along the rows, 64 elements in each, of which the next 64 are `apart` bytes on; the
  * next 16 that are summed are 16 rows on, 2048 bytes. */

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tensor_graphs.kernels.kernel import Kernel, Spec
-from tensor_graphs.kernels.registry import all_kernels, by_op, matching, writes_kernels
+from tensor_graphs.kernels.registry import all_kernels, by_op, generators, matching
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, expand_all
@@ -56,7 +56,7 @@ def predicted_error(graph: Graph, backends: Sequence[str] = ()) -> float:
     backends: those whose kernels are available. If there are none, or one of them generates kernels for any piece, each library
     composite counts as one kernel. A graph that rounds nothing has error 0. The result is cached with the graph.
     """
-    by_backends, key = _predicted.setdefault(graph, {}), () if writes_kernels(backends) else tuple(backends)
+    by_backends, key = _predicted.setdefault(graph, {}), () if generators(backends) else tuple(backends)
     if key not in by_backends:
         by_backends[key] = amplified(expand_all(graph.roots, partial(_is_one_step, by_op(all_kernels(key)) if key else None)))
     return by_backends[key]

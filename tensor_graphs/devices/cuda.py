@@ -61,6 +61,9 @@ _thread = threading.local()
 """Attribute `device`: the device whose context is the thread's current one."""
 
 
+TENSOR_MAP_KINDS = {"u8": "CU_TENSOR_MAP_DATA_TYPE_UINT8", "u16": "CU_TENSOR_MAP_DATA_TYPE_UINT16",
+                    "tf32": "CU_TENSOR_MAP_DATA_TYPE_TFLOAT32"}
+
 FILL_SHARED = """extern "C" __global__ void fill_shared(unsigned word, unsigned count) {
     extern __shared__ unsigned words[];
     for (unsigned i = threadIdx.x; i < count; i += blockDim.x) ((volatile unsigned *)words)[i] = word;
@@ -113,6 +116,20 @@ class Replay:
 
     def run(self) -> None:
         self.device.check(self.device.driver.cuGraphLaunch(self.graph, STREAM), "cuGraphLaunch")
+
+
+def _tensor_map(driver: Any, kind: str, at: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int],
+                every: Sequence[int]) -> tuple[Any, ...]:
+    """Return the driver's answer to a request for a map (kernels.kernel.TensorMap) of the array at an address. An array with an
+    empty axis gets a map that is never used, as no block is launched for it."""
+    answer: tuple[Any, ...] = driver.cuTensorMapEncodeTiled(
+        getattr(driver.CUtensorMapDataType, TENSOR_MAP_KINDS[kind]), len(sizes), at,
+        [driver.cuuint64_t(max(1, n)) for n in sizes], [driver.cuuint64_t(n) for n in steps],
+        [driver.cuuint32_t(n) for n in box], [driver.cuuint32_t(n) for n in every],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE, driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
+    return answer
 
 
 class Cuda(Device):
@@ -368,6 +385,11 @@ class Cuda(Device):
         self.check(d.cuLaunchKernel(entry, grid, 1, 1, block, 1, 1, shared, stream, parameters, 0), "a launch")
         if self.shared_byte is not None:
             self._prefer_shared(entry, -1)
+
+    def tensor_map(self, kind: str, at: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int],
+                   every: Sequence[int]) -> bytes:
+        encoded = self.check(_tensor_map(self.driver, kind, at, sizes, steps, box, every), "a tensor map")
+        return ctypes.string_at(int(encoded.getPtr()), 128)
 
     def _fill_shared(self, byte: int) -> None:
         """Fill the shared memory of each multiprocessor, by blocks that take all of it. The next kernel finds those bytes, if it

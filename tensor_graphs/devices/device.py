@@ -64,6 +64,11 @@ class Device(ABC):
         if limit is not None and nbytes > limit:
             raise OutOfMemory(f"{what} takes {nbytes / 1e9:.3g} GB of {self.name}, which has {limit / 1e9:.3g} GB\n  fix: {fix}")
 
+    def tensor_map(self, kind: str, at: int, sizes: Sequence[int], steps: Sequence[int], box: Sequence[int],
+                   every: Sequence[int]) -> bytes:
+        """Return an encoded map for copies of boxes of the array at an address. Raises DeviceError where there are none."""
+        raise DeviceError(f"{self.name} copies no boxes")
+
     @abstractmethod
     def allocate(self, nbytes: int) -> Memory:
         """Return new memory with undefined content. Raises DeviceError, or OutOfMemory."""

@@ -134,11 +134,29 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A map by which a GPU copies boxes of an array to shared memory (CUDA driver API, cuTensorMapEncodeTiled); 128 bytes of a box
+    lie along the fastest axis, in the swizzle of 128 bytes, and what is outside of the array is 0.
+
+    word: number of the argument that is the array's address. kind: "u8", "u16" or "tf32" (f32, rounded as it is copied). sizes:
+    elements along each axis, the fastest first. steps: bytes from one element to the next, along all axes but the fastest. box,
+    every: elements of a box along these axes, and every how many-th is copied."""
+
+    word: int
+    kind: str
+    sizes: tuple[Dim, ...]
+    steps: tuple[Dim, ...]
+    box: tuple[int, ...]
+    every: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchCall:
     """GPU kernels of one image, launched one after the other on their device. Their arguments are 64-bit addresses: of the outputs,
     the operands, the array of `ints` if any (64 bits each, in device memory, so that a captured launch reads the current values),
-    and the pieces of scratch. pieces: bytes of each piece, multiples of 256. text: source of the image; the device compiles and
-    caches it. alignment: bytes of which every address must be a multiple; where one is not, `otherwise` is launched."""
+    and the pieces of scratch; then all tensor maps as one argument, by value. pieces: bytes of each piece, multiples of 256. text:
+    source of the image; the device compiles and caches it. alignment: bytes of which every address must be a multiple; where one is
+    not, `otherwise` is launched."""
 
     engine: ClassVar[str] = "launch"
     text: str
@@ -147,6 +165,7 @@ class LaunchCall:
     pieces: tuple[Dim, ...] = ()
     alignment: int = 1
     otherwise: LaunchCall | None = None
+    maps: tuple[TensorMap, ...] = ()
 
     @property
     def scratch(self) -> Dim:

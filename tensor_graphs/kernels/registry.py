@@ -58,9 +58,9 @@ GENERATORS = ("gen", "gencuda")
 """the backends that generate kernels for arbitrary graphs"""
 
 
-def writes_kernels(backends: Sequence[str]) -> bool:
-    """Return whether one of these backends is a generator of kernels (GENERATORS) and is available on this machine."""
-    return any(name in backends and why_missing(name) is None for name in GENERATORS)
+def generators(backends: Sequence[str]) -> tuple[str, ...]:
+    """Return those of these backends that generate kernels (GENERATORS) and are available on this machine."""
+    return tuple(name for name in GENERATORS if name in backends and why_missing(name) is None)
 
 
 GROUP = "tensor_graphs.backends"

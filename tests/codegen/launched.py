@@ -13,6 +13,7 @@ from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
+from tensor_graphs.runtime.segments.launches import encoded_maps
 
 GUARD = 64
 """bytes behind each output that must stay as they are"""
@@ -33,6 +34,10 @@ class Launched:
         words = [*given, *([self.held[-1].address] if form.ints else []), *scratch]
         self.words = np.array(words, np.uint64)
         self.parameters = self.words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
+        if form.maps:
+            numbers = [[int(d.evaluate(s, dims)) for s in (*one.sizes, *one.steps)] for one in form.maps]
+            self.maps = encoded_maps(device, form.maps, self.words, numbers)
+            self.parameters = np.append(self.parameters, np.uint64(self.maps.ctypes.data))
         self.launches = [(device.entry(form.text, each.entry, each.shared), int(d.evaluate(each.grid, dims)), each.block,
                           each.shared, each.waits) for each in form.launches]
 

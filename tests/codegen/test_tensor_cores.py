@@ -8,18 +8,16 @@ from tensor_graphs.codegen.backend_cuda import HEADER
 from tensor_graphs.devices import nvrtc
 
 NEWER = """#include "tensor_cores.cuh"
-extern "C" __global__ void product(float *y, const uint16_t *x, char *map) {{
+extern "C" __global__ void product(float *y, const __grid_constant__ TensorMaps<1> maps) {{
     extern __shared__ __align__(1024) char tiles[];
     __shared__ __align__(8) uint64_t ready[1];
     const uint32_t at = shared_at(tiles), barrier = shared_at(ready);
-    if (threadIdx.x < 32) make_map(tiles, map, x, 64, 64, 1, 128, 8192, 64);
     if (threadIdx.x == 0) {{
         barrier_begin(barrier, 1);
         barriers_begun();
-        map_is_made(map);
         arrive_expecting(barrier, 16384);
-        copy_box(at, map, barrier, 0, 0, 0);
-        copy_box_to(at + 8192, map, barrier, 0, 0, 0, 1);
+        copy_box(at, &maps.at[0], barrier, 0, 0, 0);
+        copy_box_to(at + 8192, &maps.at[0], barrier, 0, 0, 0, 1);
     }}
     __syncthreads();
     give_registers<40>();

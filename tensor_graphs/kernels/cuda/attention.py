@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
-from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec, TensorMap
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32
@@ -165,9 +166,20 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     text = text_of(f"{MANY} tensor_attention.cu", numbers, _types(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
     ints = n, s, spec.attrs["start"]
-    launches = (Launch("attention_maps", d.dim_min(1, n), 96, waits=True),
-                Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True))
-    return LaunchCall(text, launches, ints, (512,), ALIGNED, _row_by_row(spec, text))
+    launch = Launch("tensor_attention", d.ceil_div(n, rows) * int(q.shape[1]), 128 * (groups + 1), shared, waits=True)
+    maps = _maps(spec, (1, 2, 3), rows, keys)
+    return LaunchCall(text, (launch,), ints, (), ALIGNED, _row_by_row(spec, text), maps)
+
+
+def _maps(spec: Spec, words: Sequence[int], rows: int, keys: int, parts: int = 1) -> tuple[TensorMap, ...]:
+    """Return the maps of q, k and v, or of their parts, which lie beside each other in each row. words: the arguments; rows, keys:
+    rows of a box of q, and of k and v."""
+    maps = []
+    for word, t, box in zip(words, spec.inputs[:3], (rows, keys, keys), strict=True):
+        heads, width = int(t.shape[1]), int(t.shape[2])
+        steps = 2 * width * heads * parts, 2 * width
+        maps.append(TensorMap(word, "u16", (width, d.dim_max(1, t.shape[0]), heads * parts), steps, (64, box, 1), (1, 1, 1)))
+    return tuple(maps)
 
 
 def near_attention_steps(spec: Spec) -> Dim:
@@ -216,8 +228,10 @@ def float_attention(spec: Spec) -> LaunchCall:
     elements = n * (all_heads * width) + s * (2 * heads * width)
     launches = (Launch("attention_parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True),
                 Launch("float_attention", d.ceil_div(n, rows) * all_heads, 128 * (groups + 1), shared, waits=True))
-    pieces: tuple[Dim, ...] = (512, *(d.ceil_div(t.shape[0] * (int(t.shape[1]) * width * 6), 256) * 256 for t in (q, k, v)))
-    return LaunchCall(text, launches, ints, pieces, ALIGNED, _row_by_row(spec, text))
+    pieces = tuple(d.ceil_div(t.shape[0] * (int(t.shape[1]) * width * 6), 256) * 256 for t in (q, k, v))
+    first = 2 + len(spec.inputs)                                    # the argument behind the result, the operands and the sizes
+    maps = _maps(spec, (first, first + 1, first + 2), rows, keys, 3)
+    return LaunchCall(text, launches, ints, pieces, ALIGNED, _row_by_row(spec, text), maps)
 
 
 def float_attention_traffic(spec: Spec) -> Dim:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensor_graphs.kernels.cuda.matrix_products import (
-    MAPS_BYTES,
     MOST_STAGES,
     PIECE_OF_FLOATS,
     pairs_of,
@@ -13,14 +12,14 @@ from tensor_graphs.kernels.cuda.matrix_products import (
     split_sums,
     tile_launch,
 )
-from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, static, text_of
-from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, FLOATS, MULTIPROCESSORS, SHARE, TILES_BYTES, matrix_map, static, text_of
+from tensor_graphs.kernels.kernel import Launch, LaunchCall, Preparation, Spec, TensorMap
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f16, f32
 from tensor_graphs.language.node import TensorType
 
-CONV = "operands.cu conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
+CONV = "product_sums.cu operands.cu conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
 """files that the source of a convolution consists of"""
 
 PLACES = 128
@@ -163,10 +162,17 @@ def conv(spec: Spec) -> LaunchCall:
     elements = d.product(y.shape)
     size = axes.size[0] * seen
     launches = (Launch("turned", count * (-(-size // 64) * -(-packed // 64)), 256, waits=True),
-                tile_launch(tiling.count, splits, stages * stage))
-    pieces = (MAPS_BYTES, d.ceil_div(count * (size * packed * 2 * parts_x), 256) * 256)
+                tile_launch(tiling.count, splits, stages * stage, (len(spec.inputs),)))
+    pieces = (d.ceil_div(count * (size * packed * 2 * parts_x), 256) * 256,)
+    words = 1 + len(spec.inputs), 3 + len(spec.inputs)              # the prepared weight; behind it and the sizes, `turned` x
+    run, place, runs = taps * packed, 2 * packed, axes.window[1] // taps
+    lengths = run, runs, axes.places[1], axes.size[0], count * parts_x
+    apart = place * axes.dilation[1], place * axes.stride[1], place * seen, place * seen * axes.size[0]
+    box = 64, 1, tiling.places, tiling.rows * axes.stride[0], tiling.images
+    maps = (TensorMap(words[1], "u16", lengths, apart, box, (1, 1, 1, axes.stride[0], 1)),
+            matrix_map(words[0], run, outputs, parts_w * axes.window[0] * runs, tiling.wide))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(elements, 256), 256, waits=True),), (count,))
-    return LaunchCall(text, launches, (count,), pieces, ALIGNED, plain)
+    return LaunchCall(text, launches, (count,), pieces, ALIGNED, plain, maps)
 
 
 def conv_traffic(spec: Spec) -> Dim:

@@ -17,6 +17,6 @@ static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t images, in
             }
         sum += piece;
     }
-    return ended(sum, 0, out, TG_GIVEN);
+    return ended(Sums{{sum}}, 0, out, TG_GIVEN);
 }
 TG_INLINE int64_t elements_of(int64_t images) { return images * OUTPUTS * OUT_H * OUT_W; }

@@ -7,6 +7,7 @@
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
+typedef TensorMaps<2> Maps;
 #endif
 
 #define TG_RUN (TAPS * PACKED)
@@ -21,10 +22,10 @@
 #define B_ACROSS 0
 #define TG_APART ((int64_t)OUT_H * OUT_W)
 #define TG_PACKED 0
-#define TG_SCRATCH char *maps, uint16_t *seen
+#define TG_SCRATCH , uint16_t *seen
 
 /* A block takes 64 elements of 64 channels. */
-extern "C" __global__ void __launch_bounds__(256) turned(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+extern "C" __global__ void __launch_bounds__(256) turned(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes TG_SCRATCH) {
     __shared__ X tile[64][64 + 4 / sizeof(X)];
     constexpr int SIZE = IN_H * SEEN_W, GROUPS = (SIZE + 63) / 64, OF_CHANNELS = (PACKED + 63) / 64;
     const int64_t image = blockIdx.x / (GROUPS * OF_CHANNELS);
@@ -83,19 +84,17 @@ TG_INLINE int64_t place_of(const Tile &tile, int row, const int64_t *sizes) {
 TG_INLINE int64_t columns_of(const Tile &tile, const int64_t *sizes) { return OUTPUTS - tile.column; }
 TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return 0; }
 TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.column + column; }
-#define TG_PLACE (2ULL * PACKED)                                     /* bytes from one element to the next */
-#define DRAFT_A(draft) \
-    draft_map<5>(draft, seen, {TG_RUN, TG_RUNS, OUT_W, IN_H, (uint32_t)(PARTS_X * sizes[0])}, \
-                 {TG_PLACE * DILATION_W, TG_PLACE * STRIDE_W, TG_PLACE * SEEN_W, TG_PLACE * SEEN_W * IN_H}, \
-                 {1, TILE_W, TILE_H * STRIDE_H, TILE_N}, {1, 1, STRIDE_H, 1})
-#define DRAFT_B(draft) draft_rows<2>(draft, w_parts, TG_RUN, OUTPUTS, PARTS_W * KERNEL_H * TG_RUNS, TG_RUN, COLUMNS)
-TG_INLINE void copy_step(uint32_t to, uint32_t ready, const char *map, const Tile &tile, int step, const int64_t *sizes) {
+#define TG_EARLY_A 0
+#define TG_EARLY_B 1
+TG_INLINE void copy_left(uint32_t to, uint32_t ready, const Maps &maps, const Tile &tile, int step, const int64_t *sizes) {
     const int from = step % TG_OF_RUN * 64, run = step / TG_OF_RUN, h = tile.row * STRIDE_H - PAD_H + run / TG_RUNS * DILATION_H;
 #pragma unroll
     for (int a = 0; a < PARTS_A; a++)
-        copy_box(to + a * TG_A_BYTES, map, ready, from, run % TG_RUNS, tile.place, h, (int)(a * sizes[0]) + tile.image);
+        copy_box(to + a * TG_A_BYTES, &maps.at[0], ready, from, run % TG_RUNS, tile.place, h, (int)(a * sizes[0]) + tile.image);
+}
+TG_INLINE void copy_right(uint32_t to, uint32_t ready, const Maps &maps, const Tile &tile, int step, const int64_t *sizes) {
 #pragma unroll
     for (int b = 0; b < PARTS_B; b++)
-        copy_box(to + PARTS_A * TG_A_BYTES + b * TG_B_BYTES, map + 128, ready, from, tile.column, b * KERNEL_H * TG_RUNS + run);
+        copy_box(to + b * TG_B_BYTES, &maps.at[1], ready, step % TG_OF_RUN * 64, tile.column, b * KERNEL_H * TG_RUNS + step / TG_OF_RUN);
 }
 #endif

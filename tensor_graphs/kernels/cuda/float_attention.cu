@@ -2,7 +2,7 @@
  * numbers of 16 bits. Each float is the sum of three bf16 numbers (float_parts.cuh); products are made of those of their parts, the
  * smallest first, and those below 2^-25 are left out. Tensor cores cut off what they add to a sum (Fasi, Higham, Mikaitis and Pranesh,
  * Numerical behavior of NVIDIA tensor cores, 2021), so that what a tile of keys adds is a sum of its own. `attention_parts` makes the parts
- * of q, k, v and their maps before. Rows that are not finite are made again key by key, as parts of such numbers say nothing.
+ * of q, k, v before. Rows that are not finite are made again key by key, as parts of such numbers say nothing.
  * Given by the text before: what plain_attention.cu is given; PADDED (D up to a multiple of 64), KEYS (of a tile), STAGES (tiles that are
  * copied ahead), GROUPS (warpgroups, with 64 queries each), and what weighed_scores.cu is given. */
 #include "float_parts.cuh"
@@ -30,14 +30,9 @@ template <int WIDTH> TG_INLINE void parts_of_rows(const float *from, uint16_t *t
 }
 
 extern "C" __global__ void __launch_bounds__(256) attention_parts(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
-                                                                  char *maps, uint16_t *of_q, uint16_t *of_k, uint16_t *of_v) {
-    __shared__ __align__(128) char drafts[3][128];
-    const int warp = threadIdx.x / 32, heads = warp == 0 ? TG_ALL_HEADS : HEADS;
-    const int64_t n = sizes[0], s = sizes[1], rows = warp == 0 ? n : s;
+                                                                  uint16_t *of_q, uint16_t *of_k, uint16_t *of_v) {
+    const int64_t n = sizes[0], s = sizes[1];
     after_those_before();
-    if (blockIdx.x == 0 && warp < 3)
-        make_map(drafts[warp], maps + 128 * warp, warp == 0 ? of_q : warp == 1 ? of_k : of_v, D, rows > 1 ? (uint32_t)rows : 1, 3 * heads,
-                 6 * D * heads, 2 * D, warp == 0 ? TG_ROWS : KEYS);
     parts_of_rows<TG_ALL_HEADS * D>(q, of_q, n);
     parts_of_rows<HEADS * D>(k, of_k, s);
     parts_of_rows<HEADS * D>(v, of_v, s);
@@ -48,8 +43,9 @@ __device__ constexpr int left_of(int i) { return i == 0 || i == 3 || i == 5 ? 0 
 __device__ constexpr int right_of(int i) { return i == 0 ? 2 : i == 1 || i == 3 ? 1 : 0; }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attention(Y *__restrict__ y, const Q *q, const K *k, const V *v,
-                                                                                    const int64_t *sizes, char *maps, const uint16_t *,
-                                                                                    const uint16_t *, const uint16_t *) {
+                                                                                    const int64_t *sizes, const uint16_t *,
+                                                                                    const uint16_t *, const uint16_t *,
+                                                                                    const __grid_constant__ TensorMaps<3> maps) {
     extern __shared__ char shared[];
     __shared__ __align__(8) uint64_t barriers[1 + 4 * STAGES];
     const uint32_t of_q = (shared_at(shared) + 1023) / 1024 * 1024, of_k = of_q + 3 * TG_Q_PART, of_v = of_k + STAGES * 3 * TG_PART;
@@ -74,11 +70,10 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
     if (group == 0) {
         if (GROUPS > 1) give_registers<24>();
         if (threadIdx.x == 0 && tiles > 0) {
-            for (int i = 0; i < 3; i++) map_is_made(maps + 128 * i);
             arrive_expecting(q_full, 3 * TG_Q_PART);
             for (int p = 0; p < 3; p++)
                 for (int c = 0; c < TG_BOXES; c++)
-                    copy_box(of_q + p * TG_Q_PART + c * (TG_ROWS * 128), maps, q_full, 64 * c, (int)row, p * TG_ALL_HEADS + head);
+                    copy_box(of_q + p * TG_Q_PART + c * (TG_ROWS * 128), &maps.at[0], q_full, 64 * c, (int)row, p * TG_ALL_HEADS + head);
             int stage = 0, parity = 1;
             for (int i = tiles - 1; i >= 0; i--) {
                 for (int which = 0; which < 2; which++) {
@@ -87,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
                     arrive_expecting(full, 3 * TG_PART);
                     for (int p = 0; p < 3; p++)
                         for (int c = 0; c < TG_BOXES; c++)
-                            copy_box(to + p * TG_PART + c * (KEYS * 128), maps + 128 + 128 * which, full, 64 * c, (first + i) * KEYS,
+                            copy_box(to + p * TG_PART + c * (KEYS * 128), &maps.at[1 + which], full, 64 * c, (first + i) * KEYS,
                                      p * HEADS + head / GROUP);
                 }
                 if (++stage == STAGES) stage = 0, parity ^= 1;

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
@@ -13,6 +13,8 @@ from tensor_graphs.kernels.cuda.source_text import (
     STORED,
     TILES_BYTES,
     accumulated,
+    matrix_map,
+    read,
     rows_of,
     static,
     stored_as,
@@ -48,9 +50,21 @@ CLUSTERED = {2: 132, 4: 112, 8: 96}
 # ---- products of many rows ---------------------------------------------------------------------------------------------
 
 
-ELEMENTS = "operands.cu one_element.cu plain_elements.cu"
-TILED, SKINNY = f"{ELEMENTS} product_tiles.cu tensor_tiles.cu", f"{ELEMENTS} skinny_product.cu"
+SUMS, OPERANDS, BY_TILES = "product_sums.cu", "operands.cu", "one_element.cu plain_elements.cu product_tiles.cu tensor_tiles.cu"
+TILED, SKINNY = f"{SUMS} {OPERANDS} {BY_TILES}", f"{SUMS} {OPERANDS} one_element.cu plain_elements.cu skinny_product.cu"
 """files of the sources of tiled products, and of products of few rows"""
+
+
+@dataclass(frozen=True)
+class Printed:
+    """Text in place of operands.cu: its macros and `ended`. operands: how many there are. x, weights: the
+    operands that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
+
+    text: str
+    operands: int
+    x: int
+    weights: tuple[int, ...]
+    head: str = ""
 
 
 def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
@@ -95,7 +109,7 @@ def product_takes(spec: Spec) -> str | None:
     return None if max(matrices * high * max(k, columns), matrices * k * columns) < 1 << 40 and high < 1 << 31 else "too many rows"
 
 
-def _is_prepared(spec: Spec) -> bool:
+def is_prepared(spec: Spec) -> bool:
     """Return whether w is split into parts in a preparation: for a linear of f32, whose weight is mostly a parameter."""
     return spec.op.name in ("linear", "rounded_linear") and spec.inputs[1].dtype is f32 and not is_tf32(spec)
 
@@ -118,15 +132,15 @@ def pairs_of(of_x: int, of_w: int) -> int:
     return {9: 6, 4: 3}.get(of_x * of_w, of_x * of_w)
 
 
-def product_prepares(spec: Spec) -> tuple[Preparation, ...]:
-    """Return the preparation of an f32 weight of a linear: its bf16 parts; none for others."""
-    if not _is_prepared(spec):
+def product_prepares(spec: Spec, weights: Sequence[int] = (1,)) -> tuple[Preparation, ...]:
+    """Return the preparation of each f32 weight of a linear: its bf16 parts; none for others. weights: their operands."""
+    if not is_prepared(spec):
         return ()
     columns, k = (int(s) for s in spec.inputs[1].shape)
     parts = parts_of(spec)[1]
     call = LaunchCall(text_of("weight_parts.cu", {"ROWS": columns, "WIDTH": k, "PITCH": _pitch(k), "PARTS": parts}, {}),
                       (Launch("weight_parts", min(-(-columns * _pitch(k) // 1024), 16 * MULTIPROCESSORS), 256),), ())
-    return (Preparation(call, (1,), (TensorType((parts, columns, _pitch(k)), bf16),)),)
+    return tuple(Preparation(call, (w,), (TensorType((parts, columns, _pitch(k)), bf16),)) for w in weights)
 
 
 def _pitch(elements: int, itemsize: int = 2) -> int:
@@ -176,21 +190,23 @@ def _piece(spec: Spec) -> int:
     return PIECE_OF_FLOATS if f32 in (spec.inputs[0].dtype, spec.outputs[0].dtype) else 0
 
 
-def product(spec: Spec, fast: bool = False) -> LaunchCall:
-    """Return the call. fast: sums of 8-bit products stay in tensor cores."""
-    piece = 0 if fast else _piece(spec)
+def product(spec: Spec, fast: bool = False, printed: Printed | None = None) -> LaunchCall:
+    """Return the call. fast: sums of 8-bit products stay in tensor cores. printed: other operands and another use of the sums."""
+    piece, products = 0 if fast else _piece(spec), 1 if printed is None else len(printed.weights)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(spec, down, piece)
-    return _by_tiles(spec, wide, down * -(-columns // wide), d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns // wide)), piece)
+    wide = _columns_of_a_tile(spec, down, piece, products)
+    across = -(-columns // (wide // products))
+    return _by_tiles(spec, wide, down * across, d.ceil_div(rows, TILE_ROWS) * (matrices * across), piece, printed=printed)
 
 
-def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False) -> LaunchCall:
+def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False,
+              printed: Printed | None = None) -> LaunchCall:
     """Return the call. wide: columns of a tile. most: largest number of tiles. piece: as from `_piece`. turned: rows of a tile are
     rows of w, its columns rows of x."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
-    bias, prepared, tf32 = spec.role("bias"), _is_prepared(spec), is_tf32(spec)
+    bias, prepared, tf32 = spec.role("bias"), is_prepared(spec), is_tf32(spec)
     parts_x, parts_w = parts_of(spec)
     itemsize = 4 if tf32 else 2
     of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
@@ -199,20 +215,37 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     splits = split_sums(most, _steps(spec), parts_x * parts_w)
     kinds = [EIGHT_BITS.get(t.dtype) for t in ((w, x) if turned else (x, w))]
     kind = "Tf32" if tf32 else "F16" if x.dtype is f16 else "Bf16"
+    pitch_x, pitch_w = _pitch(k, itemsize), _pitch(columns if across else k, itemsize)
     numbers: dict[str, object] = {
         "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
         "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages, "SPLITS": splits, "PIECE": piece,
         "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
-        "PITCH_X": _pitch(k, itemsize), "PITCH_W": _pitch(columns if across else k, itemsize)}
+        "PITCH_X": pitch_x, "PITCH_W": pitch_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
     more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
     more |= {"ROUNDED": 1} if tf32 else {}
     for name in ("x_scale", "weight_scale"):
         if (scale := spec.role(name)) is not None:
             more[name.upper()] = int(scale.rank > 0)
-    text = text_of(TILED, numbers | more, types)
-    results = rows * (matrices * columns)
-    launches, pieces = [tile_launch(tiles, splits, stages * stage)], list[Dim]([MAPS_BYTES])
+    weights: tuple[int, ...] = (1,)
+    operands = len(spec.inputs)
+    if printed is None:
+        text = text_of(TILED, numbers | more, types)
+    else:
+        weights, operands = printed.weights, printed.operands
+        text = printed.head + text_of(SUMS, numbers | more | {"PRODUCTS": len(weights)}, types) + printed.text + read(BY_TILES)
+    results, pieces = rows * (matrices * columns), list[Dim]()
+    of_weights = tuple(range(operands, operands + len(weights))) if prepared else weights
+    scratch = 2 + operands + len(weights) * prepared                # the argument behind the result, the operands and the sizes
+    x_word = scratch if parts_x > 1 else 1 + (0 if printed is None else printed.x)
+    words = (scratch + 1,) if parts_w > 1 and not prepared else tuple(1 + w for w in of_weights)
+    size = x.dtype.itemsize if None not in kinds else itemsize
+    maps_x = [matrix_map(x_word, k, rows, parts_x * of_x, wide if turned else TILE_ROWS, pitch_x, size)]
+    box = TILE_ROWS if turned else 64 if across else wide // len(weights)
+    maps_w = [matrix_map(word, *((columns, k) if across else (k, columns)), parts_w * of_w, box, pitch_w, size)
+              for word in words]
+    early = of_weights if parts_w == 1 or prepared else ()
+    launches = [tile_launch(tiles, splits, stages * stage, early)]
     if parts_x > 1:
         elements = rows * (of_x * _pitch(k))
         pieces.append(d.ceil_div(elements * 2 * parts_x, 256) * 256)
@@ -221,7 +254,8 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
             elements = elements + of_w * k * _pitch(columns)
         launches.insert(0, Launch("parts", d.dim_min(d.ceil_div(elements, 1024), 16 * MULTIPROCESSORS), 256, waits=True))
     plain = LaunchCall(text, (Launch("plain", d.ceil_div(results, 256), 256, waits=True),), (rows,))
-    return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain)
+    maps = [*maps_w, *maps_x] if turned else [*maps_x, *maps_w]
+    return LaunchCall(text, tuple(launches), (rows,), tuple(pieces), ALIGNED, plain, tuple(maps))
 
 
 def split_sums(tiles: int, steps: int, parts: int) -> int:
@@ -231,14 +265,10 @@ def split_sums(tiles: int, steps: int, parts: int) -> int:
     return max((splits for splits, at_once in CLUSTERED.items() if splits <= wanted and tiles * splits <= at_once), default=1)
 
 
-def tile_launch(tiles: Dim, splits: int, nbytes: int) -> Launch:
-    """Return the launch of tensor_tiles.cu. nbytes: shared memory of all stages."""
+def tile_launch(tiles: Dim, splits: int, nbytes: int, early: tuple[int, ...]) -> Launch:
+    """Return the launch of tensor_tiles.cu. nbytes: shared memory of all stages. early: weights that are copied before the wait."""
     grid = tiles * splits if splits > 1 else d.dim_min(tiles, MULTIPROCESSORS)
-    return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True)
-
-
-MAPS_BYTES = 256 * MULTIPROCESSORS
-"""bytes of scratch for the tensor maps of tensor_tiles.cu"""
+    return Launch("tensor_tiles", grid, 384, nbytes + 1024, waits=True, early=early)
 
 
 FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
@@ -246,9 +276,10 @@ FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
 units of one step of one column (3.6 ns on an H200)"""
 
 
-def _columns_of_a_tile(spec: Spec, down: int, piece: int) -> int:
-    """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles."""
-    columns = _matrices(spec)[5]
+def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
+    """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles.
+    products: number of weights, which share the columns of a tile."""
+    columns = _matrices(spec)[5] * products
     (of_x, of_w), steps = parts_of(spec), _steps(spec)
 
     def time(wide: int) -> float:
@@ -265,7 +296,7 @@ def product_traffic(spec: Spec) -> Dim:
     weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
-    for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], _is_prepared(spec))):
+    for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], is_prepared(spec))):
         itemsize = t.dtype.itemsize
         moved = moved + d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
     return moved

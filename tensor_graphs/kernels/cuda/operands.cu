@@ -1,8 +1,8 @@
 /* Operands of a product or a convolution, by name, and what becomes of a sum. Given by the text before: X, W, B, Y, WIDE_X, WIDE_W, WIDE_B,
  * NARROW_Y; PARTS_X (above 1: floats that tiles multiply by parts); where there are such, ROUNDED (floats rounded to TF32), X_SCALE and
  * WEIGHT_SCALE (0: one number, 1: one of each row of x, of each column of y), BIAS (one of each column) and W_PREPARED. What is read is
- * not `__restrict__` (numbers.cuh, after_those_before). */
-#include "numbers.cuh"
+ * not `__restrict__` (numbers.cuh, after_those_before). A product with what codegen prints for it has a text of its own in place of this
+ * file (epilogue_products.py). */
 #ifdef W_PREPARED
 #define TG_W_PARTS , const uint16_t * w_parts
 #define TG_GIVEN_PARTS , w_parts
@@ -34,8 +34,13 @@
 #define TG_OPERANDS const X * x, const W * w TG_X_SCALE TG_WEIGHT_SCALE TG_BIAS TG_W_PARTS
 #define TG_GIVEN x, w TG_GIVEN_X_SCALE TG_GIVEN_WEIGHT_SCALE TG_GIVEN_BIAS TG_GIVEN_PARTS
 
+#define TG_X x
+#define TG_W(number) w
+#define TG_W_PARTS_OF(number) w_parts
+
 /* What becomes of the sum of a row of x and a column of y. */
-TG_INLINE float ended(float sum, int64_t row, int64_t column, TG_OPERANDS) {
+TG_INLINE float ended(const Sums &sums, int64_t row, int64_t column, TG_OPERANDS) {
+    float sum = sums.at[0];
 #ifdef X_SCALE
     sum *= x_scale[X_SCALE ? row : 0];
 #endif
@@ -47,11 +52,3 @@ TG_INLINE float ended(float sum, int64_t row, int64_t column, TG_OPERANDS) {
 #endif
     return sum;
 }
-
-/* What comes of parts of numbers that are not finite, or of the largest ones rounded, says nothing: it is made again. */
-#ifdef ROUNDED
-#define TG_SAYS_LESS 1
-#else
-#define TG_SAYS_LESS (PARTS_X > 1)
-#endif
-TG_INLINE bool says_nothing(float sum) { return TG_SAYS_LESS && !(fabsf(sum) < INFINITY); }

@@ -7,6 +7,7 @@
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #include "tensor_cores.cuh"
+typedef TensorMaps<1 + PRODUCTS> Maps;
 #endif
 
 #define TG_BYTES (PARTS_X > 1 ? 2 : (int)sizeof(X))                /* of an element that is multiplied */
@@ -30,19 +31,19 @@
 #endif
 
 #if PARTS_X > 1 && PARTS_W > 1 && !defined W_PREPARED
-#define TG_SCRATCH char *maps, uint16_t *x_parts, uint16_t *w_parts
+#define TG_SCRATCH , uint16_t *x_parts, uint16_t *w_parts
 #elif PARTS_X > 1
-#define TG_SCRATCH char *maps, uint16_t *x_parts
+#define TG_SCRATCH , uint16_t *x_parts
 #else
-#define TG_SCRATCH char *maps
+#define TG_SCRATCH
 #endif
 
 #if PARTS_X > 1
-extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+extern "C" __global__ void parts(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes TG_SCRATCH) {
     after_those_before();
-    parts_of<INNER, PITCH_X, PARTS_X>(x, x_parts, MATRICES_X * sizes[0]);
+    parts_of<INNER, PITCH_X, PARTS_X>(TG_X, x_parts, MATRICES_X * sizes[0]);
 #if PARTS_W > 1 && !defined W_PREPARED
-    parts_of<ACROSS ? WIDTH : INNER, PITCH_W, PARTS_W>(w, w_parts, (int64_t)MATRICES_W * (ACROSS ? INNER : WIDTH));
+    parts_of<ACROSS ? WIDTH : INNER, PITCH_W, PARTS_W>(TG_W(0), w_parts, (int64_t)MATRICES_W * (ACROSS ? INNER : WIDTH));
 #endif
 }
 #endif
@@ -64,13 +65,13 @@ TG_INLINE int64_t columns_of(const Tile &tile, const int64_t *sizes) { return si
 TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return tile.column + column; }
 TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.row + row; }
 #else
-#define TG_ACROSS_TILES ((WIDTH + COLUMNS - 1) / COLUMNS)
+#define TG_ACROSS_TILES ((WIDTH + TG_OWN - 1) / TG_OWN)
 TG_INLINE int64_t tiles_of(const int64_t *sizes) { return MATRICES * ((sizes[0] + 127) / 128) * TG_ACROSS_TILES; }
 TG_INLINE Tile tile_of(int64_t at, const int64_t *sizes) {          /* down eight rows of tiles, then to the next column */
     const int down = (int)((sizes[0] + 127) / 128);
     const int each = down * TG_ACROSS_TILES, inside = (int)(at % each), band = inside / (8 * TG_ACROSS_TILES);
     const int high = min(8, down - band * 8), rest = inside - band * 8 * TG_ACROSS_TILES;
-    return {(int)(at / each), (band * 8 + rest % high) * 128, rest / high * COLUMNS};
+    return {(int)(at / each), (band * 8 + rest % high) * 128, rest / high * TG_OWN};
 }
 TG_INLINE int64_t place_of(const Tile &tile, int row, const int64_t *sizes) {
     return tile.row + row < sizes[0] ? (tile.matrix * sizes[0] + tile.row + row) * WIDTH + tile.column : -1;
@@ -80,38 +81,35 @@ TG_INLINE int64_t row_of(const Tile &tile, int row, int column) { return tile.ro
 TG_INLINE int64_t column_of(const Tile &tile, int row, int column) { return tile.column + column; }
 #endif
 
-#if PARTS_X > 1
-#define TG_LEFT x_parts
+/* Weights that no launch before has made may be copied before those end. */
+#if PARTS_W == 1 || defined W_PREPARED
+#define TG_EARLY_WEIGHTS 1
 #else
-#define TG_LEFT x
-#endif
-#if PARTS_W > 1
-#define TG_RIGHT w_parts
-#else
-#define TG_RIGHT w
+#define TG_EARLY_WEIGHTS 0
 #endif
 #ifdef TURNED
-#define DRAFT_A(draft) draft_rows<TG_BYTES>(draft, TG_RIGHT, INNER, WIDTH, PARTS_W, PITCH_W, 128)
-#define DRAFT_B(draft) draft_rows<TG_BYTES>(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X, PITCH_X, COLUMNS)
+#define TG_EARLY_A TG_EARLY_WEIGHTS
+#define TG_EARLY_B 0
 #else
-#define DRAFT_A(draft) draft_rows<TG_BYTES>(draft, TG_LEFT, INNER, (uint32_t)sizes[0], PARTS_X * MATRICES_X, PITCH_X, 128)
-#if ACROSS
-#define DRAFT_B(draft) draft_rows<TG_BYTES>(draft, TG_RIGHT, WIDTH, INNER, PARTS_W * MATRICES_W, PITCH_W, 64)
-#else
-#define DRAFT_B(draft) draft_rows<TG_BYTES>(draft, TG_RIGHT, INNER, WIDTH, PARTS_W * MATRICES_W, PITCH_W, COLUMNS)
+#define TG_EARLY_A 0
+#define TG_EARLY_B TG_EARLY_WEIGHTS
 #endif
-#endif
-TG_INLINE void copy_step(uint32_t to, uint32_t ready, const char *map, const Tile &tile, int step, const int64_t *sizes) {
+TG_INLINE void copy_left(uint32_t to, uint32_t ready, const Maps &maps, const Tile &tile, int step, const int64_t *sizes) {
 #pragma unroll
     for (int a = 0; a < PARTS_A; a++)
-        copy_box(to + a * TG_A_BYTES, map, ready, step * TG_OF_A_STEP, tile.row, a * MATRICES_X + (MATRICES_X == 1 ? 0 : tile.matrix));
+        copy_box(to + a * TG_A_BYTES, &maps.at[0], ready, step * TG_OF_A_STEP, tile.row,
+                 a * MATRICES_X + (MATRICES_X == 1 ? 0 : tile.matrix));
+}
+TG_INLINE void copy_right(uint32_t to, uint32_t ready, const Maps &maps, const Tile &tile, int step, const int64_t *sizes) {
 #pragma unroll
-    for (int b = 0; b < PARTS_B; b++) {
-        const uint32_t at = to + PARTS_A * TG_A_BYTES + b * TG_B_BYTES;
-        const int matrix = b * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
-        if (B_ACROSS)
-            for (int c = 0; c < COLUMNS; c += 64) copy_box(at + c * 128, map + 128, ready, tile.column + c, step * 64, matrix);
-        else copy_box(at, map + 128, ready, step * TG_OF_A_STEP, tile.column, matrix);
-    }
+    for (int b = 0; b < PARTS_B; b++)
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; p++) {
+            const uint32_t own = to + b * TG_B_BYTES + p * (TG_OWN * 128);
+            const int matrix = b * MATRICES_W + (MATRICES_W == 1 ? 0 : tile.matrix);
+            if (B_ACROSS)
+                for (int c = 0; c < TG_OWN; c += 64) copy_box(own + c * 128, &maps.at[1 + p], ready, tile.column + c, step * 64, matrix);
+            else copy_box(own, &maps.at[1 + p], ready, step * TG_OF_A_STEP, tile.column, matrix);
+        }
 }
 #endif

@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) skinny_product(Y *__res
 #if SPLITS > 1
             sums[(split * rows + row) * WIDTH + at] = sum;
 #else
-            sum = ended(sum, row, at, TG_GIVEN);
+            sum = ended(Sums{{sum}}, row, at, TG_GIVEN);
             y[row * WIDTH + at] = NARROW_Y(says_nothing(sum) ? one_element(TG_GIVEN, rows, row * WIDTH + at) : sum);
 #endif
         }
@@ -116,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(256) skinny_joined(Y *__restrict__ 
     float sum = 0;
 #pragma unroll
     for (int s = 0; s < SPLITS; s++) sum += sums[s * count + i];
-    sum = ended(sum, i / WIDTH, i % WIDTH, TG_GIVEN);
+    sum = ended(Sums{{sum}}, i / WIDTH, i % WIDTH, TG_GIVEN);
     y[i] = NARROW_Y(says_nothing(sum) ? one_element(TG_GIVEN, sizes[0], i) : sum);
 }
 #endif

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tensor_graphs.kernels.kernel import TensorMap
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64
@@ -34,6 +35,9 @@ WIDE = {f32: "(float)", bf16: "bf16_to_f32", f16: "f32_of_f16", f8e4m3: "f32_of_
 STORED = {f32: "float", bf16: "uint16_t", f16: "uint16_t", f8e4m3: "uint8_t", f8e5m2: "uint8_t"}
 NARROW = {f32: "(float)", bf16: "bf16_of_f32", f16: "f16_of_f32", f8e4m3: "f8e4m3_of_f32", f8e5m2: "f8e5m2_of_f32"}
 
+MAP_KINDS = {1: "u8", 2: "u16", 4: "tf32"}
+"""kinds of tensor maps by the bytes of an element; floats of 32 bits are rounded as they are copied"""
+
 OF_SIZE = {1: "uint8_t", 2: "uint16_t", 4: "uint32_t", 8: "uint64_t"}
 
 
@@ -51,6 +55,13 @@ def text_of(files: str, numbers: Mapping[str, object], types: Mapping[str, DType
 def read(files: str) -> str:
     """Return the concatenated text of files of this folder (names with spaces between)."""
     return "".join((HERE / file).read_text() for file in files.split())
+
+
+def matrix_map(word: int, size: Dim, rows: Dim, matrices: Dim, box: int, pitch: Dim | None = None, itemsize: int = 2) -> TensorMap:
+    """Return a map of matrices that lie one after the other. word: the argument. size, pitch: elements of a row, and from one row
+    to the next. box: rows of a box, each of 128 bytes."""
+    step = (size if pitch is None else pitch) * itemsize
+    return TensorMap(word, MAP_KINDS[itemsize], (size, rows, matrices), (step, step * rows), (128 // itemsize, box, 1), (1, 1, 1))
 
 
 def stored_as(dtype: DType) -> str:

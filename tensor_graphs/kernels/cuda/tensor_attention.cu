@@ -4,7 +4,7 @@
  * under way; warpgroups take turns, so that one multiplies while another weighs (Shah, Bikshandi, Zhang, Thakkar, Ramani and Dao,
  * FlashAttention-3, 2024; the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018).
  * Weights are rounded to 16 bits for their products with values; where they are NEAR, what that drops is multiplied too.
- * `attention_maps` makes the maps of q, k, v before; `plain` (plain_attention.cu) is for operands that no map can be made of.
+ * `plain` (plain_attention.cu) is for operands that no map can be made of.
  * Given by the text before: what plain_attention.cu is given, of 16 bits each; KIND (Bf16, F16), PADDED (D up to a multiple of 64), KEYS,
  * STAGES, GROUPS, NEAR (0, 1), and what weighed_scores.cu is given. */
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -17,17 +17,6 @@
 #define TG_TILE_BYTES (TG_BOXES * KEYS * 128)
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-extern "C" __global__ void __launch_bounds__(96) attention_maps(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
-                                                                char *maps) {
-    __shared__ __align__(128) char drafts[3][128];
-    const int warp = threadIdx.x / 32, heads = warp == 0 ? TG_ALL_HEADS : HEADS;
-    const int64_t rows = sizes[warp == 0 ? 0 : 1];
-    const void *const from = warp == 0 ? (const void *)q : warp == 1 ? (const void *)k : (const void *)v;
-    after_those_before();
-    make_map(drafts[warp], maps + 128 * warp, from, D, rows > 1 ? (uint32_t)rows : 1, heads, 2 * D * heads, 2 * D,
-             warp == 0 ? TG_ROWS : KEYS);
-}
-
 /* Weights rounded, two in a word. Made once no products are under way: what they read from registers is written before they begin, or they
  * are made one by one. */
 TG_INLINE void pack(uint32_t (&p)[NEAR + 1][KEYS / 4], const float (&s)[KEYS / 2]) {
@@ -56,7 +45,8 @@ TG_INLINE void add_values(float (&o)[PADDED / 2], const uint32_t (&p)[NEAR + 1][
 }
 
 extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_attention(Y *__restrict__ y, const Q *q, const K *k, const V *v,
-                                                                                     const int64_t *sizes, char *maps) {
+                                                                                     const int64_t *sizes,
+                                                                                     const __grid_constant__ TensorMaps<3> maps) {
     extern __shared__ char shared[];
     __shared__ __align__(8) uint64_t barriers[1 + 4 * STAGES];
     const uint32_t of_q = (shared_at(shared) + 1023) / 1024 * 1024, of_k = of_q + TG_Q_BYTES, of_v = of_k + STAGES * TG_TILE_BYTES;
@@ -81,20 +71,19 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) tensor_atten
     if (group == 0) {
         give_registers<GROUPS == 2 ? 24 : 32>();
         if (threadIdx.x == 0 && tiles > 0) {
-            for (int i = 0; i < 3; i++) map_is_made(maps + 128 * i);
             arrive_expecting(q_full, TG_Q_BYTES);
-            for (int c = 0; c < TG_BOXES; c++) copy_box(of_q + c * (TG_ROWS * 128), maps, q_full, 64 * c, (int)row, head);
+            for (int c = 0; c < TG_BOXES; c++) copy_box(of_q + c * (TG_ROWS * 128), &maps.at[0], q_full, 64 * c, (int)row, head);
             int stage = 0, parity = 1;
             for (int i = tiles - 1; i >= 0; i--) {
                 const int from = (first + i) * KEYS;
                 wait_for(k_empty + 8 * stage, parity);
                 arrive_expecting(k_full + 8 * stage, TG_TILE_BYTES);
                 for (int c = 0; c < TG_BOXES; c++)
-                    copy_box(of_k + stage * TG_TILE_BYTES + c * (KEYS * 128), maps + 128, k_full + 8 * stage, 64 * c, from, head / GROUP);
+                    copy_box(of_k + stage * TG_TILE_BYTES + c * (KEYS * 128), &maps.at[1], k_full + 8 * stage, 64 * c, from, head / GROUP);
                 wait_for(v_empty + 8 * stage, parity);
                 arrive_expecting(v_full + 8 * stage, TG_TILE_BYTES);
                 for (int c = 0; c < TG_BOXES; c++)
-                    copy_box(of_v + stage * TG_TILE_BYTES + c * (KEYS * 128), maps + 256, v_full + 8 * stage, 64 * c, from, head / GROUP);
+                    copy_box(of_v + stage * TG_TILE_BYTES + c * (KEYS * 128), &maps.at[2], v_full + 8 * stage, 64 * c, from, head / GROUP);
                 if (++stage == STAGES) stage = 0, parity ^= 1;
             }
         }

@@ -10,10 +10,11 @@
  * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, 2 of those rounded to two, else 1) of the left and the
  * right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
  * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements
- * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH, whose first is `char *maps`;
+ * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH; TG_EARLY_A, TG_EARLY_B (1: no
+ * launch before makes this operand, and its first boxes are copied while those before end); Maps (of the left operand, then the right ones);
  * and
  *   tiles_of(sizes), tile_of(number, sizes): how many, and where one lies;
- *   DRAFT_A(draft), DRAFT_B(draft): a map of each operand; copy_step(to, ready, map, tile, step, sizes): the boxes of a step;
+ *   copy_left, copy_right(to, ready, maps, tile, step, sizes): the boxes of a step;
  *   place_of(tile, row, sizes): where an element of y lies, of this row of the tile and its first column, or -1; columns_of(tile,
  *   sizes): those that there are; row_of(tile, row, column), column_of(tile, row, column): which of x and of y they are; and what
  *   plain_elements.cu is given. */
@@ -111,19 +112,24 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
     const int64_t columns = columns_of(tile, sizes), places[2] = {place_of(tile, row, sizes), place_of(tile, row + 8, sizes)};
     bool again = false;
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; i++) {
+    for (int i = 0; i < TG_OWN / 2; i++) {
         const int h = i / 2 % 2, column = i / 4 * 8 + 2 * t + i % 2;
-        if (places[h] >= 0 && column < columns)
-            d[i] = ended(d[i], row_of(tile, row + 8 * h, column), column_of(tile, row + 8 * h, column), TG_GIVEN);
-        again = again || says_nothing(d[i]);
+        Sums sums;
+#pragma unroll
+        for (int p = 0; p < PRODUCTS; p++) sums.at[p] = d[p * (TG_OWN / 2) + i];
+        const bool nothing = says_nothing(sums);
+        again = again || nothing;
+        if (nothing) d[i] = NAN;                                    /* whatever would be made of it, so that it is found in y */
+        else if (places[h] >= 0 && column < columns)
+            d[i] = ended(sums, row_of(tile, row + 8 * h, column), column_of(tile, row + 8 * h, column), TG_GIVEN);
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const bool is = places[h] >= 0;                             /* or not for some lanes of a warp, which all turn theirs */
         Y *const out = y + places[h];
-        if (sizeof(Y) == 2 && TG_PACKED && COLUMNS % 32 == 0) {
+        if (sizeof(Y) == 2 && TG_PACKED && TG_OWN % 32 == 0) {
 #pragma unroll
-            for (int j = 0; j < COLUMNS / 8; j += 4) {
+            for (int j = 0; j < TG_OWN / 8; j += 4) {
                 uint32_t word[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) word[i] = two_of(KIND_Y(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
@@ -133,7 +139,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
             }
         } else
 #pragma unroll
-            for (int j = 0; j < COLUMNS / 8; j++) {
+            for (int j = 0; j < TG_OWN / 8; j++) {
                 const int column = 8 * j + 2 * t;
                 const float one = d[4 * j + 2 * h], two = d[4 * j + 2 * h + 1];
                 if (!is || column >= columns) continue;
@@ -144,7 +150,7 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
                 }
             }
     }
-    for (int i = 0; again && i < COLUMNS / 2; i++) {                /* each thread has stored what it has */
+    for (int i = 0; again && i < TG_OWN / 2; i++) {                /* each thread has stored what it has */
         const int64_t place = i / 2 % 2 ? places[1] : places[0], column = i / 4 * 8 + 2 * t + i % 2, at = place + column * TG_APART;
         if (place >= 0 && column < columns && says_nothing(y[at])) y[at] = NARROW_Y(one_element(TG_GIVEN, sizes[0], at));
     }
@@ -163,27 +169,33 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, float
         mine[TG_APART == 1 ? row * TG_LINE + column : column * TG_LINE + row] = d[i];
     }
     cluster_meets();
-    constexpr int WIDE = TG_APART == 1 ? 4 : 1, ITEMS = 128 * COLUMNS / WIDE;
+    constexpr int WIDE = TG_APART == 1 ? 4 : 1, ITEMS = 128 * TG_OWN / WIDE, BY = TG_APART == 1 ? TG_OWN : TG_OWN * TG_LINE;
     for (int i = ITEMS * part / SPLITS + me; i < ITEMS * (part + 1) / SPLITS; i += 256) {
-        const int row = TG_APART == 1 ? i / (COLUMNS / WIDE) : i % 128, column = TG_APART == 1 ? i % (COLUMNS / WIDE) * WIDE : i / 128;
+        const int row = TG_APART == 1 ? i / (TG_OWN / WIDE) : i % 128, column = TG_APART == 1 ? i % (TG_OWN / WIDE) * WIDE : i / 128;
         const uint32_t at = shared_at(mine + (TG_APART == 1 ? row * TG_LINE + column : column * TG_LINE + row));
         const int64_t place = place_of(tile, row, sizes);
         if (place < 0 || column >= columns) continue;
-        Pack<float, WIDE> sum = floats_of<WIDE>(at, 0);
+        Pack<float, WIDE> sum[PRODUCTS];                            /* of the next weight they lie BY floats on */
 #pragma unroll
-        for (int s = 1; s < SPLITS; s++) {
-            const Pack<float, WIDE> more = floats_of<WIDE>(at, s);
+        for (int p = 0; p < PRODUCTS; p++) {
+            sum[p] = floats_of<WIDE>(at + 4 * BY * p, 0);
 #pragma unroll
-            for (int e = 0; e < WIDE; e++) sum.at[e] += more.at[e];
+            for (int s = 1; s < SPLITS; s++) {
+                const Pack<float, WIDE> more = floats_of<WIDE>(at + 4 * BY * p, s);
+#pragma unroll
+                for (int e = 0; e < WIDE; e++) sum[p].at[e] += more.at[e];
+            }
         }
         Y *const out = y + place + column * TG_APART;
         Pack<Y, WIDE> stored;
 #pragma unroll
         for (int e = 0; e < WIDE; e++)
             if (column + e < columns) {
-                sum.at[e] = ended(sum.at[e], row_of(tile, row, column + e), column_of(tile, row, column + e), TG_GIVEN);
-                if (says_nothing(sum.at[e])) sum.at[e] = one_element(TG_GIVEN, sizes[0], place + (column + e) * TG_APART);
-                stored.at[e] = NARROW_Y(sum.at[e]);
+                Sums sums;
+#pragma unroll
+                for (int p = 0; p < PRODUCTS; p++) sums.at[p] = sum[p].at[e];
+                stored.at[e] = NARROW_Y(says_nothing(sums) ? one_element(TG_GIVEN, sizes[0], place + (column + e) * TG_APART) :
+                                        ended(sums, row_of(tile, row, column + e), column_of(tile, row, column + e), TG_GIVEN));
             }
         if (TG_PACKED) put_pack<WIDE>(out, stored);
         else
@@ -200,10 +212,10 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, float
 #else
 #define TG_CLUSTERED
 #endif
-extern "C" __global__ void TG_CLUSTERED __launch_bounds__(384, 1) tensor_tiles(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, TG_SCRATCH) {
+extern "C" __global__ void TG_CLUSTERED __launch_bounds__(384, 1) tensor_tiles(
+    Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes TG_SCRATCH, const __grid_constant__ Maps maps) {
     extern __shared__ char shared[];
     __shared__ __align__(8) uint64_t barriers[2 * STAGES];
-    __shared__ __align__(128) char drafts[2][128];
     const uint32_t begin = (shared_at(shared) + 1023) / 1024 * 1024;
     Ring ring = {begin, shared_at(barriers), shared_at(barriers) + 8 * STAGES, 0, 0};
     if (threadIdx.x == 0) {
@@ -213,36 +225,45 @@ extern "C" __global__ void TG_CLUSTERED __launch_bounds__(384, 1) tensor_tiles(Y
         }
         barriers_begun();
     }
-    if (threadIdx.x / 32 == 1) DRAFT_A(drafts[0]);
-    if (threadIdx.x / 32 == 2) DRAFT_B(drafts[1]);
     __syncthreads();
-    after_those_before();
     const int64_t count = tiles_of(sizes) * SPLITS;
     if (threadIdx.x < 128) {
         give_registers<40>();
-        if (threadIdx.x < 64) {
-            char *const map = maps + blockIdx.x * 256;
-            publish_map(drafts[threadIdx.x / 32], map + threadIdx.x / 32 * 128);
-            meet(2, 64);
-            if (threadIdx.x == 0) {
-                map_is_made(map);
-                map_is_made(map + 128);
-                ring.parity = 1;
-                for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
-                    const Tile tile = tile_of(at / SPLITS, sizes);
-                    const int part = (int)(at % SPLITS), end = TG_STEPS * (part + 1) / SPLITS;
-                    for (int step = TG_STEPS * part / SPLITS; step < end; step++) {
+        if (threadIdx.x == 0) {
+            auto copy = [&](const Tile &tile, int step, bool left, bool right) {
+                const uint32_t ready = ring.full + 8 * ring.stage, to = ring.tiles + ring.stage * TG_STAGE;
+                if (left) copy_left(to, ready, maps, tile, step, sizes);
+                if (right) copy_right(to + PARTS_A * TG_A_BYTES, ready, maps, tile, step, sizes);
+            };
+            auto expect = [&] { arrive_expecting(ring.full + 8 * ring.stage, PARTS_A * TG_A_COPIED + PARTS_B * TG_B_BYTES); };
+            ring.parity = 1;
+            int early = 0;                                          /* steps of the first tile of which one operand is under way */
+            for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
+                const Tile tile = tile_of(at / SPLITS, sizes);
+                const int part = (int)(at % SPLITS), begin = TG_STEPS * part / SPLITS, end = TG_STEPS * (part + 1) / SPLITS;
+                if (at == blockIdx.x) {
+                    if (TG_EARLY_A || TG_EARLY_B)
+                        for (; early < STAGES && begin + early < end; early++) {
+                            expect();
+                            copy(tile, begin + early, TG_EARLY_A, TG_EARLY_B);
+                            ring.next();
+                        }
+                    after_those_before();
+                    ring.stage = 0, ring.parity = 1;
+                }
+                for (int step = begin; step < end; step++, early--) {
+                    if (early <= 0) {
                         wait_for(ring.empty + 8 * ring.stage, ring.parity);
-                        const uint32_t ready = ring.full + 8 * ring.stage;
-                        arrive_expecting(ready, PARTS_A * TG_A_COPIED + PARTS_B * TG_B_BYTES);
-                        copy_step(ring.tiles + ring.stage * TG_STAGE, ready, map, tile, step, sizes);
-                        ring.next();
+                        expect();
                     }
+                    copy(tile, step, early <= 0 || !TG_EARLY_A, early <= 0 || !TG_EARLY_B);
+                    ring.next();
                 }
             }
         }
     } else {
         take_registers<232>();
+        after_those_before();
         for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
             const Tile tile = tile_of(at / SPLITS, sizes);
             const int part = (int)(at % SPLITS), steps = TG_STEPS * (part + 1) / SPLITS - TG_STEPS * part / SPLITS;

@@ -1,23 +1,25 @@
 """fuse: neighbouring steps that one generated kernel computes in fewer passes over memory become one part.
 
 Element-wise steps, reductions, norms and everything that codegen can write as loops are joined along their values, as long as that
-saves a pass (a nest of loops) and hardly anything is computed twice. Then matrix products with weights, which loops compute well
-for few rows (codegen/skinny_product.py), are joined with the steps before and after them; the earlier parts are steps there. At
-last, rows that are written into states are joined with the steps that compute them, and steps that one step reads are joined with
-each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
+saves a pass (a nest of loops) and hardly anything is computed twice. For a device with tiles (codegen/epilogue_products.py), a
+matrix product, or two of the same rows, is joined with the steps that use its elements. Then matrix products with weights, which
+loops compute well for few rows (codegen/skinny_product.py), are joined with the steps before and after them. Earlier parts are
+steps there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads
+are joined with each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensor_graphs.codegen.arithmetic_count import steps_of
+from tensor_graphs.codegen.epilogue_products import EpilogueProduct, is_epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
-from tensor_graphs.codegen.spec_to_loops import loops_of
+from tensor_graphs.codegen.spec_to_loops import loops_of, tiles_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp, between, known_when_bound, part_between
@@ -41,10 +43,11 @@ DIVISIONS = frozenset({"idiv"})
 """Integer divisions: they take some twenty times as long as vector ops, and thousands of rows may read one of them."""
 
 
-def fuse(graph: Graph) -> PassResult:
-    """Return the graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs is chosen later."""
+def fuse(graph: Graph, tiles: bool = False) -> PassResult:
+    """Return the graph with a part for each cluster of two or more steps. Numeric class: bitwise; what runs is chosen later.
+    tiles: products are joined with what follows them, for any number of rows."""
     result = PassResult(graph)
-    for clusters in (_Clusters, _AroundProducts, _Siblings):
+    for clusters in (_Clusters, *((_AfterProducts,) if tiles else ()), _AroundProducts, _Siblings):
         offers = clusters(result.graph).offers()
         if offers:
             result = result.then(formed(result.graph, offers, {}, result.graph.roots))
@@ -60,19 +63,36 @@ class _Cluster:
     passes: int
 
 
+def _loops(written: Definition) -> StageProgram | str:
+    return loops_of(written)
+
+
+def _streams(written: Definition) -> StageProgram | str:
+    return loops_of(written, few_rows=True)
+
+
+def _tiles(written: Definition) -> StageProgram | str:
+    """Return the loops of products and what is computed from their elements, or other loops."""
+    product = tiles_of(written)
+    return product.program if isinstance(product, EpilogueProduct) else loops_of(written)
+
+
+Lowering = Callable[[Definition], StageProgram | str]
+
+
 @dataclass(frozen=True)
 class _Cut:
     """A piece that could become a part. key: the part's key."""
 
     key: str
-    few_rows: bool
+    lowering: Lowering
     written: Definition = field(compare=False)
 
 
 @lru_cache(maxsize=4096)
-def _loops(cut: _Cut) -> StageProgram | None:
+def _program_of(cut: _Cut) -> StageProgram | None:
     """Return the loops of a piece, or None; cached, as layers repeat and a graph is searched several times."""
-    program = loops_of(cut.written, False, cut.few_rows)
+    program = cut.lowering(cut.written)
     return program if isinstance(program, StageProgram) else None
 
 
@@ -88,13 +108,14 @@ def _shape_of(outputs: Sequence[Node], operands: Sequence[Node]) -> Hashable:
 
 
 _pieces: dict[Hashable, StageProgram | None] = {}
-"""`_shape_of` a piece, few_rows, whether it updates a state -> its loops. Layers repeat, and a graph is searched in several forms:
-building a piece takes longer than looking it up"""
+"""`_shape_of` a piece, its lowering, whether it updates a state -> its loops. Layers repeat, and a graph is searched in several
+forms: building a piece takes longer than looking it up"""
 
 MOST_PIECES = 8192
 
 
 class _Clusters:
+    lowering: Lowering = staticmethod(_loops)
     few_rows = False
 
     def __init__(self, graph: Graph) -> None:
@@ -240,13 +261,14 @@ class _Clusters:
         if not operands or len(operands) > MOST_OPERANDS:
             return None
         updates = {k: self.updates[o] for k, o in enumerate(outputs) if o in self.updates}
-        key = _shape_of(outputs, operands), self.few_rows, bool(updates)
+        key = _shape_of(outputs, operands), self.lowering, bool(updates)
         if key not in _pieces:
             if len(_pieces) >= MOST_PIECES:
                 _pieces.clear()
             try:
                 part = part_between(outputs, operands)
-                _pieces[key] = None if part.dims and not updates else _loops(_Cut(part.key, self.few_rows, part.written))
+                _pieces[key] = None if part.dims and not updates else _program_of(
+                    _Cut(part.key, self.lowering, part.written))
             except LanguageError:
                 _pieces[key] = None
         program = _pieces[key]
@@ -266,6 +288,7 @@ class _Clusters:
 class _AroundProducts(_Clusters):
     """Clusters of matrix products of weights with the steps before and after them, in a graph that already has its other parts."""
 
+    lowering = staticmethod(_streams)
     few_rows = True
 
     def offers(self) -> list[Offer]:
@@ -293,10 +316,21 @@ class _AroundProducts(_Clusters):
         return streams and (products == [False, True] or super().saves(a, b, both))
 
 
+class _AfterProducts(_AroundProducts):
+    """Clusters of one matrix product, or two of the same rows, with the steps that use their elements."""
+
+    lowering = staticmethod(_tiles)
+    few_rows = False
+
+    def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:
+        return any(map(_multiplies, a.steps | b.steps)) and is_epilogue_product(both)
+
+
 class _Siblings(_AroundProducts):
     """Clusters of a state's rows with the steps that compute them, and of independent steps that one step reads, in a graph that
     has its other parts: one call replaces several that one or two rows do not fill. Matrix products are left out."""
 
+    lowering = staticmethod(_loops)
     few_rows = False
 
     def offers(self) -> list[Offer]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.cpu import array_view, memory_of
 from tensor_graphs.devices.device import Device, Memory, transfer
 from tensor_graphs.devices.device_registry import HOST, device_named
-from tensor_graphs.kernels.kernel import LaunchCall
+from tensor_graphs.kernels.kernel import LaunchCall, TensorMap
 from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.paths.lower import Instruction
 from tensor_graphs.runtime.dim_tables import DimTables
@@ -27,12 +28,14 @@ from tensor_graphs.runtime.segments.segment import Clock, Segment
 
 @dataclass
 class _LaunchForm:
-    """A launch call with indices into the tables. pieces, grids: expressions of scratch sizes and grids. at: index of the argument
-    word with the first piece's address. entries: the compiled kernels."""
+    """A launch call with indices into the tables. pieces, grids, maps: expressions of scratch sizes, of grids, and of the sizes and
+    steps of arrays that have tensor maps. at: index of the argument word with the first piece's address. entries: the compiled
+    kernels."""
 
     call: LaunchCall
     pieces: list[int]
     grids: list[int]
+    maps: list[list[int]]
     at: int
     entries: list[Any] = field(default_factory=list)
 
@@ -55,14 +58,16 @@ class _LaunchStep:
 @dataclass
 class _LaunchTable:
     """The arguments of one frame's launches. words: argument words for kernels. parameters: address of each word. sizes, there:
-    sizes on the host and on the device. given: bytes last copied to the device. pieces: (offset, bytes) of each piece of scratch.
-    key: addresses and grids. launches: a list per step. replays: captured launches by key."""
+    sizes on the host and on the device. maps: encoded tensor maps, for each call that has some. given: bytes last copied to the
+    device. pieces: (offset, bytes) of each piece of scratch. key: addresses and grids. launches: a list per step. replays: captured
+    launches by key."""
 
     words: np.ndarray
     parameters: np.ndarray
     sizes: np.ndarray
     there: Memory
     replays: Replays
+    maps: list[np.ndarray] = field(default_factory=list)
     given: bytes = b""
     scratch: Memory | None = None
     pieces: list[tuple[int, int]] = field(default_factory=list)
@@ -93,13 +98,14 @@ class Launches(Segment):
             sizes = len(value) if call.ints else None
             value += map(lookup.expr, call.ints)
             first = n + len(operands) + (1 if call.ints else 0)
-            forms = [_LaunchForm(form, list(map(lookup.expr, form.pieces)), [lookup.expr(one.grid) for one in form.launches], first)
+            forms = [_LaunchForm(form, list(map(lookup.expr, form.pieces)), [lookup.expr(one.grid) for one in form.launches],
+                                 [list(map(lookup.expr, (*one.sizes, *one.steps))) for one in form.maps], first)
                      for form in (call, call.otherwise) if form is not None]
             moving = frozenset(k for k, o in enumerate(ins.ins) if lookup.program.home(o.buffer) in written)
             self.steps.append(_LaunchStep(index, device_named(ins.device), n, len(operands), sizes, call.alignment, moving, forms))
-            n = first + max(len(f.pieces) for f in forms)
+            n = first + max(len(f.pieces) + bool(f.maps) for f in forms)
         self.size = n
-        shapes = sorted({x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids)})
+        shapes = sorted({x for s in self.steps for f in s.forms for x in (*f.pieces, *f.grids, *chain.from_iterable(f.maps))})
         self._base, self._pointer, self._address_at, self._value, self._seen = (
             np.array(x, np.int64) for x in (base, pointer, address_at, value, shapes))
         self.devices = list(dict.fromkeys(s.device for s in self.steps))
@@ -144,7 +150,8 @@ class Launches(Segment):
             table.replays.clear()
             table.scratch = None                                         # free before growing
             table.scratch = self.devices[0].allocate(most + frame.apart)
-        table.launches, table.pieces = [], []
+        table.launches, table.pieces, table.maps = [], [], []
+        table.parameters[...] = address(words) + 8 * np.arange(len(words), dtype=np.uint64)
         for step in self.steps:
             own = words[step.words:step.words + step.addresses]
             if step.sizes is not None:
@@ -156,6 +163,10 @@ class Launches(Segment):
                 words[form.at + k] = table.scratch.address + begin if table.scratch is not None else 0
                 table.pieces.append((begin, int(values[piece])))
                 begin += int(values[piece]) + frame.apart
+            if form.maps:
+                table.maps.append(encoded_maps(step.device, form.call.maps, words[step.words:],
+                                               [[int(values[x]) for x in exprs] for exprs in form.maps]))
+                table.parameters[form.at + len(form.pieces)] = address(table.maps[-1])
             launches = [(entry, int(values[g]), launch.block, launch.shared, launch.waits and step.written.isdisjoint(launch.early))
                      for entry, g, launch in zip(_load(step.device, form), form.grids, form.call.launches, strict=True)]
             table.launches.append([launch for launch in launches if launch[1] > 0])
@@ -237,6 +248,19 @@ class Launches(Segment):
 
     def watch(self, clock: Clock, taken: list[float]) -> Sequence[int]:
         return self.indices
+
+
+def encoded_maps(device: Device, maps: Sequence[TensorMap], words: np.ndarray, numbers: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the bytes of tensor maps, at a multiple of 64 as drivers and kernels want them. words: the call's argument words;
+    numbers: sizes and steps of each array."""
+    room = np.zeros(128 * len(maps) + 64, np.uint8)
+    begin = -address(room) % 64
+    encoded = room[begin:begin + 128 * len(maps)]
+    for k, (one, values) in enumerate(zip(maps, numbers, strict=True)):
+        rank = len(one.sizes)
+        raw = device.tensor_map(one.kind, int(words[one.word]), values[:rank], values[rank:], one.box, one.every)
+        encoded[128 * k:128 * (k + 1)] = np.frombuffer(raw, np.uint8)
+    return encoded
 
 
 def _load(device: Device, form: _LaunchForm) -> list[Any]:
