@@ -342,11 +342,13 @@ SCAN_ADVICE = StageAdvice(block=SCANNED)
 
 @dataclass(frozen=True)
 class NestAdvice:
-    """Advice on a nest. grain: element steps that justify a separate part for a thread. tile: turns of each axis of a block.
+    """Advice on a nest. grain: element steps that justify a separate part for a thread. tile: iterations of a block along the axis
+    that is read contiguously; along the stored axis it has as many as fit. Measured on 1024 × 1024, cold, one thread, operands
+    that begin between lines of the cache: 0.77 (f32), 0.73 (bf16), 0.92 (f64), 1.08 (i8) of the time of 64 × 64 begun anywhere.
     shared: most outer axes that threads share. beside: it may run concurrently with the nest before it."""
 
     grain: int = 1 << 14
-    tile: int = 64
+    tile: int = 16
     shared: int = 99
     beside: bool = False
 

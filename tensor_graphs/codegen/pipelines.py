@@ -27,7 +27,7 @@ from tensor_graphs.kernels.kernel import NotLowered
 Pass = Callable[[StageProgram], StageProgram]
 Pipeline = tuple[Pass, ...]
 
-WHOLE: Pipeline = (decided, merged)
+WHOLE: Pipeline = (decided, merged, grouped)
 """before a schedule cuts anything"""
 
 LOOPS: Pipeline = (*WHOLE, cut, advised)
@@ -36,10 +36,10 @@ LOOPS: Pipeline = (*WHOLE, cut, advised)
 STREAMS: Pipeline = (*LOOPS, streamed)
 """products of few rows, lowered as such"""
 
-CUDA_ROWS: Pipeline = (without_single_turns, handed_on, grouped, split_columns.in_parts)
+CUDA_ROWS: Pipeline = (without_single_turns, handed_on, split_columns.in_parts)
 """loops or streams on a GPU where each block runs everything for its own rows, as in a scan"""
 
-CUDA: Pipeline = (without_single_turns, handed_on, grouped, deviations_in_parts, rows_in_parts, split_columns.in_parts)
+CUDA: Pipeline = (without_single_turns, handed_on, deviations_in_parts, rows_in_parts, split_columns.in_parts)
 """loops or streams on a GPU"""
 
 

@@ -115,7 +115,7 @@ class _OfNest(Action, ABC):
 
 @dataclass(frozen=True)
 class Tiled(_OfNest):
-    """Walk a nest that reads along one axis and writes along another in blocks of `size` by `size` iterations; 0: no blocks."""
+    """Walk a nest that reads along one axis and writes along another in blocks of `size` iterations along the first (0: none)."""
 
     sizes = (0, 16, 32, 64)
     field = "tile"
@@ -123,7 +123,7 @@ class Tiled(_OfNest):
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
         if tile_by_rule(program, nest) is None:
             return "it reads and writes along one axis"
-        return None if self.size in self.sizes else f"a block has one of {self.sizes} turns each way"
+        return None if self.size in self.sizes else f"a block has one of {self.sizes} turns along what it reads"
 
     def advised(self, nest: Nest) -> Nest:
         return super().advised(nest) if self.size else replace(nest, tile=None)
@@ -277,7 +277,7 @@ def completed(definition: Definition, schedule: Schedule) -> Schedule:
     actions: list[Action] = [Again(int(i in again), i) for i in range(program.dear)]
     actions += [Parts(size, i) for i, size in enumerate(parts) if size is not None]
     for i, nest in enumerate(program.nests):
-        tile = Tiled(64, i)
+        tile = Tiled(16, i)
         if nest.tile is not None or tile.why_not(program, nest) is None:
             actions.append(replace(tile, size=tile.read(nest)))
         grain = Grain(nest.advice.grain, i)

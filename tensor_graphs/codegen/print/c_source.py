@@ -38,10 +38,10 @@ from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
 from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i64
 
-TILE = 64
-"""most iterations of a block along each of its two axes, equal to TILE of numbers.h: the length of a block's row"""
+TILE = 1 << 12
+"""elements of a block"""
 
 PART_ELEMENTS = NestAdvice().grain
 """default grain, equal to the one in loops.h"""
@@ -265,31 +265,38 @@ class _Renderer:
             self.write(f"(void){name};")
 
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """Write a nest in square blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block
-        into memory that stays in the cache; then all reads are contiguous along the stored axis."""
+        """Write a nest in blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block into
+        memory that stays in the cache; then all reads are contiguous along the stored axis. Blocks begin at lines of the cache."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
-        wide = nest.advice.tile
-        cut, other = _tiles_of(nest, outer)
+        loads, (cut, other) = self.loads_across(nest, outer, inner), _tiles_of(nest, outer)
+        sides, skews = _sides(nest), {outer: " - skew", inner: ""}
         ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
+
+        def block_of(axis: Axis, begin: str) -> None:
+            first, past = ends[axis]
+            write(f"const int64_t {first} = tg_max_i({begin}, 0), {past} = tg_min({begin} + {sides[axis]}, {c_of(axis.size)});")
+
         with self.open("for (int64_t turn = from; turn < to; turn++)"):
-            self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
+            self.turned([*((a.name, a.size) for a in others), ("block", _blocks(nest, cut))])
             self.open_axes += [a.name for a in others]
-            first, past = ends[cut]
-            write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {c_of(cut.size)});")
-            first, past = ends[other]
-            with self.open(f"for (int64_t {first} = 0, {past}; {first} < {c_of(other.size)}; {first} = {past})"):
-                write(f"{past} = tg_min({first} + {wide}, {c_of(other.size)});")
-                first, past = ends[outer]
-                begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
-                for v in self.loads_across(nest, outer, inner):
+            array, offset, _ = loads[0].attr
+            start = c_of(d.substitute(offset, {outer.name: 0, inner.name: 0}))
+            write(f"const int64_t skew = (int64_t)((uintptr_t)&{array.name}[{start}] / {_width(array)} % {sides[outer]});")
+            block_of(cut, f"block * {sides[cut]}{skews[cut]}")
+            begin = f"{other.name}_begin"
+            with self.open(f"for (int64_t {begin} = 0{skews[other]}; {begin} < {c_of(other.size)}; {begin} += {sides[other]})"):
+                block_of(other, begin)
+                at = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
+                for v in loads:
                     array, offset, _ = v.attr
                     tile = f"tile{v.number}"
                     step = d.coefficient(offset, inner.name)
                     assert step is not None
-                    write(f"{_kind(array)} {tile}[{TILE} * {TILE}];")
-                    write(f"turned_{8 * _width(array)}({tile}, {TILE}, &{array.name}[{c_of(d.substitute(offset, begin))}], "
-                          f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
-                    self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
+                    write(f"{_kind(array)} {tile}[{TILE}];")
+                    write(f"turned_{8 * _width(array)}({tile}, {sides[inner]}, &{array.name}[{c_of(d.substitute(offset, at))}], "
+                          f"{c_of(step)}, {ends[outer][1]} - {ends[outer][0]}, {ends[inner][1]} - {ends[inner][0]});")
+                    self.tiles[v.number] = (f"{tile}[({outer.name} - {ends[outer][0]}) * {sides[inner]} + "
+                                            f"({inner.name} - {ends[inner][0]})]")
                 with self.loop(outer, ends[outer]):
                     self.in_order(nest.stages, ends[inner])
             self.tiles.clear()
@@ -513,7 +520,8 @@ class _Renderer:
             self.write(f"{target.name} = {text};")
             return
         if target.role == "output":
-            text = called(NARROWED, target.dtype, text)
+            exact = target.dtype is bf16 and s.monoid is None and _is_moved(s.value, bf16)
+            text = f"(uint16_t)(bits_of({text}) >> 16)" if exact else called(NARROWED, target.dtype, text)
             if target.dtype is bool_:
                 text = f"(uint8_t)({text})"
         self.write(f"{target.name}[{c_of(s.index)}] = {text};")
@@ -797,8 +805,8 @@ def split(nest: Nest) -> tuple[Dim, int, int]:
     n = parallel(nest)
     if nest.tile is not None:
         cut, other = _tiles_of(nest, nest.tile)
-        turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(cut.size, nest.advice.tile)
-        return turns, 1, nest.advice.tile * _most((other,)) * len(nest.stages)
+        turns = d.product(a.size for a in nest.axes if a is not nest.tile) * _blocks(nest, cut)
+        return turns, 1, _sides(nest)[cut] * _most((other,)) * len(nest.stages)
     if nest.axes:
         turns = d.product(a.size for a in nest.axes[:n])
         return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *nest.loops(s))) for s in nest.stages)
@@ -825,12 +833,32 @@ def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
     return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
 
 
+def _sides(nest: Nest) -> dict[Axis, int]:
+    """Return the iterations of a tile along each of its two axes."""
+    (inner,), outer = nest.stages[0].axes, nest.tile
+    assert outer is not None
+    return {outer: nest.advice.tile, inner: TILE // nest.advice.tile}
+
+
+def _blocks(nest: Nest, axis: Axis) -> Dim:
+    """Return the tiles along an axis; along that which is read contiguously there may be one more, as the first may be shorter."""
+    side = _sides(nest)[axis]
+    return d.ceil_div(axis.size + (side - 1 if axis is nest.tile else 0), side)
+
+
 # ---- numbers -------------------------------------------------------------------------------------------------------------------
 
 
 def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
     """Return a call of the dtype's function on `text`, or `text` itself where the dtype has none."""
     return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
+
+
+def _is_moved(v: Value, dtype: DType) -> bool:
+    """Return whether a value is a stored number of the dtype or 0, so that storing it again rounds nothing."""
+    if v.op == "where":
+        return all(_is_moved(x, dtype) for x in v.args[1:])
+    return v.is_constant(0) or (v.op == "load" and v.attr[0].role == "operand" and v.attr[0].dtype is dtype)
 
 
 def _is_literal(v: Value) -> bool:

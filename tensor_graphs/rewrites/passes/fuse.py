@@ -233,8 +233,8 @@ class _Clusters:
     def is_said_again(self, node: Node) -> bool:
         if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO):
             return False
-        if node in self.bound and node in self.fed:
-            return self.few_rows and _is_wider(node)
+        if node in self.bound and node in self.fed:                 # made once, when it is bound, with more bytes perhaps
+            return (self.few_rows or not is_step(node)) and _is_wider(node)
         if not is_step(node):
             return True
         return (node not in self.fed and len(node.types) == 1 and _is_cheap(node)

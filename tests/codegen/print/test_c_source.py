@@ -93,3 +93,11 @@ def test_reductions_beside_each_other_have_variables_of_their_own() -> None:
         given = {k: values[k] for k in graph.inputs}
         (found,) = library.run(0, written, list(given.values()), {"n": 5})
         np.testing.assert_array_equal(found, interpret(graph, given).outputs["y"])
+
+
+def test_numbers_of_bf16_that_are_only_moved_are_not_rounded_again() -> None:
+    table, ids = tg.input("t", (50, 8), tg.bf16), tg.input("i", (9,), tg.i32)
+    moved, scaled = tg.embedding(table, ids, dtype=tg.bf16), tg.embedding(table, ids, dtype=tg.bf16, scale=0.3)
+    wide = tg.cast(tg.input("f", (50, 8)), tg.bf16)
+    texts = [rendered(arranged(lower(part_of(tg.graph(y)).written))) for y in (moved, scaled, wide)]
+    assert ["bf16_of_f32" in text for text in texts] == [False, True, True]

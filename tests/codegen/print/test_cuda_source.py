@@ -133,6 +133,8 @@ def small(dtype: DType) -> dict[str, tuple[Node, ...]]:
             "columns in parts": (given("x", dtype, 600, 72).sum(axis=0),), "flat": (tg.gelu(x * 3.0),),
             "tails": (tg.erfc(x * 3.0),), "outputs of each other": of_each_other(r, given("u", dtype, 9, 264)),
             "groups": (tg.silu(tg.group_norm(image, gain, gain, groups=3)),), "groups of one": (tg.group_norm(image, groups=12),),
+            "groups between reshapes": (tg.reshape(tg.layer_norm(tg.reshape(image, (9, 240))), image.shape)
+                                        * tg.reshape(gain, (12, 1, 1)),),
             "windows": (tg.max_pool2d(image, 3, stride=2, padding=1),), "sums of windows": (tg.avg_pool2d(image, 2),),
             "windows of a channel each": (tg.conv(image, given("w", dtype, 12, 1, 3, 3), padding=1, groups=12),),
             "long rows in parts": (tg.mean(given("x", dtype, 70, 2, 520), axis=(0, 2)),),
@@ -156,8 +158,10 @@ def test_outputs_of_each_other_are_threads_of_their_elements() -> None:
 
 
 def test_a_group_is_a_turn_whose_threads_share_its_sums() -> None:
-    call = call_of(definition_of(tg.silu(tg.group_norm(given("x", tg.f32, 4, 64, 16, 16), groups=8))))
-    assert [launch.grid for launch in call.launches] == [4 * 8] and "reduced<" in call.text
+    image = given("x", tg.f32, 4, 64, 16, 16)
+    for norm in (tg.group_norm(image, groups=8), tg.reshape(tg.layer_norm(tg.reshape(image, (32, 2048))), image.shape)):
+        call = call_of(definition_of(tg.silu(norm)))
+        assert [launch.grid for launch in call.launches] == [4 * 8] and "reduced<" in call.text
 
 
 def test_a_window_is_reduced_by_one_thread() -> None:
