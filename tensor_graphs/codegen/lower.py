@@ -44,7 +44,7 @@ from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64, u8
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
 from tensor_graphs.language.text import parse_graph
 
@@ -613,7 +613,8 @@ class _Reader:
         if counted is not None:
             return v.index(counted, dtype)
         if name == "cast":
-            return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
+            x = self.rounded(args[0], node.inputs[0].dtype)
+            return x if x.dtype == dtype else v.make("cast", dtype, x)
         if name == "bitcast":
             return v.make("bitcast", dtype, *args, attr=f"{node.inputs[0].dtype} {node.dtype}")
         if name == "floor" and dtype is f32 and args[0].op == "div":
@@ -621,6 +622,14 @@ class _Reader:
             quotient = v.make("div", f64, *(v.make("cast", f64, a) for a in args[0].args))
             return v.make("cast", f32, v.make("floor", f64, quotient))
         return v.make(name, dtype, *args)
+
+    def rounded(self, x: Value, dtype: DType) -> Value:
+        """Return the operand of a cast. A float of 8 bits that is computed in f32 is rounded to its dtype, as nobody writes a cast
+        to 8 bits and back but to round."""
+        if not dtype.is_float or dtype.itemsize > 1 or _is_stored_in(x, dtype):
+            return x
+        bits = self.values.make("bitcast", u8, x, attr=f"{dtype} u8")
+        return self.values.make("bitcast", x.dtype, bits, attr=f"u8 {dtype}")
 
     def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         v, x = self.values, node.inputs[0]
@@ -671,6 +680,13 @@ class _Reader:
         place = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
         read = self(x, (*index[:axis], place, *index[axis + positions.rank:]), both)
         return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
+
+
+def _is_stored_in(x: Value, dtype: DType) -> bool:
+    """Return whether a value is read from memory of this dtype, or is 0 elsewhere."""
+    if x.op == "where":
+        return all(_is_stored_in(a, dtype) for a in x.args[1:])
+    return x.attr == 0 if x.op == "constant" else x.op == "load" and x.attr[0].dtype is dtype
 
 
 def _is_identity(value: Value, monoid: Monoid) -> bool:

@@ -11,9 +11,8 @@
  * finite, or so small that what was lost counts, is computed again, from the operands themselves; but where none of the numbers is
  * small enough nothing is lost, and a sum may be 0. */
 #include "gemm.h"
-#include "linear.h"
-#include "matmul.h"
 #include "narrow_linear.h"
+#include "product.h"
 #include "turned.h"
 
 #include <math.h>
@@ -332,7 +331,7 @@ static void tiles_end(void) { _tile_release(); }
 TG_INLINE void tile_sums(const int two, const int nv, const int pa, const int pb, const tiles *a, const char *rows,
                          const uint32_t *panel, int64_t steps, float *c) {
     const int64_t wide = nv * VW * 4, most = pb == 1 ? 8 * BLOCK : BLOCK, count = (two + 1) * SIDE * nv * VW;
-    _Alignas(64) float sums[2 * SIDE * PANEL], excess[2 * SIDE * PANEL]; /* of a sum that knows what it rounds away: v_total of vec.h */
+    _Alignas(64) float sums[2 * SIDE * PANEL], excess[2 * SIDE * PANEL]; /* of a sum that knows what it rounds away: total of multiply.h */
     if (steps > most) memset(excess, 0, (size_t)count * 4);
     int64_t s = 0;
     do {
@@ -510,7 +509,7 @@ static void run_product(product *p) {
 }
 
 /* out[n,m] = x[n,k] . w[m,k]^T + bias[m]. Few rows, and those that are left of whole tiles and fill a quarter of one at most, go past the
- * weights as in linear.c and narrow_linear.c.
+ * weights as in product.c and narrow_linear.c.
  * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of x, dtype of w, dtype of bias, dtype of out (bf16 where x and w are bf16, or
  * f32); all contiguous. */
 TG_KERNEL(tg_linear_amx) {
@@ -545,7 +544,7 @@ static void batch_part(void *ctx, int part, int parts) {
     }
 }
 
-/* out[b,m,n] = a[b,m,k] . b[b,k,n], as in matmul.c, where few rows of floats go. Threads share the batch, or what is in each of a small
+/* out[b,m,n] = a[b,m,k] . b[b,k,n], as in product.c, where few rows of floats go. Threads share the batch, or what is in each of a small
  * one.
  * ptr: out, a, b.  ints: batch, m, n, k, out strides (b, m, n), a strides (b, m, k), b strides (b, k, n) in elements, dtype. */
 TG_KERNEL(tg_dot_amx) {

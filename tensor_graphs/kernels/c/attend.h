@@ -246,15 +246,14 @@ TG_INLINE void softmax_block(const attention *t, const int width, real *score, i
 /* The lanes [lane0, lane0 + count) of one head, count <= width = nv * VR. */
 TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t lane0, int64_t count) {
     const int width = nv * VR;
-    const int64_t d = t->d, apart = tg_ceil(d, LINE) * LINE + LINE;
-    const int copy_keys = t->k_stride % (32 * LINE) == 0; /* rows 2048 bytes apart crowd few sets of the L1 cache */
-    real *memory = tg_scratch(1, (size_t)(2 * d * width + KEYS * width + KEYS * apart) * sizeof(real));
+    const int64_t d = t->d;
+    real *memory = tg_scratch(1, (size_t)(2 * d * width + KEYS * width) * sizeof(real));
     if (!memory) {
         for (int64_t l = lane0; l < lane0 + count; l++)
             for (int64_t i = 0; i < d; i++) out_row(t, head, l)[i] = __builtin_nan("");
         return;
     }
-    real *q = memory, *o = q + d * width, *score = o + d * width, *copied = score + KEYS * width;
+    real *q = memory, *o = q + d * width, *score = o + d * width;
     real most[REAL_PANEL], sum[REAL_PANEL], alpha[REAL_PANEL];
     int64_t row[REAL_PANEL];
     lane_int pos[REAL_PANEL];
@@ -272,12 +271,7 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
     for (int64_t j0 = begin; j0 < end; j0 += KEYS) {
         const int64_t keys = tg_min(KEYS, end - j0);
         const real *k = t->k + j0 * t->k_stride + head * t->k_head, *v = t->v + j0 * t->v_stride + head * t->v_head;
-        int64_t k_stride = t->k_stride;
-        if (copy_keys) {
-            for (int64_t j = 0; j < keys; j++) memcpy(copied + j * apart, k + j * k_stride, (size_t)d * sizeof(real));
-            k = copied, k_stride = apart;
-        }
-        ROWS_PRODUCT(keys, nv, K_CONTIGUOUS, k, k_stride, q, d, score, NULL);
+        ROWS_PRODUCT(keys, nv, K_CONTIGUOUS, k, t->k_stride, q, d, score, NULL);
         int hide = t->mask || (t->causal && j0 + keys - 1 > low) || (t->window > 0 && high - j0 >= t->window);
         softmax_block(t, width, score, keys, j0, row, pos, hide, most, sum, alpha);
         ROWS_PRODUCT(d, nv, ROWS_CONTIGUOUS, v, t->v_stride, score, keys, o, alpha);

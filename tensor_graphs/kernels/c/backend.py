@@ -23,7 +23,7 @@ from tensor_graphs.language.node import TensorType
 NAME = "c"
 SOURCES = Path(__file__).parent
 COPIES = SOURCES / "movement.c"
-LIKELY = (*library.AHEAD, "matmul", "convolutions", "layer_norm")
+LIKELY = (*library.AHEAD, "convolutions", "layer_norm")
 """libraries whose kernels are usually chosen where they fit; instead of other libraries' kernels, generated ones mostly are"""
 WEIGHT_DTYPES = {f32: 0, bf16: 1, f64: 2}              # enum TG_F32, TG_BF16, TG_F64 in tg.h
 WEIGHTS_OF = {f32: (f32, bf16), f64: (f32, bf16, f64)}
@@ -116,7 +116,7 @@ def _linear(a: DType) -> Build:
         x, w = spec.inputs[0], spec.inputs[1]
         bias, bias_dtype = _weight(spec, "bias")
         n, k = _rows(x), x.shape[-1]
-        needs = scratch.linear(n, k, a.itemsize, w.dtype == bf16, w.shape[0] if a == w.dtype == f32 else None)
+        needs = scratch.linear(n, k, a.itemsize, w.dtype.itemsize, w.shape[0])
         if a == f32:
             return NativeCall(f"tg_linear_{w.dtype.name}", (0, 1, bias), (n, w.shape[0], k), scratch=needs)
         return NativeCall("tg_linear_f64", (0, 1, bias), (n, w.shape[0], k, WEIGHT_DTYPES[w.dtype], bias_dtype), scratch=needs)
@@ -197,7 +197,7 @@ def _gather_linear(spec: Spec) -> NativeCall:
     per: Dim = 1 if x.shape[:-1] == index.shape else index.shape[-1]
     return NativeCall(f"tg_gather_linear_{weight.dtype.name}", (0, 1, 2, _weight(spec, "bias")[0]),
                       (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype]),
-                      scratch=scratch.gather_linear(pairs, m, k, weight.dtype == bf16))
+                      scratch=scratch.gather_linear(pairs, m, k, weight.dtype.itemsize))
 
 
 def _dot_refuse(*dtypes: DType) -> Refusal:
@@ -442,8 +442,8 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
 
     return (
         *map(pair, ("add", "sub", "mul", "max", "div")),
-        row("linear", "linear.c", _linear_refuse(a), _linear(a)),
-        row("dot", "matmul.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
+        row("linear", "product.c", _linear_refuse(a), _linear(a)),
+        row("dot", "product.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
         by_rows("layer_norm", "layer_norm.c", _weights_ok(a), _layer_norm, (0, 0)),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
@@ -461,7 +461,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _dense(_strided_amx_dot), mark="_amx", strided=_strided_amx_dot,
          arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
-    CRow("gather_linear", "gather_linear.c", _gather_linear_refuse, _gather_linear),
+    CRow("gather_linear", "product.c", _gather_linear_refuse, _gather_linear),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),

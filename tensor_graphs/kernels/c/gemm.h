@@ -17,6 +17,7 @@
 #define TILE_ROWS 6
 #endif
 #define PANEL (2 * VW) /* lanes of a full panel */
+#define NEAR_ROWS (TILE_ROWS > 8 ? TILE_ROWS / 2 : TILE_ROWS) /* rows 4096 bytes apart that one set of the L1 cache holds */
 
 enum { K_CONTIGUOUS, ROWS_CONTIGUOUS };
 

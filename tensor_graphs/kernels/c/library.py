@@ -47,7 +47,7 @@ shows whether the compiler works. A search for a path waits for the core, and fo
 TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct_conv.c"), "convolutions")
 """C file -> name of the library that it shares with other files, as they call functions of each other that are not exported"""
 
-AHEAD = ("gemm", "movement", "matmul", "linear", "attention", "screened_argmax", "rms_norm", "rope_table")
+AHEAD = ("gemm", "movement", "product", "attention", "screened_argmax", "rms_norm", "rope_table")
 """libraries that language models use besides generated kernels, in the order in which threads compile them ahead of need. All other
 libraries are a third of the compile time. For other graphs `compile_ahead` of backend.py selects libraries by the graph's ops"""
 

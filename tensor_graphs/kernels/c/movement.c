@@ -1,4 +1,4 @@
-/* movement.c: kernels that move numbers and compute none: strided copy, rows into a state. */
+/* movement.c: kernels that move numbers and compute none: strided copy, rows into a state, a pure read. */
 #include "loops.h"
 #include "turned.h"
 
@@ -168,4 +168,39 @@ TG_KERNEL(tg_write_rows) {
     if (apart == bytes) memcpy(out, in, (size_t)((to - from) * bytes));
     else
         for (int64_t i = from; i < to; i++, out += bytes, in += apart) memcpy(out, in, (size_t)bytes);
+}
+
+/* --- the yardstick: a pure read of the same bytes --- */
+
+typedef struct stream {
+    const char *data;
+    int64_t bytes;
+    _Atomic uint32_t *fold;
+} stream;
+
+static void read_part(void *ctx, int part, int parts) {
+    const stream *s = ctx;
+    int64_t from, to;
+    tg_range(s->bytes / 64, 64, part, parts, &from, &to);
+    vu acc[4] = {{0}};
+    for (int64_t line = from; line < to; line++) {
+        tg_ahead(s->data + line * 64);
+        for (int v = 0; v < 16 / VW; v++) {
+            vf word = v_load((const float *)(s->data + line * 64) + v * VW);
+            acc[v] ^= (vu)word;
+        }
+    }
+    uint32_t fold = 0;
+    for (int v = 0; v < 4; v++)
+        for (int i = 0; i < VW; i++) fold ^= acc[v][i];
+    __atomic_fetch_xor((uint32_t *)s->fold, fold, __ATOMIC_RELAXED);
+}
+
+/* Reads bytes and folds them into 4 by exclusive or (whole 64-byte lines only): what the memory can deliver.
+ * ptr: out u32[1], data.  ints: bytes. */
+TG_KERNEL(tg_read_stream) {
+    (void)floats;
+    *(uint32_t *)ptr[0] = 0;
+    stream s = {.data = ptr[1], .bytes = ints[0], .fold = ptr[0]};
+    tg_parallel(read_part, &s, tg_parts(s.bytes, 64 << 10));
 }

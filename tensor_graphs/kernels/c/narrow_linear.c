@@ -7,7 +7,7 @@
 #include "narrow_linear.h"
 
 #include "gemm.h"
-#include "linear.h"
+#include "product.h"
 #include "turned.h"
 
 #if defined(__AVX512BF16__)
@@ -47,7 +47,7 @@ static void one_by_one(const narrow *l, int64_t row, int64_t rows, int64_t from,
         }
 }
 
-/* --- few rows: widened, and past the weights as in linear.c --- */
+/* --- few rows: widened, and past the weights as in multiply.h --- */
 
 static void few_rows(const narrow *l) {
     float *x = tg_scratch(2, (size_t)(l->n * (l->k + l->m)) * 4), *sums = x + l->n * l->k;
@@ -127,13 +127,13 @@ static __attribute__((noinline)) void wide_row(const int64_t nv, const uint16_t 
 }
 
 #if defined(__AVX512BF16__)
-/* c[r][lane] = sum of products of `rows` rows of weights, `stride` apart; `rows` and `nv` are constants. From `next` on 16 bytes per
+/* c[r][lane] = sum of products of `rows` rows of weights; `rows` and `nv` are constants. From `next` on 16 bytes per
  * pair are asked into the L2 cache on the way (NULL: none). */
-TG_INLINE void pairs_tile(const int rows, const int nv, const uint16_t *w, int64_t stride, const uint32_t *panel, int64_t k, float *c,
+TG_INLINE void pairs_tile(const int rows, const int nv, const uint16_t *w, const uint32_t *panel, int64_t k, float *c,
                           const char *next) {
     __m512 acc[TILE_ROWS][2];
     const char *base[(TILE_ROWS + 2) / 3]; /* every third row has its own pointer, as in gemm.c */
-    const int64_t apart = 2 * stride;
+    const int64_t apart = 2 * k;
     for (int r = 0; r < (rows + 2) / 3; r++) base[r] = (const char *)w + 3 * r * apart;
 #define STEP(at, bits)                                                                                                      \
     {                                                                                                                       \
@@ -174,16 +174,20 @@ TG_INLINE void pairs_tile(const int rows, const int nv, const uint16_t *w, int64
     } while (i < k / 2);
 #undef STEP
 }
-#define ALL_ROWS(name, nv)                                                                                                   \
-    static __attribute__((noinline)) void name(int64_t rows, const uint16_t *w, int64_t stride, const uint32_t *panel,       \
-                                               int64_t k, float *c, const char *next) {                                      \
-        int64_t r = 0;                                                                                                       \
-        for (; r + TILE_ROWS <= rows; r += TILE_ROWS) {                                                                      \
-            pairs_tile(TILE_ROWS, nv, w + r * stride, stride, panel, k, c + r * nv * VW, next);                              \
-            if (next) next += 8 * k;                                                                                         \
-        }                                                                                                                    \
-        for (; r + 4 <= rows; r += 4) pairs_tile(4, nv, w + r * stride, stride, panel, k, c + r * nv * VW, NULL);            \
-        for (; r < rows; r++) pairs_tile(1, nv, w + r * stride, stride, panel, k, c + r * nv * VW, NULL);                    \
+#define ALL_ROWS(name, nv)                                                                                                      \
+    static __attribute__((noinline)) void name(int64_t rows, const uint16_t *w, const uint32_t *panel, int64_t k, float *c,     \
+                                               const char *next) {                                                              \
+        int64_t r = 0;                                                                                                          \
+        for (; k % 2048 == 0 && r + NEAR_ROWS <= rows; r += NEAR_ROWS) { /* as in gemm.c */                                     \
+            pairs_tile(NEAR_ROWS, nv, w + r * k, panel, k, c + r * nv * VW, next);                                              \
+            if (next) next += 8 * k * NEAR_ROWS / TILE_ROWS;                                                                    \
+        }                                                                                                                       \
+        for (; r + TILE_ROWS <= rows; r += TILE_ROWS) {                                                                         \
+            pairs_tile(TILE_ROWS, nv, w + r * k, panel, k, c + r * nv * VW, next);                                              \
+            if (next) next += 8 * k;                                                                                            \
+        }                                                                                                                       \
+        for (; r + 4 <= rows; r += 4) pairs_tile(4, nv, w + r * k, panel, k, c + r * nv * VW, NULL);                            \
+        for (; r < rows; r++) pairs_tile(1, nv, w + r * k, panel, k, c + r * nv * VW, NULL);                                    \
     }
 ALL_ROWS(rows_1, 1)
 ALL_ROWS(rows_2, 2)
@@ -198,49 +202,44 @@ TG_INLINE int lost_nothing(const int64_t nv, const float *c, const uint32_t *zer
     return found >= least;
 }
 
-static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16_t *w, int64_t stride, const uint32_t *panel,
-                         float *c, const about *known, const numbers *weights, const char *next) {
+static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16_t *w, const uint32_t *panel, float *c,
+                         const about *known, const numbers *weights, const char *next) {
     const int64_t k = l->k;
-    (nv == 1 ? rows_1 : rows_2)(rows, w, stride, panel, k, c, next);
+    (nv == 1 ? rows_1 : rows_2)(rows, w, panel, k, c, next);
     /* what is dropped is below 2^-16 of a sum that is rounded to bfloat16, 2^-26 of another one */
     const uint32_t least = bits_of((float)(k + 1) * (l->out_dtype == TG_BF16 ? 0x1p-110f : 0x1p-100f));
     for (int64_t r = 0; r < rows; r++)
         if (known->tiny || weights[r].tiny || !(weights[r].zero || lost_nothing(nv, c + r * nv * VW, known->zero, least)))
-            wide_row(nv, w + r * stride, panel, k, c + r * nv * VW);
+            wide_row(nv, w + r * k, panel, k, c + r * nv * VW);
 }
 #else
-static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16_t *w, int64_t stride, const uint32_t *panel,
-                         float *c, const about *known, const numbers *weights, const char *next) {
+static void rows_product(const narrow *l, int64_t rows, int64_t nv, const uint16_t *w, const uint32_t *panel, float *c,
+                         const about *known, const numbers *weights, const char *next) {
     (void)known, (void)weights, (void)next;
-    for (int64_t r = 0; r < rows; r++) wide_row(nv, w + r * stride, panel, l->k, c + r * nv * VW);
+    for (int64_t r = 0; r < rows; r++) wide_row(nv, w + r * l->k, panel, l->k, c + r * nv * VW);
 }
 #endif
 
-/* Weights go through in groups of several tiles, as in linear.c: a group stays in the L2 cache while all panels pass by. */
+/* Weights go through in groups of several tiles, as in multiply.h: a group stays in the L2 cache while all panels pass by. */
 static void tile_part(void *ctx, int part, int parts) {
     const narrow *l = ctx;
     const int64_t k = l->k, pairs = (k + 1) / 2;
     int64_t from, to;
     tg_range(l->m, TILE_ROWS, part, parts, &from, &to);
     const int64_t tiles = tg_min(MOST_TILES, tg_max_i(4, GROUP_BYTES / (TILE_ROWS * 2 * tg_max_i(k, 1)))), group = tiles * TILE_ROWS;
-    const int64_t stride = k * 2 % 4096 ? k : k + 32; /* rows 4096 bytes apart would share one set of the L1 cache: they are copied */
-    float *c = tg_scratch(1, (size_t)(2 * group * PANEL) * 4 + (stride > k ? (size_t)(group * stride) * 2 : 0));
+    float *c = tg_scratch(1, (size_t)(2 * group * PANEL) * 4);
     if (!c) return one_by_one(l, 0, l->n, from, to);
     float *turned = c + group * PANEL;
-    uint16_t *copied = (uint16_t *)(turned + group * PANEL);
     for (int64_t j = from; j < to; j += group) {
         const int64_t rows = tg_min(group, to - j);
         const uint16_t *w = l->w + j * k;
         numbers weights[MOST_TILES * TILE_ROWS];
-        for (int64_t r = 0; r < rows; r++) {
-            weights[r] = numbers_of(w + r * k, k);
-            if (stride > k) memcpy(copied + r * stride, w + r * k, (size_t)k * 2);
-        }
+        for (int64_t r = 0; r < rows; r++) weights[r] = numbers_of(w + r * k, k);
         const char *next = (const char *)(w + rows * k), *end = (const char *)(l->w + to * k);
         for (int64_t row = 0; row < l->n; row += PANEL) {
             const int64_t lanes = lanes_of(l, row);
-            rows_product(l, rows, lanes / VW, stride > k ? copied : w, stride, (const uint32_t *)l->panels + row * pairs, c,
-                         l->panel + row / PANEL, weights, next < end ? next : NULL);
+            rows_product(l, rows, lanes / VW, w, (const uint32_t *)l->panels + row * pairs, c, l->panel + row / PANEL, weights,
+                         next < end ? next : NULL);
             next += 8 * k * (rows / TILE_ROWS);
             turned_32(turned, group, c, lanes, lanes, rows);
             for (int64_t i = 0; i < tg_min(lanes, l->n - row); i++)
@@ -249,7 +248,7 @@ static void tile_part(void *ctx, int part, int parts) {
     }
 }
 
-/* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves, as in linear.c.
+/* Rows that are left of whole vectors and fill a quarter of one at most go past the weights by themselves, as in multiply.h.
  * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of bias, dtype of out (f32 or bf16); all contiguous. */
 TG_KERNEL(tg_linear_narrow) {
     (void)floats;

@@ -10,7 +10,7 @@ from tensor_graphs.language.dims import Dim, ceil_div, dim_max, dim_min
 
 PAGE = 4096                                            # the pool rounds each block up to this
 STREAM_LIMIT = {4: 8, 8: 6}                            # rows that `linear` streams the weights past (by bytes of a float)
-GROUP = {4: (4, 192 << 10), 8: (2, 256 << 10)}         # linear: tiles, or bytes, of weights that go through together
+GROUP = (4, 192 << 10)                                 # linear: least tiles, or bytes, of weights that go through together
 FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
 GATHERED = 512                                         # gather_linear: rows that are brought together at once
 BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
@@ -27,39 +27,39 @@ def _beyond(n: Dim, limit: Dim) -> Dim:
 
 
 def _padded(k: Dim, itemsize: int) -> Dim:
-    """Return the stride of copied rows of k elements: k rounded up to cache lines, and one more line."""
+    """Return the stride of copied rows of k elements at most: k rounded up to cache lines, and one more line."""
     line = 64 // itemsize
     return ceil_div(k, line) * line + line
 
 
-def linear(n: Dim, k: Dim, itemsize: int, pairs: bool, m: Dim | None = None) -> Dim:
-    """Return the bytes for x[n, k] by weights, in floats of `itemsize` bytes. pairs: bf16 weights; few rows of x are rearranged. m:
-    rows of weights, where these may be packed in place of x; None: any number of them."""
+def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = None) -> Dim:
+    """Return the bytes for x[n, k] by weights of weight_bytes each, in floats of `itemsize` bytes. Few rows of x are rearranged for
+    bf16 weights; weights of another dtype are widened. m: rows of weights, which may be packed in place of x; None: any number."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
-    (least, group), limit = GROUP[itemsize], STREAM_LIMIT[itemsize]
+    (least, group), limit = GROUP, STREAM_LIMIT[itemsize]
     panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
-    one_tile = tile.rows * _padded(k, itemsize) * itemsize
-    weights = dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
+    one_tile, same = tile.rows * _padded(k, itemsize) * itemsize, weight_bytes == itemsize
+    weights: Dim = 0 if same else dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
     products = LONGEST_GROUP * tile.rows * tile.lanes * itemsize
     many = panels + PAGE + threads * (weights + products + PAGE)
-    few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if pairs else 0
-    packed: Dim = 0 if m is None else _beyond(n, dim_max(limit, 2 * m - 1))
-    many = dim_max(many, matmul(k, itemsize)) if m is None else many
-    return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize), few)
+    few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if weight_bytes == 2 else 0
+    if not same or m is None:
+        return dim_max(_beyond(n, limit) * (dim_max(many, matmul(k, itemsize)) if same else many), few)
+    packed = _beyond(n, dim_max(limit, 2 * m - 1))
+    return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize))
 
 
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
     """Return the bytes for x[n, k] by m rows of weights, all bf16. Many rows take panels of pairs, and per thread two copies of the
-    sums of a group of weight rows, and the group where its rows would share a cache set. Few rows are kept in f32, with results."""
+    sums of a group of weight rows. Few rows are kept in f32, with results."""
     tile, threads = library.load().tile(4), library.load().threads()
     limit, least, group_bytes = NARROW
     count = ceil_div(n, tile.lanes)
     panels = count * tile.lanes * ceil_div(k, 2) * 4 + count * ABOUT + PAGE
     group = dim_min(LONGEST_GROUP * tile.rows, dim_max(least * tile.rows, ceil_div(group_bytes, 2 * dim_max(k, 1))))
-    copied: Dim = 0 if isinstance(k, int) and k * 2 % 4096 else group * (k + 32) * 2
-    many = panels + threads * (2 * group * tile.lanes * 4 + copied + PAGE)
+    many = panels + threads * (2 * group * tile.lanes * 4 + PAGE)
     few = dim_min(n, limit)
-    return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, True))
+    return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, 2))
 
 
 def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
@@ -76,7 +76,7 @@ def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
 def amx_linear(n: Dim, m: Dim, k: Dim, narrow: bool, narrow_weights: bool) -> Dim:
     """Return the bytes for x[n, k] by m rows of weights. Other kernels take few rows, and all where the process may use no AMX."""
     def elsewhere(rows: Dim) -> Dim:
-        return narrow_linear(rows, m, k) if narrow else linear(rows, k, 4, narrow_weights)
+        return narrow_linear(rows, m, k) if narrow else linear(rows, k, 4, 2 if narrow_weights else 4)
 
     tiles = _amx_product(n, k, 1 if narrow_weights else 3, 1 if narrow else 3, 1) + elsewhere(dim_min(n, AMX[0]))
     return dim_max(_beyond(n, AMX[0]) * tiles, elsewhere(n))
@@ -89,16 +89,17 @@ def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
     return tiles if narrow else dim_max(tiles, matmul(k, 4))
 
 
-def gather_linear(pairs: Dim, m: Dim, k: Dim, narrow: bool) -> Dim:
-    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it. narrow: bf16 weights."""
+def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
+    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it."""
     block = dim_min(pairs, GATHERED)
-    return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, narrow)
+    return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
 
 def matmul(k: Dim, itemsize: int) -> Dim:
-    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a."""
+    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a, with its results."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
-    return threads * ((dim_max(k, 1) * tile.lanes + tile.rows * _padded(k, itemsize)) * itemsize + PAGE)
+    own = dim_max(k, 1) * tile.lanes + tile.rows * (_padded(k, itemsize) + tile.lanes)
+    return threads * (own * itemsize + PAGE)
 
 
 def conv(k: Dim) -> Dim:
@@ -139,5 +140,5 @@ def attention(lanes: Dim, kv_heads: Dim, width: Dim, itemsize: int) -> Dim:
     rows = dim_min(lanes, FEW_LANES)
     few = pieces * rows * (width + 2) * itemsize + PAGE + threads * (rows * width * itemsize + 8 + PAGE)
     keys = 8 * tile.rows
-    many = threads * ((2 * width * tile.lanes + keys * tile.lanes + keys * _padded(width, itemsize)) * itemsize + PAGE)
+    many = threads * ((2 * width + keys) * tile.lanes * itemsize + PAGE)
     return dim_max(few, _beyond(lanes, FEW_LANES) * many)

@@ -65,18 +65,6 @@ TG_INLINE double v_sum_wide(vf v) {
     return (total[0] + total[2]) + (total[1] + total[3]);
 }
 
-/* A sum of vectors, lane by lane, that knows what its additions rounded away (Kahan, Further remarks on reducing truncation
- * errors, 1965): the sum is `high - excess`. Start from zeros. */
-typedef struct v_total {
-    vf high, excess;
-} v_total;
-
-TG_INLINE void v_total_add(v_total *t, vf v) {
-    vf missing = v - t->excess, high = t->high + missing;
-    t->excess = (high - t->high) - missing;
-    t->high = high;
-}
-
 TG_INLINE uint32_t bits_of(float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);

@@ -2,7 +2,7 @@
 #include "wide_gemm.h"
 
 /* Steps of k that one pass over the tiles takes: that many of a panel (32 KB) and of a tile (28 KB) stay near. */
-enum { DEPTH = 256 };
+enum { DEPTH = 256, AHEAD = 16 /* as in gemm.c */ };
 
 /* One tile; `rows`, `nv` and `layout` are constants wherever this is used. c = (c or 0) * keep + A P: `add` says whether c is
  * read, keep NULL stands for ones. One step of k per turn: with two or four, gcc 12 spills twelve accumulators. */
@@ -16,6 +16,8 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
     const double *base[(TILE_ROWS + 2) / 3];
     for (int r = 0; r < (rows + 2) / 3; r++) base[r] = a + (layout == K_CONTIGUOUS ? 3 * r * stride : 3 * r);
     for (int64_t i = 0; i < k; i++, panel += width) {
+        if (layout == ROWS_CONTIGUOUS)
+            for (int r = 0; r < rows; r += 8) __builtin_prefetch(a + AHEAD * stride + r, 0, 3);
         vd lane[2];
         for (int v = 0; v < nv; v++) lane[v] = *(const vd *)(panel + v * VD);
         _Pragma("GCC unroll 16") for (int r = 0; r < rows; r++) {
@@ -36,12 +38,14 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
         }
 }
 
-/* Any number of rows, worked off in tiles of TILE_ROWS, 4 and 1 rows. Not inlined: twelve tiles, compiled once. */
+/* Any number of rows, worked off as in gemm.c. */
 #define ALL_ROWS(name, nv, layout)                                                                                             \
     static __attribute__((noinline)) void name(int64_t rows, const double *a, int64_t stride, const double *panel, int64_t k,  \
                                                double *c, int add, const double *keep) {                                       \
         const int64_t step = layout == K_CONTIGUOUS ? stride : 1, apart = nv * VD;                                             \
         int64_t r = 0;                                                                                                         \
+        for (; layout == K_CONTIGUOUS && stride % 512 == 0 && r + NEAR_ROWS <= rows; r += NEAR_ROWS)                           \
+            tile_product(NEAR_ROWS, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                     \
         for (; r + TILE_ROWS <= rows; r += TILE_ROWS)                                                                          \
             tile_product(TILE_ROWS, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                     \
         for (; r + 4 <= rows; r += 4)                                                                                          \

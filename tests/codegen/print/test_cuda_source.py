@@ -28,7 +28,7 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated
 from tests.codegen.launched import run
-from tests.codegen.test_generated import CASES, CLOSE, drawn, expected_of
+from tests.codegen.test_generated import CASES, CLOSE, EIGHT, drawn, expected_of, rounded_to
 
 N = tg.dim("n", 1, 4096)
 
@@ -209,6 +209,14 @@ def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarra
         kind = parse_dtype(out.dtype)
         report = measure(out, ref, kind)
         assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
+
+
+def test_a_cast_to_eight_bits_rounds_inside_of_a_kernel(folder: Path) -> None:
+    nodes, expected = rounded_to("f8e4m3")
+    definition = definition_of(*nodes.values())
+    kinds = [(expected[name].shape, np.dtype(node.dtype.numpy)) for name, node in nodes.items()]
+    for name, out in zip(nodes, emulated.run(folder, definition, kinds, [EIGHT], {}), strict=True):
+        np.testing.assert_allclose(out.astype(np.float64), expected[name].astype(np.float64), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f32"])

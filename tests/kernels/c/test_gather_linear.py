@@ -1,4 +1,4 @@
-"""kernels/c/gather_linear.c and its numpy twin: right for any choice of matrices, and no byte read of those that nobody chose."""
+"""gather_linear in C and its numpy twin: right for any choice of matrices, and no byte read of those that nobody chose."""
 
 from __future__ import annotations
 

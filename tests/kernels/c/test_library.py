@@ -36,13 +36,13 @@ def changed_by(folder: Path, name: str) -> set[str]:
 
 
 def test_a_product_changes_with_the_tile_it_is_made_of(copied: Path) -> None:
-    assert changed_by(copied, "gemm.c") >= {"linear.c", "matmul.c", "attention.c"}
+    assert changed_by(copied, "gemm.c") >= {"product.c", "attention.c"}
     assert not changed_by(copied, "gemm.c") & {"rms_norm.c", "rope_table.c", "movement.c"}
 
 
 def test_wide_code_changes_no_narrow_kernel(copied: Path) -> None:
-    narrow = {"linear.c", "matmul.c", "attention.c", "rms_norm.c", "softmax.c"}
-    assert changed_by(copied, "wide_gemm.c") == {"wide_linear.c", "wide_matmul.c", "wide_attention.c"}
+    narrow = {"product.c", "attention.c", "rms_norm.c", "softmax.c"}
+    assert changed_by(copied, "wide_gemm.c") == {"wide_product.c", "wide_attention.c"}
     assert not changed_by(copied, "wide.h") & narrow and not changed_by(copied, "wide_gemm.h") & narrow
 
 
@@ -52,14 +52,14 @@ def test_every_kernel_changes_with_the_shared_headers_and_the_pool_and_none_with
 
 
 def test_headers_are_followed_through_one_another(copied: Path) -> None:
-    assert [h.name for h in headers_of(copied / "wide_linear.c")] == ["gemm.h", "tg.h", "vec.h", "wide.h", "wide_gemm.h"]
-    assert [p.name for p in library.code_of(copied / "linear.c")] == ["linear.c", "gemm.c", "matmul.c", "pool.c"]
+    assert [h.name for h in headers_of(copied / "wide_layer_norm.c")] == ["loops.h", "real.h", "rows.h", "tg.h", "vec.h", "wide.h"]
+    assert [p.name for p in library.code_of(copied / "product.c")] == ["product.c", "gemm.c", "pool.c"]
     assert [p.name for p in library.code_of(copied / "rms_norm.c")] == ["rms_norm.c", "pool.c"]
 
 
 def test_a_kernel_stores_the_text_of_all_its_sources() -> None:
     source = {k.name: k.source for k in load_backend("c")}
-    assert "tile_product" in source["c.linear"] and "stream_rows" in source["c.linear"]
+    assert "tile_product" in source["c.linear"] and "tg_linear_f32" in source["c.linear"]
     assert "tile_product" not in source["c.softmax"]
     assert len({k.identity for k in load_backend("c")}) == len(load_backend("c"))
 
@@ -70,8 +70,7 @@ def test_every_c_file_is_in_one_library_and_each_is_linked_with_those_that_its_c
     assert {path.name for path in parts[library.CORE]} == set(library.IN_CORE)
     assert {path.name for path in parts["convolutions"]} == {"conv.c", "depthwise.c", "direct_conv.c"}
     assert set(library.TOGETHER) <= {path.name for path in library.sources()} and set(library.AHEAD) <= parts.keys()
-    assert library.linked_with("linear") == ["gemm", "matmul"] and (
-        library.linked_with("gather_linear") == ["gemm", "linear", "matmul"])
+    assert library.linked_with("product") == ["gemm"] and library.linked_with("amx_product") == ["gemm", "narrow_linear", "product"]
     assert library.linked_with("rms_norm") == library.linked_with(library.CORE) == []
     for part in parts:                                              # `-z defs`: what is missing there is an error of the linker
         assert library.load().part(part)
@@ -120,7 +119,7 @@ def test_a_library_is_compiled_when_it_is_asked_for_and_what_it_is_linked_with_b
     library.load().address("tg_softmax")
     assert made[1:] == ["tensor_graphs_c_rms_norm", "tensor_graphs_c_softmax"]
     library.load().address("tg_linear_f32")
-    assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_matmul", "tensor_graphs_c_linear"]
+    assert made[3:] == ["tensor_graphs_c_gemm", "tensor_graphs_c_product"]
     library.ahead().join()
     library.settle()
     assert sorted(made) == sorted(f"tensor_graphs_c_{part}".rstrip("_") for part in {*library.AHEAD, library.CORE, "softmax"})
@@ -131,7 +130,7 @@ def test_ahead_of_a_search_only_libraries_that_its_ops_may_run_are_compiled(monk
     monkeypatch.setattr(library, "ahead", begun.append)
     for ops in ({"softmax", "exp"}, {"linear", "gelu"}, {"linear_argmax", "write_rows", "conv"}):
         backend.compile_ahead(ops)
-    assert begun == [[], ["movement", "linear"], ["movement", "screened_argmax", "convolutions"]]
+    assert begun == [[], ["movement", "product"], ["movement", "screened_argmax", "convolutions"]]
     assert {*backend.LIKELY} <= set(map(library.part_of, library.sources()))
 
 

@@ -197,6 +197,22 @@ def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrar
                 assert np.max(np.abs(out - a.astype(float) @ b.astype(float)), initial=0.0) <= 1e-6 * math.sqrt(k + 1)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_matmul_takes_operands_whose_rows_or_columns_share_a_set_of_the_cache(
+    each_build: library.NativeLibrary, dtype: type, batch: int
+) -> None:
+    m, n, k, symbol = 512, 70, 1024, f"tg_matmul_f{8 * np.dtype(dtype).itemsize}"
+    a, b, out = normal((batch, m, k), 1).astype(dtype), normal((batch, k, n), 2).astype(dtype), np.empty((batch, m, n), dtype)
+    spread = np.zeros((batch, m, 2 * k), dtype)[:, :, ::2]                          # neither rows nor columns follow each other
+    spread[...] = a
+    for left in (a, a.transpose(0, 2, 1).copy().transpose(0, 2, 1), spread):
+        out[...] = np.nan
+        ints = [batch, m, n, k, *element_strides(out), *element_strides(left), *element_strides(b)]
+        each_build.call(symbol, [out.ctypes.data, left.ctypes.data, b.ctypes.data], ints)
+        assert np.max(deviation(out, a.astype(float) @ b.astype(float))) <= MANY_ROWS[1]
+
+
 def test_matmul_repeats_an_operand_whose_batch_stride_is_0(native: library.NativeLibrary) -> None:
     a, b, out = normal((4, 9, 8), 1), normal((8, 40), 2), poisoned((4, 9, 40))
     run(native, "tg_matmul_f32", [out, a, b], [4, 9, 40, 8, 360, 40, 1, 72, 8, 1, 0, 40, 1])
