@@ -180,9 +180,8 @@ def _merged(program: StageProgram, place: int, stages: Sequence[Stage], pair: Se
         if name in read and all(change(x) is not None for x in _dims_of_value(v)):
             values.gathered[name] = changed(values, v, must, names, both.name)
     if arrays:
-        of_arrays = values.of_arrays(arrays)
-        own = own.mapped(lambda s: [s.with_roots(of_arrays)])
-        values.gathered = {name: of_arrays(v) for name, v in values.gathered.items()}
+        own = own.mapped(lambda s: [s.with_roots(lambda v: values.of_arrays(v, arrays))])
+        values.gathered = {name: values.of_arrays(v, arrays) for name, v in values.gathered.items()}
     return program.made_of((own if other is nest else other for other in program.nests), values)
 
 

@@ -133,10 +133,9 @@ def values_in(*roots: Value) -> Iterator[Value]:
             yield v
 
 
-def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value], cache: dict[Value, Value] | None = None) -> Value:
-    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments. cache: values that are rebuilt already;
-    those of this root are added."""
-    cache = {} if cache is None else cache
+def rewritten(root: Value, change: Callable[[Value, tuple[Value, ...]], Value]) -> Value:
+    """Return a value rebuilt bottom-up: `change` gets each value and its changed arguments."""
+    cache: dict[Value, Value] = {}
 
     def one(v: Value) -> Value:
         if v not in cache:
@@ -192,6 +191,9 @@ def computed_in(dtype: DType) -> DType:
     return f32 if dtype.is_float and dtype.itemsize < f32.itemsize else dtype
 
 
+_NO_SYMBOLS: frozenset[str] = frozenset()
+
+
 class _ValueTable:
     """The values of one lowering and of what passes make of it, numbered in the order in which they were first made: so a text does
     not depend on what else was lowered."""
@@ -212,15 +214,15 @@ class Values:
 
     def make(self, op: str, dtype: DType, *args: Value, attr: Any = None, number: int = -1) -> Value:
         """Return the value of these arguments. number: that of a value with the same name in texts; by default a new one."""
-        table, read = self._table, frozenset[str]()
+        table, read = self._table, _NO_SYMBOLS
         if self.gathered and op in ("index", "load"):
             read = self.read_in(attr)
         key = op, dtype, args, _attr_key(attr), read
         value = table.known.get(key)
         if value is None:
-            symbols = frozenset[str]().union(*[a.symbols for a in args])
+            symbols = _NO_SYMBOLS.union(*[a.symbols for a in args])
             if attr is not None:
-                symbols |= frozenset[str]().union(*[symbols_of(x, self.gathered) for x in _dims_of(attr)])
+                symbols = symbols.union(*[symbols_of(x, self.gathered) for x in _dims_of(attr)])
             if op == "load":
                 symbols |= attr[2]
             number = table.count if number < 0 else number
@@ -236,7 +238,7 @@ class Values:
     def read_in(self, attr: Any) -> frozenset[str]:
         """Return the symbols on which the gathered indices in an attribute depend."""
         names = [name for x in _dims_of(attr) if isinstance(x, d.Expr) for name in x.symbols if name in self.gathered]
-        return frozenset[str]().union(*[self.gathered[name].symbols for name in names])
+        return _NO_SYMBOLS.union(*[self.gathered[name].symbols for name in names])
 
     def constant(self, value: bool | int | float, dtype: DType) -> Value:
         return self.make("constant", dtype, attr=value)
@@ -251,7 +253,7 @@ class Values:
 
     def load(self, array: Array, offset: Dim, guard: Value | None = None) -> Value:
         guards = () if guard is None else (guard,)
-        return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, frozenset[str]()))
+        return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, _NO_SYMBOLS))
 
     def gather(self, value: Value, size: Dim) -> Dim:
         """Return an index below `size` whose value is read at run time; loads with it need a guard against values out of range."""
@@ -259,15 +261,13 @@ class Values:
         self.gathered[name] = value
         return index_symbol(name, size)
 
-    def of_arrays(self, arrays: Mapping[Array, Array]) -> Callable[[Value], Value]:
-        """Return a function that gives a value with loads from other arrays of the same names; it keeps its number, as its name in
-        texts is the same."""
+    def of_arrays(self, value: Value, arrays: Mapping[Array, Array]) -> Value:
+        """Return a value with loads from other arrays of the same names; it keeps its number, as its name in texts is the same."""
         def one(v: Value, args: tuple[Value, ...]) -> Value:
             attr = (arrays[v.attr[0]], *v.attr[1:]) if v.op == "load" and v.attr[0] in arrays else v.attr
             return v if args == v.args and attr is v.attr else self.make(v.op, v.dtype, *args, attr=attr, number=v.number)
 
-        cache: dict[Value, Value] = {}
-        return lambda value: rewritten(value, one, cache)
+        return rewritten(value, one)
 
 
 def symbols_of(index: Dim, gathered: Mapping[str, Value]) -> frozenset[str]:

@@ -15,7 +15,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tensor_graphs.codegen.default_schedule import CHUNK, advised, cut_along, in_parts, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, across
@@ -93,8 +93,7 @@ class _OfNest(Action, ABC):
     field: ClassVar[str]
 
     def of(self, program: StageProgram) -> Nest:
-        nest: Nest = _at(program.nests, self.nest, "nest")
-        return nest
+        return _at(program.nests, self.nest, "nest")
 
     def taken(self, program: StageProgram) -> StageProgram:
         """Return the program with this advice."""
@@ -155,8 +154,7 @@ class _OfStage(Action, ABC):
     most: ClassVar[int]
 
     def of(self, program: StageProgram) -> Stage:
-        stage: Stage = _at(_at(program.nests, self.nest, "nest").stages, self.stage, "stage")
-        return stage
+        return _at(_at(program.nests, self.nest, "nest").stages, self.stage, "stage")
 
     def taken(self, program: StageProgram) -> StageProgram:
         """Return the program with this advice."""
@@ -241,6 +239,7 @@ class NarrowRows(_OfStage):
 
 
 Schedule = tuple[Action, ...]
+Thing = TypeVar("Thing")
 
 OF_STAGE = (SumBlock, Accumulators, Unroll, Columns, NarrowRows)
 ACTIONS: Mapping[str, Callable[..., Action]] = {
@@ -369,7 +368,7 @@ def _why_not(action: Action, program: StageProgram) -> str | None:
         return str(e)
 
 
-def _at(things: Sequence[Any], number: int, what: str) -> Any:
+def _at(things: Sequence[Thing], number: int, what: str) -> Thing:
     if not 0 <= number < len(things):
         raise IndexError(f"it has {len(things)} {what}s, and no number {number}")
     return things[number]

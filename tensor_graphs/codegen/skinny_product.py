@@ -1,11 +1,6 @@
 """skinny_product: matrix products of few rows as loops over columns, each reading one row of a weight, at the speed of memory.
 
-    nest over i in 0..n                     # the products' left factors, computed first
-        …
-    nest over j in 0..2048, i in 0..n       # the rows that use a row of a weight are innermost: memory is read once
-        t0[] = sum over r in 0..640 of t[640·i + r] · gate[640·j + r]
-        t1[] = sum over r in 0..640 of t[640·i + r] · up[640·j + r]
-        y[2048·i + j] = t0[] · t1[]
+Left factors are computed first. The rows that use a row of a weight are innermost, so that memory is read once.
 
 In: a program lowered with `few_rows`, arranged.  Out: the program. Its nests of products come last and run concurrently, so that it
 waits for its threads once.

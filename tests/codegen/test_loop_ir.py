@@ -86,7 +86,7 @@ def test_arrays_are_equal_by_their_fields_and_a_load_of_a_longer_one_keeps_its_n
     assert replace(short) == short != long and hash(short) == hash(long)
     load = values.load(short, 0)
     root = values.make("add", tg.f32, load, values.constant(1.0, tg.f32))
-    made = values.of_arrays({short: long})(root)
+    made = values.of_arrays(root, {short: long})
     assert made is not root and made.number == root.number and made.args[0].number == load.number
     assert made.args[0].attr[0] is long and values.load(long, 0) is made.args[0]
 

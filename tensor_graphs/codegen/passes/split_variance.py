@@ -1,19 +1,9 @@
 """split_variance: compute sums of squared deviations from the mean, for few long rows, in parts that are read from memory once.
 
-    nest over i in 0..64                                        nest over r in 0..256, i in 0..64
-        s[i] = sum over r in 0..256, k in 0..784 of x               t = sum over k in 0..784 of x[r, i, k]
-    nest over i in 0..64                                            m = t / 784
-        q[i] = sum over r, k of (x − s[i] / 200704)²      →         sp[i, r] = t,  sm[i, r] = m
-                                                                    sd[i, r] = sum over k of x[r, i, k] − m
-                                                                    sq[i, r] = sum over k of (x[r, i, k] − m)²
-                                                                nest over i in 0..64
-                                                                    a = sum over r of sp[i, r];  s[i] = a;  b = a / 200704
-                                                                    q[i] = sum over r of sq[i, r] + y (2 sd[i, r] + 784 y)
-                                                                        where y = sm[i, r] − b
-
 Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-The formula is exact for any numbers m and b, since sd has the error of rounding m, provided every use sees identical values. So m
-is stored, and means are quotients: a compiler may omit the rounding of a product. Nothing is subtracted from a sum of squares.
+The formula (see the example of `deviations_in_parts`) is exact for any numbers m, the means of parts, and b, the mean: the sums of
+differences from m have the error of rounding it, provided every use sees identical values. So m is stored, and means are quotients:
+a compiler may omit the rounding of a product. Nothing is subtracted from a sum of squares.
 
 In: an arranged program.  Out: the program, cut where nests have this form; only the order of sums changes. Rows whose parts
 would run along several axes, or have no fitting length, are left to split_rows.py.
