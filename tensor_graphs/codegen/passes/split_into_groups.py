@@ -39,8 +39,8 @@ def grouped(program: StageProgram) -> StageProgram:
     """Return the program with the last axis of each such nest split into groups.
 
     >>> from tensor_graphs.codegen.lower import lower_text
-    >>> from tensor_graphs.codegen.pipelines import arranged
-    >>> program = arranged(lower_text("input x f32[2, 8, 5]", "s = sum(reshape(x; shape=(2, 4, 10)); axes=(2,))",
+    >>> from tensor_graphs.codegen.default_schedule import merged
+    >>> program = merged(lower_text("input x f32[2, 8, 5]", "s = sum(reshape(x; shape=(2, 4, 10)); axes=(2,))",
     ...     "output y = x + reshape(expand(reshape(s; shape=(2, 4, 1)); shape=(2, 4, 2)); shape=(2, 8, 1))"))
     >>> print(program)
     nest over _i0 in 0..2, _i1 in 0..8

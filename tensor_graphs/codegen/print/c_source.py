@@ -159,7 +159,7 @@ class _Renderer:
             write()
             self.nest(i, nest)
         for i in range(len(p.nests)):
-            others = self.beside(i)
+            others = _beside(self.program, i)
             if others and not p.nests[i].advice.beside:
                 write()
                 with self.open(f"static void {self.name}_from{i}(void *context, int part, int parts)"):
@@ -172,10 +172,6 @@ class _Renderer:
     def alone(self, array: Array) -> str:
         """Return the qualifier of a pointer when no other pointer leads to its memory."""
         return "" if array in self.shared else "restrict "
-
-    def beside(self, i: int) -> list[int]:
-        """Return the numbers of the nests that run concurrently with nest i."""
-        return list(takewhile(lambda k: self.program.nests[k].advice.beside, range(i + 1, len(self.program.nests))))
 
     def entry(self) -> None:
         p, write = self.program, self.write
@@ -197,7 +193,7 @@ class _Renderer:
             for i, nest in enumerate(p.nests):
                 if nest.advice.beside:
                     continue                                            # it runs with one before it
-                others = self.beside(i)
+                others = _beside(self.program, i)
                 turns, unit, work = split(nest)
                 for k in others:                                        # any of them may be the one that has no turns
                     turns = d.dim_max(turns, split(p.nests[k])[0])
@@ -237,7 +233,7 @@ class _Renderer:
                         at = at + _padded(x)
             turns, unit, _ = split(nest)
             write("int64_t from, to;")
-            shares = nest.advice.beside or self.beside(i)
+            shares = nest.advice.beside or _beside(self.program, i)
             write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
             self.scopes, self.open_axes = [set()], []
             n = parallel(nest)
@@ -268,7 +264,7 @@ class _Renderer:
         """Write a nest in blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block into
         memory that stays in the cache; then all reads are contiguous along the stored axis. Blocks begin at lines of the cache."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
-        loads, (cut, other) = self.loads_across(nest, outer, inner), _tiles_of(nest, outer)
+        loads, (cut, other) = loads_across(self.program, nest, outer, inner), _tiles_of(nest, outer)
         sides, skews = _sides(nest), {outer: " - skew", inner: ""}
         ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
 
@@ -300,12 +296,6 @@ class _Renderer:
                 with self.loop(outer, ends[outer]):
                     self.in_order(nest.stages, ends[inner])
             self.tiles.clear()
-
-    def loads_across(self, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
-        """Return the loads of a nest that are contiguous along `outer`, at positions known before it runs."""
-        loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
-        return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.gathered)
-                and lies_across(v, outer.name, inner.name)]
 
     def inner(self, nest: Nest, level: int) -> None:
         """Write the stages at nest level `level`, then the loops over the deeper axes."""
@@ -831,6 +821,18 @@ def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
     """Return the two axes of a nest's tiles: the longer one, which is divided among threads, and the other."""
     (inner,) = nest.stages[0].axes
     return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
+
+
+def loads_across(program: StageProgram, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
+    """Return the loads of a nest that are contiguous along `outer`, at positions known before it runs."""
+    loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
+    return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(program.gathered)
+            and lies_across(v, outer.name, inner.name)]
+
+
+def _beside(program: StageProgram, i: int) -> list[int]:
+    """Return the numbers of the nests that run concurrently with nest i."""
+    return list(takewhile(lambda k: program.nests[k].advice.beside, range(i + 1, len(program.nests))))
 
 
 def _sides(nest: Nest) -> dict[Axis, int]:

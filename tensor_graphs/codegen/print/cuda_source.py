@@ -44,6 +44,7 @@ from tensor_graphs.codegen.print.c_source import (
     c_type,
     called,
     dim_name,
+    loads_across,
     parallel,
 )
 from tensor_graphs.kernels.kernel import Launch
@@ -458,7 +459,7 @@ class _Cuda(_Renderer):
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         self.begin_tiles(i, nest, outer, inner, SIDE)
-        across = self.loads_across(nest, outer, inner)
+        across = loads_across(self.program, nest, outer, inner)
         rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
         for v in across:
             write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
@@ -485,7 +486,7 @@ class _Cuda(_Renderer):
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
-        across = self.loads_across(nest, outer, inner)
+        across = loads_across(self.program, nest, outer, inner)
         widths = {_width(v.attr[0]) for v in across}
         if len(widths) != 1 or not widths <= {2, 4}:
             return False
