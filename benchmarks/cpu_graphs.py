@@ -147,6 +147,10 @@ def _rows(torch: Any, f: Any, r: int, p: int) -> list[Case]:
         hidden = torch.ones(x.shape, dtype=torch.bool, device=x.device).triu(1)
         return (x * 0.125).masked_fill(hidden, -float("inf")).softmax(-1)
 
+    def between_reshapes(x: tg.Node, g: tg.Node, b: tg.Node) -> tg.Node:
+        rows = tg.layer_norm(tg.reshape(x, (32 * r, 8192)))
+        return tg.reshape(rows, x.shape) * tg.reshape(g, (256, 1, 1)) + tg.reshape(b, (256, 1, 1))
+
     return [
         Case(s, "softmax", one, lambda x: tg.softmax(x), lambda x: x.softmax(-1)),
         Case(s, "softmax bf16", {"x": x(2048 * r, 1024, dtype=BF16)}, lambda x: tg.softmax(x), lambda x: x.softmax(-1)),
@@ -164,6 +168,8 @@ def _rows(torch: Any, f: Any, r: int, p: int) -> list[Case]:
              lambda x, y, g: f.rms_norm(x + y, (1024,), g, 1e-6)),
         Case(n, "group_norm, silu", {"x": image, **channels}, lambda x, g, b: tg.silu(tg.group_norm(x, g, b, groups=8)),
              lambda x, g, b: f.silu(f.group_norm(x, 8, g, b))),
+        Case(n, "group_norm by reshapes", {"x": x(r, 256, 32, 32), "g": w(256), "b": w(256)}, between_reshapes,
+             lambda x, g, b: f.group_norm(x, 32, g, b)),
         Case(n, "batch_norm of a batch", {"x": image},
              lambda x: (x - tg.mean(x, axis=over, keepdims=True)) * tg.rsqrt(tg.var(x, axis=over, keepdims=True) + 1e-5),
              lambda x: f.batch_norm(x, None, None, training=True)),
@@ -195,6 +201,8 @@ def _moves(torch: Any, f: Any, r: int, p: int) -> list[Case]:
         Case(k, "concat", su, lambda s, u: tg.concat(s, u, axis=1), lambda s, u: torch.cat([s, u], 1)),
         Case(k, "pad, slice, 5 points", {"s": su["s"]}, shifted, shifted_torch),
         Case(k, "embedding", table, lambda t, i: tg.embedding(t, i), lambda t, i: f.embedding(i, t)),
+        Case(k, "embedding bf16", {"t": w(32000, 256, dtype=BF16), "i": table["i"]},    # of the table's dtype, as torch's is
+             lambda t, i: tg.embedding(t, i, dtype=BF16), lambda t, i: f.embedding(i, t)),
         Case(k, "scatter-add", {"z": x(4096 * r, 256), "i": ids(4096 * r, 2048 * r), "u": x(2048 * r, 256)},
              lambda z, i, u: tg.scatter(z, i, u, mode="add"), lambda z, i, u: z.index_add(0, i, u)),
         Case(k, "rope", {"q": x(512 * r, 8, 128), "c": x(512 * r, 64), "s": x(512 * r, 64)},

@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import tensor_graphs as tg
 from benchmarks.torch_samples import op_db
 from tensor_graphs.frontends.torch.backend import CompiledModule, boxed, decompositions, forget
-from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, to_numpy
+from tensor_graphs.frontends.torch.exchange import to_numpy, to_tensor
 from tensor_graphs.frontends.torch.fx import GraphStep
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "bf16": torch.bfloat16, "i64": torch.int64, "bool": torch.bool}
@@ -87,13 +87,12 @@ class _Oracle:
         self.step = step
 
     def __call__(self, scope: Any) -> None:
-        arrays = {name: to_numpy(scope.values[node]) for name, node in self.step.inputs.items()}
+        arrays = {name: to_numpy(scope.values[node], self.step.orders.get(name)) for name, node in self.step.inputs.items()}
         result = tg.interpret(self.step.graph, arrays, dims=self.step.further_sizes(scope.size))
         for name, node in self.step.outputs.items():
             with np.errstate(all="ignore"):
                 array = np.array(np.asarray(result.outputs[name]).astype(self.step.graph.outputs[name].dtype.numpy))
-            order = self.step.orders.get(name)
-            scope.values[node] = from_numpy(array) if order is None else in_axis_order(from_numpy(array), order)
+            scope.values[node] = to_tensor(array, self.step.orders.get(name))
 
 
 class ByNumpy(CompiledModule):

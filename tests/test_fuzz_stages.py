@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_the_programs_hold_every_kind_of_stage_in_every_form() -> None:
         made = stage_program(seed)
         seen["rows apart"] += any(str(s).startswith("_s") for s in made.program.dims)
         seen["nan"] += made.special
-        seen["gathered"] += bool(made.program.values.gathered)
+        seen["gathered"] += bool(made.program.gathered)
         for nest in made.program.nests:
             for s in nest.stages:
                 seen[s.note] += 1
@@ -92,10 +93,9 @@ def test_what_fails_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_form_that_means_something_else_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(0, "as drawn")
     made, _ = formed(case)
-    for nest in made.program.nests:
-        for s in nest.stages:
-            s.value = made.program.values.make("where", s.value.dtype, made.program.values.constant(False, c_source.bool_), s.value,
-                                               made.program.values.constant(1, s.value.dtype))
+    v = made.program.values
+    made.program = made.program.mapped(lambda s: [replace(s, value=v.make(
+        "where", s.value.dtype, v.constant(False, c_source.bool_), s.value, v.constant(1, s.value.dtype)))])
     with pytest.raises(AssertionError, match="the interpreter gives something else"):
         calls(case, made)
 

@@ -23,7 +23,7 @@ def graph_of(source: str, dtypes: option_groups.SourceOptions, max_positions: in
 
     if dtypes.dims is not None and not options.is_onnx(source):
         raise options.UsageError(f"--dims {dtypes.dims} is for .onnx files, and {source} is none\n  fix: leave it out")
-    if Path(source).is_dir() or source in BUILTIN:
+    if (Path(source).is_dir() and not options.is_onnx(source)) or source in BUILTIN:
         return model_graph(source, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
                            greedy=greedy)
     for option, dtype in (("--dtype", dtypes.dtype), ("--activations", dtypes.activations)):

@@ -334,8 +334,8 @@ A_GRAPH = ("the path of a .tg file, like examples/softmax.tg (docs/tg_format.md)
 
 
 def is_onnx(source: str) -> bool:
-    """Return True for the path of an ONNX file."""
-    return Path(source).suffix.lower() == ".onnx" and Path(source).is_file()
+    """Return True for the path of an ONNX file, which may be missing."""
+    return Path(source).suffix.lower() == ".onnx" and not (Path(source) / "config.json").is_file()
 
 
 @lru_cache(maxsize=4)
@@ -354,7 +354,7 @@ def ranges(text: str | None) -> dict[str, int | tuple[int, int]]:
     for part in [] if text is None else text.split(","):
         name, _, value = (piece.strip() for piece in part.partition("="))
         low, dots, high = value.partition("..")
-        if not name or name in out or not low.isdecimal() or not (high.isdecimal() if dots else int(low)):
+        if not name or name in out or not low.isdecimal() or (dots and not (high.isdecimal() and int(low) <= int(high))):
             raise UsageError(f"--dims: {part!r} is no size and no range of a dim\n  fix: each dim once, like batch=8,seq=1..64")
         out[name] = (int(low), int(high)) if dots else int(low)
     return out

@@ -24,6 +24,7 @@ FEW = 256
 
 def run(
     *,
+    context: typer.Context,
     model: Annotated[
         str, typer.Argument(help="A model folder (config.json, *.safetensors), a built-in shape: gemma-3-270m, or an .onnx file.")
     ],
@@ -47,7 +48,7 @@ def run(
 ) -> None:
     """Generate tokens with a decoder model, or run an ONNX file once, on the fastest path that is accurate enough."""
     OURS.until_here("arguments")
-    if run_graph.was_run(model, files, choice, decoder, prompted=bool(prompt or prompts or ids is not None)):
+    if run_graph.was_run(context, model, files, choice, decoder):
         return
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room
@@ -74,7 +75,6 @@ def run(
         text, result = generate_and_show(model_ready, start.ids, tokens, sampling, () if ignore_eos else loaded.end_ids, show,
                                          stop_texts=stop_texts, logprobs=decoder.logprobs)
         if print_document is None:
-            print()
             _print_times(model_ready, start.ids, result)
         else:
             outcome = document(model_ready, start.ids, text, result)
@@ -85,6 +85,7 @@ def run(
 
 
 def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
+    print()
     use = model_ready.plan.memory(n=len(start), m=1)
     steps = len(result.step_seconds)
     speed = f"{result.tokens_per_second:.1f} tokens/s (median of {counted(steps, 'step')}) · " if steps else ""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.graphs import within
@@ -19,15 +22,22 @@ TYPICAL = 4
 """size of a dim of random inputs, where the dim's range has it"""
 
 
-def was_run(source: str, files: option_groups.GraphFiles, choice: option_groups.ModelOptions,
-            decoder: option_groups.DecoderOptions, prompted: bool) -> bool:
+READ = {"model", "memory_limit", "imports", "db", "json", *(
+    field.name for group in (option_groups.GraphFiles, option_groups.ModelOptions) for field in dataclasses.fields(group))}
+"""parameters of `tg run` that a run of an ONNX file reads"""
+
+
+def was_run(context: typer.Context, source: str, files: option_groups.GraphFiles, choice: option_groups.ModelOptions,
+            decoder: option_groups.DecoderOptions) -> bool:
     """Run an ONNX file and return True; return False for any other model. Raises UsageError for options of the other kind."""
     if not options.is_onnx(source):
         if files != option_groups.GraphFiles():
             raise options.UsageError("--inputs, --dims and --out are for .onnx files\n  fix: --prompt TEXT or --ids 2,9259,…")
         return False
-    if prompted:
-        raise options.UsageError(f"{source} is a graph, and prompts are for decoders\n  fix: --inputs FILE.npz")
+    for name in context.params:
+        if name not in READ and getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":
+            raise options.UsageError(f"--{name.replace('_', '-')} is for decoders, and {source} is a graph\n"
+                                     "  fix: leave it out; its inputs are those of --inputs FILE.npz")
     run_file(source, files, choice, decoder)
     return True
 
@@ -61,10 +71,13 @@ def run_file(source: str, files: option_groups.GraphFiles, choice: option_groups
                              database=options.database(decoder.db, pinned=choice.plan is not None),
                              memory_limit=decoder.memory_limit, weights=None if choice.tolerance is None else model.weights)
     results = bind(plan, model.weights).run(arrays, dims=dims or None)
+    if files.inputs is not None:
+        model.require_indices(arrays)
     outputs = {name: np.asarray(results[ours]) for name, ours in model.outputs.items()}
     if files.out is not None:
         try:
-            np.savez(files.out, **outputs)  # type: ignore[arg-type]
+            with files.out.open("wb") as file:                  # of a path, numpy changes the name to *.npz
+                np.savez(file, **outputs)  # type: ignore[arg-type]
         except OSError as e:
             raise options.NotPossible(f"--out {files.out} cannot be written: {e.strerror}\n  fix: another file") from None
     _show(outputs, files.out, decoder.json)
@@ -78,16 +91,19 @@ def _with_inputs(source: str, file: Path, dims: str | None) -> tuple[OnnxModel, 
     from tensor_graphs.frontends.onnx.importer import from_onnx_with
 
     try:
-        with np.load(file, allow_pickle=False) as stored:
-            arrays = dict(stored) if hasattr(stored, "files") else None
-    except (OSError, ValueError) as e:
-        raise options.NotPossible(f"--inputs {file} cannot be read: {e}\n"
+        stored = np.load(file, allow_pickle=False)
+        if isinstance(stored, np.ndarray):
+            raise ValueError("it is one array without a name")
+        with stored:
+            arrays = {name: np.asarray(array) for name, array in stored.items()}
+    except Exception as e:                                # numpy, zipfile and zlib have many kinds for a damaged file
+        raise options.NotPossible(f"--inputs {file} cannot be read: {e or type(e).__name__}\n"
                                   "  fix: an .npz file, numpy.savez(FILE, name=array)") from None
-    model = from_onnx_with(source, arrays or {}, options.ranges(dims))
+    model = from_onnx_with(source, arrays, options.ranges(dims))
     wanted = {*model.inputs, *model.values}
-    if arrays is None or not wanted <= set(arrays) <= wanted | set(model.unused):
-        names = "one array" if arrays is None else ", ".join(arrays) or "nothing"
-        raise options.NotPossible(f"--inputs {file} has {names}\n  fix: the model's inputs: {', '.join(sorted(wanted)) or 'none'}")
+    if not wanted <= set(arrays) <= wanted | set(model.unused):
+        raise options.NotPossible(f"--inputs {file} has {', '.join(arrays) or 'nothing'}\n"
+                                  f"  fix: the model's inputs: {', '.join(sorted(wanted)) or 'none'}")
     return model, {model.inputs[name]: array for name, array in arrays.items() if name in model.inputs}
 
 

@@ -18,12 +18,12 @@ HALF_STEPS = 4
 
 def steps_of(program: StageProgram) -> Dim:
     """Return the steps of all iterations of all loops. An axis whose size depends on other axes counts with its maximum."""
-    inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
+    inner = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *n.loops(s))}
     total: Dim = 0
     for nest in program.nests:
         for stage in nest.stages:
             turns: Dim = 1
-            for axis in (*nest.axes[:stage.level], *stage.own):
+            for axis in (*nest.axes[:stage.level], *nest.loops(stage)):
                 is_outer = not isinstance(axis.size, d.Expr) or not set(axis.size.symbols) & inner
                 turns = turns * (axis.size if is_outer else d.bounds(axis.size)[1])
             total = total + turns * stage_weight(nest, stage)

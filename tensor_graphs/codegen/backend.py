@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import FARTHEST
 from tensor_graphs.codegen.print import c_source, scan_c
-from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, lowered, one_pass_of
+from tensor_graphs.codegen.refusals import cached, or_none, why_not
+from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
@@ -51,8 +52,7 @@ def kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Return why no loops are generated for a spec; None where they are."""
-    program = _program(spec)
-    return program if isinstance(program, str) else None
+    return why_not(_program, spec)
 
 
 def build(spec: Spec) -> NativeCall:
@@ -62,8 +62,8 @@ def build(spec: Spec) -> NativeCall:
 
 def shares(spec: Spec) -> Sharing:
     """Return the outputs that may share memory with an operand."""
-    program = _program(spec)
-    return Sharing() if isinstance(program, str) else Sharing(program.shared, program.updated)
+    program = or_none(_program, spec)
+    return Sharing() if program is None else Sharing(program.shared, program.updated)
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -77,16 +77,15 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
         if any(dim_ge(s, 0) is not True or d.bounds(s)[1] > FARTHEST for s in lie):
             return None
         steps += lie[:-1]
-    program = _loops(asked(spec), apart=True)
-    if longest < SHORT_ROW or isinstance(program, str):
+    program = or_none(_loops, asked(spec), apart=True) if longest >= SHORT_ROW else None
+    if program is None:
         return None
     call = call_of(program, len(spec.inputs))
     return replace(call, ints=(*call.ints[:len(call.ints) - len(steps)], *steps))
 
 
-def call_of(program: StageProgram | str, operands: int) -> NativeCall:
-    """Return the native call of a program. Raises NotLowered."""
-    program = lowered(program)
+def call_of(program: StageProgram, operands: int) -> NativeCall:
+    """Return the native call of a program."""
     code = compiled_libraries.later(program)
     shared, own = c_source.scratch_bytes(program)
     threads = library.load().threads()
@@ -98,38 +97,35 @@ def text_of(spec: Spec) -> str:
     """Return the C source of the kernel of a spec, with the math as a comment. Raises NotLowered."""
     if spec.op is SCAN:
         return scan_c.text_of(spec)
-    return c_source.rendered(lowered(_program(spec)))
+    return c_source.rendered(_program(spec))
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:
     """Return the rules that fused the loops of a spec into one pass; empty for other loops."""
-    program = _program(spec)
-    return () if isinstance(program, str) else program.derivation
+    program = or_none(_program, spec)
+    return () if program is None else program.derivation
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the kernels of specs in as few compiler runs as possible, for contiguous rows and for arbitrary row strides. Return
     None for each, or why it cannot be built. Raises CacheFolderError."""
-    return compiled([programs_of(spec) for spec in specs])
+    return compiled_libraries.compiled_together([partial(_programs, spec) for spec in specs])
 
 
-def compiled(wanted: Sequence[Sequence[StageProgram | str]]) -> list[str | None]:
-    """Compile the programs of several kernels. Return for each kernel None, or why it cannot be built. Raises CacheFolderError."""
-    distinct = {p: None for programs in wanted for p in programs if not isinstance(p, str)}
-    whys = dict(zip(distinct, compiled_libraries.compiled(list(distinct)), strict=True))
-    return [next((why for p in programs if (why := p if isinstance(p, str) else whys[p]) is not None), None) for programs in wanted]
+def _programs(spec: Spec) -> list[StageProgram]:
+    return [_program(spec), *programs_apart(spec)]
 
 
-def programs_of(spec: Spec) -> list[StageProgram | str]:
-    """Return the loops of a spec and, if there are any, the loops for arbitrary row strides."""
+def programs_apart(spec: Spec) -> list[StageProgram]:
+    """Return the loops of a spec for arbitrary row strides, if there are any."""
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank > 1), default=0)
-    others = _loops(asked(spec), apart=True) if longest >= SHORT_ROW else ""
-    return [_program(spec), *([others] if not isinstance(others, str) else [])]
+    program = or_none(_loops, asked(spec), apart=True) if longest >= SHORT_ROW else None
+    return [] if program is None else [program]
 
 
 def arithmetic(spec: Spec) -> Dim:
     """Return the element steps of the loops of a spec. Raises NotLowered."""
-    return steps(lowered(_program(spec)))
+    return steps(_program(spec))
 
 
 SHORT_ROW = 16
@@ -138,17 +134,17 @@ SHORT_ROW = 16
 
 def traffic(spec: Spec) -> Dim:
     """Return the bytes that the loops of a spec move. Raises NotLowered."""
-    return traffic_in(lowered(_program(spec)))
+    return traffic_in(_program(spec))
 
 
 steps, traffic_in = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
 
 
-def _program(spec: Spec) -> StageProgram | str:
+def _program(spec: Spec) -> StageProgram:
     return _loops(asked(spec))
 
 
-@lru_cache(maxsize=4096)
-def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram | str:
+@cached(maxsize=4096)
+def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram:
     definition = definition_of(asked.spec)
     return one_pass_of(definition, apart) or loops_of(definition, apart, isinstance(asked.spec.op, DefinedOp))

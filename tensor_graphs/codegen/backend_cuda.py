@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tensor_graphs.codegen import backend, spec_to_loops
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import cuda_source, cuda_streams, cuda_tiles, scan_cuda
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
+from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
@@ -55,13 +56,13 @@ def whole_kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Return why no kernels are generated for a spec; None where they are."""
-    return _refused(spec_to_loops.definition_of(spec), _of_part(spec))
+    return why_not(_loops, spec_to_loops.definition_of(spec), _of_part(spec))
 
 
 def shares(spec: Spec) -> Sharing:
     """Return the outputs that are updated in place: only the rows that differ from an operand are stored."""
-    program = _loops(spec_to_loops.definition_of(spec), _of_part(spec))
-    return Sharing() if isinstance(program, str) else Sharing(program.updated, program.updated)
+    program = or_none(_plain, spec_to_loops.definition_of(spec), _of_part(spec))
+    return Sharing() if program is None else Sharing(program.updated, program.updated)
 
 
 def _of_part(spec: Spec) -> bool:
@@ -70,24 +71,24 @@ def _of_part(spec: Spec) -> bool:
     return isinstance(spec.op, DefinedOp)
 
 
-def _loops(definition: Definition, of_part: bool) -> StageProgram | str:
+def _plain(definition: Definition, of_part: bool) -> StageProgram:
     return spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part)
 
 
-@lru_cache(maxsize=4096)
-def _refused(definition: Definition, of_part: bool) -> str | None:
-    program = _loops(definition, of_part)
-    if isinstance(program, str):
-        return program
-    if any(s.scan is not None for nest in program.nests for s in nest.stages):
-        return "it is a scan, which is not written for GPUs"
-    call = _whole_call(definition, of_part) if cuda_streams.is_streams(program) else None
-    return call if isinstance(call, str) else None
+@cached(maxsize=4096)
+def _loops(definition: Definition, of_part: bool) -> StageProgram:
+    """Return the loops of a definition for which kernels are generated. Raises NotLowered."""
+    program = _plain(definition, of_part)
+    if any(s.scan is not None for s in program.stages):
+        raise NotLowered("it is a scan, which is not written for GPUs")
+    if cuda_streams.is_streams(program):
+        _whole_call(definition, of_part)
+    return program
 
 
 def traffic(spec: Spec) -> Dim:
     """Return the bytes that the kernels of a spec move; weights of products count once for each row. Raises NotLowered."""
-    program = spec_to_loops.lowered(_loops(spec_to_loops.definition_of(spec), _of_part(spec)))
+    program = _plain(spec_to_loops.definition_of(spec), _of_part(spec))
     return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
 
 
@@ -101,17 +102,14 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
     definition = spec_to_loops.definition_of(spec)
-    if _refused(definition, _of_part(spec)) is not None:
+    if or_none(_loops, definition, _of_part(spec)) is None:
         return None
     return _strided_call(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides), _of_part(spec))
 
 
 @lru_cache(maxsize=1024)
 def _strided_call(definition: Definition, strides: tuple[tuple[int, ...], ...], of_part: bool) -> LaunchCall | None:
-    try:
-        return _call(program_of(definition, strides, of_part))
-    except NotLowered:                                              # streams, whose weights are to lie in rows
-        return None
+    return or_none(lambda: _call(program_of(definition, strides, of_part)))     # no streams, whose weights are to lie in rows
 
 
 def text_of(spec: Spec) -> str:
@@ -121,16 +119,14 @@ def text_of(spec: Spec) -> str:
 
 def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
     """Return the call that computes a definition. Raises NotLowered."""
-    return spec_to_loops.lowered(_refused(definition, of_part) or _whole_call(definition, of_part))
+    _loops(definition, of_part)
+    return _whole_call(definition, of_part)
 
 
-@lru_cache(maxsize=1024)
-def _whole_call(definition: Definition, of_part: bool) -> LaunchCall | str:
-    """Return the call for contiguous operands, or why there is none."""
-    try:
-        return _call(program_of(definition, None, of_part))
-    except NotLowered as e:
-        return str(e)
+@cached(maxsize=1024)
+def _whole_call(definition: Definition, of_part: bool) -> LaunchCall:
+    """Return the call for contiguous operands. Raises NotLowered."""
+    return _call(program_of(definition, None, of_part))
 
 
 def _call(program: StageProgram) -> LaunchCall:
@@ -166,7 +162,7 @@ def _copy(shape: tuple[Dim, ...], out_strides: tuple[Dim, ...], in_strides: tupl
     stage = Stage(target, into, axes, values.load(source, at), 0, note="copy")
     symbols = {str(s): s for x in (*shape, *out_strides, *in_strides) for s in d.symbols(x)}
     sizes = tuple(symbols[n] for n in sorted(symbols))
-    return _call(arranged(StageProgram((source,), (target,), [Nest((), [stage])], values, sizes)))
+    return _call(arranged(StageProgram((source,), (target,), (Nest((), (stage,)),), dims=sizes)))
 
 
 def _no_copy(spec: Spec) -> LaunchCall:

@@ -5,7 +5,7 @@ of its source, the headers, the compiler, the processor and the library that it 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.refusals import why_not
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.devices.cache_folder import CacheFolderError
 from tensor_graphs.devices.checksummed_files import holds, place
@@ -92,6 +93,17 @@ def compiled(programs: Sequence[AnyProgram]) -> list[str | None]:
     left = {file: text for file, text in texts.items() if file not in failed}
     failed |= toolchain.build_each(left, folders=(library.FOLDER,), against=list(against), cache=library.load().path.parent)
     return [str(failed[code.file]) if code.file in failed else None for code in codes]
+
+
+def compiled_together(wanted: Sequence[Callable[[], Sequence[AnyProgram]]]) -> list[str | None]:
+    """Compile together the programs of several kernels. wanted: for each a function that gives its programs, or raises NotLowered.
+    Return for each kernel None, or why it cannot be built. Raises CacheFolderError."""
+    refusals = [why_not(programs) for programs in wanted]
+    programs_of = [programs() if why is None else () for programs, why in zip(wanted, refusals, strict=True)]
+    distinct = list(dict.fromkeys(p for programs in programs_of for p in programs))
+    whys = dict(zip(distinct, compiled(distinct), strict=True))
+    return [why or next((whys[p] for p in programs if whys[p] is not None), None)
+            for programs, why in zip(programs_of, refusals, strict=True)]
 
 
 _waiting: dict[str, AnyProgram] = {}

@@ -2,21 +2,23 @@
 loops (split_at_conditions.py). Neighbouring axes that are contiguous together are merged. A sum over everything, and a long scan,
 is cut into parts. Nests that read along one axis and write along another are tiled.
 
-In: a program as lowered.  Out: that program, changed in place; its results do not change, except for the order of sums.
+In: a program as lowered.  Out: an arranged program; its results do not change, except for the order of sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from tensor_graphs.codegen.loop_ir import (
     SCAN_ADVICE,
     Array,
     Axis,
     Nest,
-    Scan,
+    Reduce,
+    Running,
     Stage,
     StageProgram,
     Value,
@@ -26,7 +28,6 @@ from tensor_graphs.codegen.loop_ir import (
     rewritten,
     values_in,
 )
-from tensor_graphs.codegen.passes.split_at_conditions import decided
 from tensor_graphs.codegen.passes.wide_accumulate import in_f64
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
@@ -41,93 +42,107 @@ LEAST_TILE = 8
 """iterations from which on an axis is worth walking in blocks"""
 
 
-def arranged(program: StageProgram) -> StageProgram:
-    """Arrange a program by the rules; schedule_actions.py offers the individual steps."""
-    merged(program)
-    cut(program, [part_by_rule(nest) for nest in program.nests])
-    advise(program)
-    return program
+def advised(program: StageProgram) -> StageProgram:
+    """Return the program with the advice of nests and stages (tiles, accumulators) that the rules give.
 
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[64, 32]", "output y = permute(x; axes=(1, 0))")
+    >>> print(program)
+    nest over _i0 in 0..32
+        y0[64*_i0 + _j1] = x0[_i0 + 32*_j1]    over _j1 in 0..64
+    >>> print(advised(program))
+    nest over _i0 in 0..32, in tiles along _i0
+        y0[64*_i0 + _j1] = x0[_i0 + 32*_j1]    over _j1 in 0..64
+    """
+    def with_lanes(s: Stage) -> Stage:
+        lanes = lanes_by_rule(s)
+        return s if lanes == s.advice.lanes else replace(s, advice=replace(s.advice, lanes=lanes))
 
-def advise(program: StageProgram) -> None:
-    """Set the advice of nests and stages (tiles, accumulators) by rule."""
-    for nest in program.nests:
-        nest.tile = tile_by_rule(program, nest)
-        for s in nest.stages:
-            s.advice = replace(s.advice, lanes=lanes_by_rule(s))
+    return program.made_of(nest.mapped(lambda s: [with_lanes(s)], tile=tile_by_rule(program, nest)) for nest in program.nests)
 
 
 def merged(program: StageProgram) -> StageProgram:
-    """Merge neighbouring axes that are contiguous together, and remove conditions that depend only on indices."""
-    for nest in decided(program).nests:
-        _merge_axes(program, nest)
+    """Return the program with neighbouring axes that are contiguous together merged.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 8]", "output y = exp(x)")
+    >>> print(program)
+    nest over _i0 in 0..4
+        y0[8*_i0 + _j1] = exp(x0[8*_i0 + _j1])    over _j1 in 0..8
+    >>> print(merged(program))
+    nest over nothing
+        y0[_j1_] = exp(x0[_j1_])    over _j1_ in 0..32
+    """
+    for place in range(len(program.nests)):
+        while (fewer := _one_merge(program, place)) is not None:
+            program = fewer
     return program
 
 
-def cut(program: StageProgram, parts: Sequence[int]) -> StageProgram:
-    """Cut each nest into parts of the given number of elements. A nest stays uncut if that is 0 or if it cannot be cut."""
-    program.nests = [piece for nest, size in zip(program.nests, parts, strict=True)
-                     for piece in (in_parts(program, nest, size) if size else [nest])]
-    return program
+def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgram:
+    """Return the program with each nest cut into parts of so many elements (None: by rule). A nest stays uncut if that is 0 or if
+    it cannot be cut.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[98304]", "output y = sum(x; axes=(0,))")
+    >>> print(program)
+    nest over nothing
+        y0[0] = sum over _r0 in 0..98304 of x0[_r0]
+    >>> print(cut(program))
+    nest over _r0p in 0..6
+        y0p[_r0p] = sum over _r0q in 0..16384 of cast(x0[16384*_r0p + _r0q])
+    nest over nothing
+        y0[0] = sum over _r0t in 0..6 of y0p[_r0t]
+    """
+    sizes = [part_by_rule(nest) for nest in program.nests] if parts is None else parts
+    if not any(sizes):
+        return program
+    return program.made_of(piece for nest, size in zip(program.nests, sizes, strict=True)
+                           for piece in (in_parts(program, nest, size) if size else [nest]))
 
 
-# ---- axes that are one ---------------------------------------------------------------------------------------------------------
+# ---- axes that are one, or none ------------------------------------------------------------------------------------------------
 
 
-def _merge_axes(program: StageProgram, nest: Nest) -> None:
-    changed = True
-    while changed:
-        changed = False
-        own = [(s, s.axes) for s in nest.stages]
-        if len({tuple(a.name for a in axes) for _, axes in own}) == 1:      # several outputs of one shape, or one
-            (axes,) = {axes for _, axes in own}
-            changed = _merge_shared(program, nest, nest.stages, axes, "axes")
-        for stage in nest.stages:
-            changed = changed or _merge_shared(program, nest, [stage], stage.reduce, "reduce")
-            if sum(stage.axes == other.axes for other in nest.stages) == 1:
-                changed = changed or _merge_shared(program, nest, [stage], stage.axes, "axes")
-        for i in range(len(nest.axes) - 1):
-            if not changed and not any(s.level == i + 1 for s in nest.stages):
-                merged = _merged(program, nest.stages, nest.axes[i], nest.axes[i + 1])
-                if merged is not None:
-                    nest.axes = (*nest.axes[:i], merged, *nest.axes[i + 2:])
-                    for s in nest.stages:
-                        s.level -= s.level > i
-                        if s.target.role == "scratch" and s.target.level > i:
-                            s.target.level -= 1
-                    changed = True
-                    break
-        inmost = [s for s in nest.stages if s.level == len(nest.axes)]
-        alike = bool(inmost) and all(s.axes and s.axes == inmost[0].axes and s.target.level == 0 for s in inmost)
-        if not changed and nest.axes and alike:
-            merged = _merged(program, inmost, nest.axes[-1], inmost[0].axes[0])
-            if merged is not None:                                  # stages at lower levels do not know the axis, and come before
-                nest.axes = nest.axes[:-1]
-                for s in inmost:
-                    s.axes, s.level = (merged, *s.axes[1:]), len(nest.axes)
-                changed = True
+def _one_merge(program: StageProgram, place: int) -> StageProgram | None:
+    """Return the program with the first two axes of a nest merged that can be; None where there are no such axes."""
+    nest = program.nests[place]
+    for stages, where, axes in _neighbours(nest):
+        for i in range(len(axes) - 1):
+            if where == "nest" and any(s.level == i + 1 for s in nest.stages):
+                continue
+            result = _merged(program, place, stages, axes[i:i + 2], where)
+            if result is not None:
+                return result
+    return None
 
 
-def _merge_shared(program: StageProgram, nest: Nest, stages: list[Stage], axes: tuple[Axis, ...], where: str) -> bool:
-    for i in range(len(axes) - 1):
-        merged = _merged(program, stages, axes[i], axes[i + 1])
-        if merged is not None:
-            new = (*axes[:i], merged, *axes[i + 2:])
-            for s in stages:
-                setattr(s, where, new)
-            return True
-    return False
+def _neighbours(nest: Nest) -> Iterator[tuple[Sequence[Stage], str, tuple[Axis, ...]]]:
+    """Yield stages, and axes of which two neighbours may be merged if all of these stages agree: the stages' own, reduced axes,
+    those of the nest, and the nest's last with the first of all innermost stages."""
+    own = {tuple(a.name for a in s.axes) for s in nest.stages}
+    if len(own) == 1:                                               # several outputs of one shape, or one
+        yield nest.stages, "axes", nest.stages[0].axes
+    for s in nest.stages:
+        yield [s], "over", s.reduce
+        if sum(s.axes == other.axes for other in nest.stages) == 1:
+            yield [s], "axes", s.axes
+    yield nest.stages, "nest", nest.axes
+    inmost = [s for s in nest.stages if s.level == len(nest.axes)]  # stages at lower levels do not know the axis, and come before
+    if nest.axes and inmost and all(s.axes and s.axes == inmost[0].axes and s.target.level == 0 for s in inmost):
+        yield inmost, "inner", (nest.axes[-1], inmost[0].axes[0])
 
 
-def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axis | None:
-    """Return one axis that replaces a and b, after changing the stages to it; None where an index or a scan needs both."""
-    if any(s.scan is not None and s.scan.axis in (a, b) for s in stages):
+def _merged(program: StageProgram, place: int, stages: Sequence[Stage], pair: Sequence[Axis], where: str) -> StageProgram | None:
+    """Return the program with one axis in place of a pair of axes of some stages; None where an index or a scan needs both."""
+    (a, b), nest = pair, program.nests[place]
+    if any(s.scan is not None and s.scan.along in pair for s in stages):
         return None
     if any(str(x) in (a.name, b.name) for s in stages for axis in (*s.axes, *s.reduce) for x in d.symbols(axis.size)):
         return None                                                 # a loop that is as long as one of the two has come
-    names, gathered = {a.name, b.name}, program.values.gathered
-    read = {name for name, v in gathered.items() if v.symbols & names}
-    if any(root.symbols & read for nest in program.nests for s in nest.stages if s not in stages for root in s.roots()):
+    names = {a.name, b.name}
+    read = {name for name, v in program.gathered.items() if v.symbols & names}
+    if read and any(root.symbols & read for s in program.stages if s not in stages for root in s.roots()):
         return None                                                 # a stage that keeps both loads at an index along one of them
     both = Axis(b.name + "_", a.size * b.size)
 
@@ -142,14 +157,60 @@ def _merged(program: StageProgram, stages: list[Stage], a: Axis, b: Axis) -> Axi
         assert index is not None
         return index
 
-    for s in stages:
-        s.index, s.value = must(s.index), changed(program, s.value, must, names, both.name)
-        if s.scan is not None and s.scan.start is not None:
-            s.scan = replace(s.scan, start=changed(program, s.scan.start, must, names, both.name))
-    for name, v in list(gathered.items()):
+    values = program.values
+    outer = nest.axes.index(a) if where == "nest" else len(nest.axes)
+    arrays = {s.target: replace(s.target, level=s.target.level - 1) for s in nest.stages
+              if where == "nest" and s.target.role == "scratch" and s.target.level > outer}
+
+    def with_one(s: Stage) -> Stage:
+        fields: dict[str, Any] = {"index": must(s.index)}
+        if where == "nest":
+            fields |= {"level": s.level - (s.level > outer), "target": arrays.get(s.target, s.target)}
+        elif where == "inner":
+            fields |= {"level": s.level - 1, "axes": (both, *s.axes[1:])}
+        elif where == "axes":
+            fields["axes"] = _joined(s.axes, a, both)
+        elif isinstance(s.does, Reduce):
+            fields["does"] = replace(s.does, over=_joined(s.reduce, a, both))
+        return s.with_roots(lambda v: changed(values, v, must, names, both.name), **fields)
+
+    axes = _joined(nest.axes, a, both) if where == "nest" else nest.axes[:-1] if where == "inner" else nest.axes
+    own = nest.mapped(lambda s: [with_one(s) if s in stages else s], axes=axes)
+    for name, v in list(values.gathered.items()):
         if name in read and all(change(x) is not None for x in _dims_of_value(v)):
-            gathered[name] = changed(program, v, must, names, both.name)
-    return both
+            values.gathered[name] = changed(values, v, must, names, both.name)
+    if arrays:
+        own = own.mapped(lambda s: [s.with_roots(lambda v: values.of_arrays(v, arrays))])
+        values.gathered = {name: values.of_arrays(v, arrays) for name, v in values.gathered.items()}
+    return program.made_of((own if other is nest else other for other in program.nests), values)
+
+
+def _joined(axes: tuple[Axis, ...], first: Axis, both: Axis) -> tuple[Axis, ...]:
+    """Return the axes with one in place of `first` and the one behind it."""
+    at = axes.index(first)
+    return (*axes[:at], both, *axes[at + 2:])
+
+
+def without_single_turns(program: StageProgram) -> StageProgram:
+    """Return the program without axes of one turn, which are no loops.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 1, 8]", "output y = sum(x; axes=(1, 2))")
+    >>> print(program)
+    nest over _i0 in 0..4
+        y0[_i0] = sum over _r1 in 0..1, _r2 in 0..8 of x0[8*_i0 + _r2]
+    >>> print(without_single_turns(program))
+    nest over _i0 in 0..4
+        y0[_i0] = sum over _r2 in 0..8 of x0[8*_i0 + _r2]
+    """
+    def fewer(s: Stage) -> Stage:
+        if all(a.size != 1 for a in (*s.axes, *s.reduce)):
+            return s
+        over = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
+        does = replace(s.does, over=over) if isinstance(s.does, Reduce) else s.does
+        return replace(s, axes=tuple(a for a in s.axes if a.size != 1), does=does)
+
+    return program.mapped(lambda s: [fewer(s)])
 
 
 def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
@@ -174,7 +235,7 @@ def _dims(program: StageProgram, stage: Stage) -> Iterable[Dim]:
         yield axis.size
     for root in stage.roots():
         yield from _dims_of_value(root)
-        for name, v in program.values.gathered.items():
+        for name, v in program.gathered.items():
             if name in root.symbols:
                 yield from _dims_of_value(v)
 
@@ -183,7 +244,7 @@ def _dims_of_value(value: Value) -> Iterable[Dim]:
     return (x for v in values_in(value) if (x := dim_of(v)) is not None)
 
 
-def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], names: set[str], new: str) -> Value:
+def changed(values: Values, value: Value, change: Callable[[Dim], Dim], names: Set[str], new: str) -> Value:
     """Return a value with `change` applied to each index. names: the axes that are replaced; new: the name that replaces them."""
     def one(v: Value, args: tuple[Value, ...]) -> Value:
         attr = v.attr
@@ -192,7 +253,7 @@ def changed(program: StageProgram, value: Value, change: Callable[[Dim], Dim], n
         elif v.op == "load":
             inside = v.attr[2]
             attr = (v.attr[0], change(v.attr[1]), (inside - names) | {new} if inside & names else inside)
-        return program.values.make(v.op, v.dtype, *args, attr=attr)
+        return values.make(v.op, v.dtype, *args, attr=attr)
 
     return rewritten(value, one)
 
@@ -217,7 +278,7 @@ def tile_by_rule(program: StageProgram, nest: Nest) -> Axis | None:
         return None
     (inner,) = nest.stages[0].axes
     loads = [v for s in nest.stages for v in values_in(s.value) if v.op == "load" and v.attr[0].level == 0
-             and not v.symbols & set(program.values.gathered)]
+             and not v.symbols & set(program.gathered)]
     count = {a: sum(lies_across(v, a.name, inner.name) for v in loads) for a in nest.axes if d.bounds(a.size)[1] >= LEAST_TILE}
     most = max(count.values(), default=0)
     return next(a for a in count if count[a] == most) if most and d.bounds(inner.size)[1] >= LEAST_TILE else None
@@ -255,7 +316,7 @@ def cut_along(nest: Nest) -> tuple[Axis, ...]:
     if nest.axes or len(nest.stages) != 1:
         return ()
     (stage,) = nest.stages
-    over = stage.reduce if stage.scan is None else (stage.scan.axis,)
+    over = stage.reduce if stage.scan is None else (stage.scan.along,)
     if stage.monoid in (None, "product") or stage.axes != (() if stage.scan is None else over):
         return ()
     return over
@@ -288,16 +349,17 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
     parts = Array(f"{name}p", "scratch", 0, value.dtype, part.size)
     total = Axis(f"{first.name}t", part.size)
     read = values.load(parts, total.symbol)
-    nests = [Nest((part,), [Stage(parts, part.symbol, (), value, 1, inner, stage.monoid, f"{stage.note}, in parts")])]
+    assert stage.monoid is not None
+    first_nest = Nest((part,), (Stage(parts, part.symbol, (), value, 1, Reduce(inner, stage.monoid), f"{stage.note}, in parts"),))
     if scan is None:
-        last = Stage(stage.target, stage.index, (), read, 0, (total,), stage.monoid, f"{stage.note} of the parts")
-        return [*nests, Nest((), [last])]
+        last = Stage(stage.target, stage.index, (), read, 0, Reduce((total,), stage.monoid), f"{stage.note} of the parts")
+        return [first_nest, Nest((), (last,))]
     begun = Array(f"{name}b", "scratch", 0, stage.value.dtype, part.size)
-    before = Stage(begun, total.symbol, (total,), read, 0, (), stage.monoid, "before each part",
-                   Scan(total, before=True, start=scan.start), SCAN_ADVICE)
-    last = Stage(stage.target, index, inner, value, 1, (), stage.monoid, stage.note,
-                 Scan(inner[0], scan.before, values.load(begun, part.symbol)), SCAN_ADVICE)
-    return [*nests, Nest((), [before]), Nest((part,), [last])]
+    before = Stage(begun, total.symbol, (total,), read, 0, Running(total, scan.monoid, True, scan.start), "before each part",
+                   SCAN_ADVICE)
+    last = Stage(stage.target, index, inner, value, 1,
+                 Running(inner[0], scan.monoid, scan.before, values.load(begun, part.symbol)), stage.note, SCAN_ADVICE)
+    return [first_nest, Nest((), (before,)), Nest((part,), (last,))]
 
 
 def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]:
@@ -311,10 +373,10 @@ def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]
 def value_in_parts(program: StageProgram, value: Value, over: Axis, chunk: int) -> tuple[Axis, Axis, Value] | None:
     """Split an axis as `in_chunks` does, and return both axes with the value rewritten to them; None where that is impossible."""
     part, inner, change = in_chunks(over, chunk)
-    if any(over.name in v.symbols for v in program.values.gathered.values()):
+    if any(over.name in v.symbols for v in program.gathered.values()):
         return None
     try:
-        return part, inner, changed(program, value, change, {over.name}, part.name)
+        return part, inner, changed(program.values, value, change, {over.name}, part.name)
     except Entangled:
         return None
 

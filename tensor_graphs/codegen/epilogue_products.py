@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensor_graphs.codegen.loop_ir import Array, Axis, Stage, StageProgram, Value, flat, values_in
+from tensor_graphs.codegen.refusals import why_not
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -43,12 +44,12 @@ class EpilogueProduct:
 
 def epilogue_product(program: StageProgram) -> EpilogueProduct:
     """Return an arranged program as products and the stages after them. Raises NotLowered for other programs."""
-    if len(program.nests) != 1 or len(program.outputs) != 1 or program.values.gathered:
+    if len(program.nests) != 1 or len(program.outputs) != 1 or program.gathered:
         raise NotLowered("more than one nest of loops")
     (nest,) = program.nests
     sums = tuple(s for s in nest.stages if s.monoid is not None)
     after = tuple(s for s in nest.stages if s.monoid is None)
-    if any(s.axes or s.scan is not None or s.within is not None or s.joined or s.level != len(nest.axes) for s in nest.stages):
+    if nest.blocks is not None or any(s.axes or s.scan is not None or s.held or s.level != len(nest.axes) for s in nest.stages):
         raise NotLowered("loops inside of those over the elements of the result")
     if not 1 <= len(sums) <= MOST_PRODUCTS or not (after or len(sums) == 1):
         raise NotLowered("no products, or more than two")
@@ -74,7 +75,7 @@ def epilogue_product(program: StageProgram) -> EpilogueProduct:
     last = (*sums, *after)[-1]
     if len(x) != 1 or len({w.dtype for w in weights}) != 1 or (across and len(sums) > 1):
         raise NotLowered("products of different rows")
-    if last.target is not program.outputs[0] or last.index != flat(nest.axes) or last.value.dtype is not f32:
+    if last.target != program.outputs[0] or last.index != flat(nest.axes) or last.value.dtype is not f32:
         raise NotLowered("a result that does not lie as a matrix of floats")
     names = {a.name for a in nest.axes}
     if any(not v.symbols <= names for s in after for v in values_in(s.value)):
@@ -83,10 +84,7 @@ def epilogue_product(program: StageProgram) -> EpilogueProduct:
 
 
 def is_epilogue_product(program: StageProgram) -> bool:
-    try:
-        return epilogue_product(program) is not None
-    except NotLowered:
-        return False
+    return why_not(epilogue_product, program) is None
 
 
 def _right(s: Stage, last: Axis) -> Value:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -60,8 +59,8 @@ class _ProgramRun:
 
     def outputs(self) -> list[Numbers]:
         for nest in self.program.nests:
-            for axis, stages in groupby(nest.stages, key=lambda s: s.within):
-                self.turns(nest, axis, list(stages))
+            for axis, stages in nest.runs():
+                self.turns(nest, axis, stages)
         out = []
         for array in self.program.outputs:
             result = self.written(array, ())
@@ -71,8 +70,8 @@ class _ProgramRun:
         return out
 
     def turns(self, nest: Nest, axis: Axis | None, stages: Sequence[Stage]) -> None:
-        """Run neighbouring stages once, or at each iteration of the axis `within` which they run. Values of one iteration are
-        forgotten at the next, except those initialised before the first."""
+        """Run neighbouring stages once, or at each iteration of the axis of their blocks. Values of one iteration are forgotten at
+        the next, except those initialised before the first."""
         if axis is None:
             for stage in stages:
                 _StageTurns(self, nest, stage).take()
@@ -83,7 +82,7 @@ class _ProgramRun:
                 if array in self.memory:
                     self.memory[array].known[...] = False
             for stage in stages:
-                _StageTurns(self, nest, stage, turn).take()
+                _StageTurns(self, nest, stage, axis, turn).take()
 
     def most(self, nest: Nest, axis: Axis) -> int:
         """Return the most iterations of an axis, whose size may depend on the nest's axes."""
@@ -102,21 +101,21 @@ class _ProgramRun:
 class _StageTurns:
     """All iterations of one stage, vectorised: each axis (the nest's axes first) is an axis of the value arrays."""
 
-    def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage, turn: int = 0) -> None:
+    def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage, within: Axis | None = None, turn: int = 0) -> None:
         self.run, self.nest, self.stage = run, nest, stage
         axes = (*nest.axes[:stage.level], *stage.axes, *stage.reduce)
         self.at: dict[str, Any] = dict(run.sizes)
         self.inside: Numbers = np.ones((), bool)
-        if stage.within is not None:
-            self.at[stage.within.name] = turn
+        if within is not None:
+            self.at[within.name] = turn
         sizes = []
         for k, axis in enumerate(axes):                             # the size of one may depend on those before
             size = np.asarray(_index(axis.size, self.at))
             sizes.append(int(size.max(initial=0)))
             self.at[axis.name] = np.arange(sizes[-1]).reshape([-1 if i == k else 1 for i in range(len(axes))])
             self.inside = self.inside & (self.at[axis.name] < size)
-        if stage.within is not None:
-            self.inside = self.inside & (turn < np.asarray(_index(stage.within.size, self.at)))
+        if within is not None:
+            self.inside = self.inside & (turn < np.asarray(_index(within.size, self.at)))
         self.shape = tuple(sizes)
         self.inside = np.broadcast_to(self.inside, self.shape)
         self.values: dict[Value, Numbers] = {}
@@ -126,7 +125,7 @@ class _StageTurns:
         outer = self.shape[:s.level]
         rank = len(self.shape) - len(s.reduce)
         value = np.broadcast_to(self.value(s.value), self.shape)
-        factor = self.before_reduced(s.factor) if s.factor is not None and value.size else None
+        factor = self.before_reduced(s.held) if isinstance(s.held, Value) and value.size else None
         if s.monoid is not None:
             take, along, identity = _MONOIDS[s.monoid]
             value = np.where(whole, value, np.asarray(identity(s.value.dtype), value.dtype))
@@ -144,7 +143,7 @@ class _StageTurns:
         flat = np.ravel_multi_index([p[whole] for p in place], target.shape) if whole.any() else np.zeros(0, np.intp)
         if len(np.unique(flat)) != len(flat):
             raise StageError(f"an element of {s.target} is written twice")
-        if s.joined:
+        if s.held:
             if not target.known.reshape(-1)[flat].all():
                 raise StageError(f"{s.target} is gone on with before it is written")
             held = target.values.reshape(-1)[flat]
@@ -163,7 +162,7 @@ class _StageTurns:
     def scanned(self, value: Numbers, along: np.ufunc, identity: Any) -> Numbers:
         scan, s = self.stage.scan, self.stage
         assert scan is not None
-        k = s.level + s.axes.index(scan.axis)
+        k = s.level + s.axes.index(scan.along)
         out = along.accumulate(value, axis=k, dtype=value.dtype)
         if scan.before:
             first = np.full((*value.shape[:k], 1, *value.shape[k + 1:]), identity, value.dtype)
@@ -183,7 +182,7 @@ class _StageTurns:
     def offset(self, index: Dim) -> Any:
         for name in index.symbols if isinstance(index, d.Expr) else ():
             if name not in self.at:                                 # an index that is read
-                self.at[name] = self.value(self.run.program.values.gathered[name]).astype(np.int64)
+                self.at[name] = self.value(self.run.program.gathered[name]).astype(np.int64)
         return _index(index, self.at)
 
     def value(self, root: Value) -> Numbers:

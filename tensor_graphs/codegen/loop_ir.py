@@ -15,18 +15,25 @@ The following rules define what any renderer prints. interpret.py implements the
 - Within a turn the stages run in order. A stage that stores may walk its `axes` in any order. A reduction may combine its values in
   any order (sums of floats: no less accurate than with f64 across blocks of a few hundred). A scan combines them in order.
 - Scratch of level 0 is one array for all nests. Scratch of a higher level belongs to one turn (of size 1: a register).
-- Neighbouring stages `within` an axis share one loop over it, whose turns run in order. Each turn is a block of an axis that no
-  stage stores completely. A `joined` stage combines its value with its target's old value, which is first multiplied by `factor`.
+- The stages of `Blocks` share one loop over its axis, whose turns run in order. Each turn is a block of an axis that no stage
+  stores completely. A reduction that goes on with what its target holds (`Reduce.held`) combines the old value, times `held`.
 - A load with an argument reads memory only where that is true, and is 0 elsewhere.
 - Arithmetic is done in `computed_in(dtype)`; values stored to an output are rounded to its dtype.
 - `Nest.tile` and fields called advice are advice: results do not depend on them, except for the order of sums.
+
+Everything here is a value: nothing of a program changes once it is made. A pass gives a new program (pipelines.py), which shares
+with the old one what it left alone. Arrays and axes are equal by their fields, and a name stands for one of them in a program;
+stages, nests and programs are compared by identity, so that they are cheap keys of caches.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Literal
 
 from tensor_graphs.language import dims as d
@@ -70,9 +77,9 @@ def flat(axes: Sequence[Axis]) -> Dim:
     return index
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class Array:
-    """Memory for loads and stores: an operand, an output, or a temporary of the program (scratch).
+    """Memory for loads and stores: an operand, an output, or a temporary of the program (scratch). In a program its name is unique.
 
     level: number of outer nest axes for whose turns scratch is separate; 0: the nests share it. size: elements at that level."""
 
@@ -83,18 +90,21 @@ class Array:
     size: Dim
     level: int = 0
 
+    def __hash__(self) -> int:
+        return hash(self.name)
+
     def __repr__(self) -> str:
         return self.name
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)                                    # frozen ones, of which there are many, take longer
 class Value:
-    """A scalar expression; equal expressions are one object (`Values.make`).
+    """A scalar expression, which nobody changes; equal expressions are one object (`Values.make`).
 
     op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset, and the axes
     inside of which the array exists; an optional argument is a condition, without which the result is 0 and memory is not read) ·
     the name of an atomic op, or of a scalar function that the renderer has. symbols: the axes and gathered indices that it depends
-    on."""
+    on. number: its place in `table`, the values of one lowering; texts name it by that."""
 
     op: str
     args: tuple[Value, ...]
@@ -102,6 +112,7 @@ class Value:
     attr: Any
     symbols: frozenset[str]
     number: int
+    table: _ValueTable = field(repr=False)
 
     def __str__(self) -> str:
         text, named = shown(self)
@@ -146,7 +157,7 @@ def products_alone(program: StageProgram) -> frozenset[Value]:
 
     x − ⌊x / y⌋·y is the remainder of x only where the product is rounded. exp(x·s − max(x·s)) is 1 at the maximum only where both
     round x·s alike: one fused multiply-add of 1e10·s would make it 0 or ∞."""
-    stages = [s for nest in program.nests for s in nest.stages]
+    stages = list(program.stages)
     greatest = {s.target: s.value for s in stages if s.monoid == "max"}
     alone: set[Value] = set()
     for v in {v for s in stages for root in s.roots() for v in values_in(root) if v.dtype.is_float}:
@@ -180,35 +191,54 @@ def computed_in(dtype: DType) -> DType:
     return f32 if dtype.is_float and dtype.itemsize < f32.itemsize else dtype
 
 
-class Values:
-    """A factory of hash-consed values: equal arguments give one object. gathered: index symbol -> the value loaded at run time for
-    it."""
+_NO_SYMBOLS: frozenset[str] = frozenset()
+
+
+class _ValueTable:
+    """The values of one lowering and of what passes make of it, numbered in the order in which they were first made: so a text does
+    not depend on what else was lowered."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Any, ...], Value] = {}
-        self.gathered: dict[str, Value] = {}
+        self.known: dict[tuple[Any, ...], Value] = {}
+        self.numbers: dict[tuple[Any, ...], int] = {}
+        self.count = 0
 
-    def make(self, op: str, dtype: DType, *args: Value, attr: Any = None) -> Value:
-        key = op, dtype.name, tuple(a.number for a in args), _attr_key(attr)
-        if key not in self._known:
-            symbols = frozenset[str]().union(*(a.symbols for a in args), *(self.symbols_of(x) for x in _dims_of(attr)))
+
+class Values:
+    """A factory of hash-consed values: equal arguments give one object. gathered: index symbol -> the value loaded at run time for
+    it. A pass takes one from its program (`StageProgram.values`) and gives what it gathered to the program that it returns."""
+
+    def __init__(self, table: _ValueTable | None = None, gathered: Mapping[str, Value] = MappingProxyType({})) -> None:
+        self._table = table or _ValueTable()
+        self.gathered = dict(gathered)
+
+    def make(self, op: str, dtype: DType, *args: Value, attr: Any = None, number: int = -1) -> Value:
+        """Return the value of these arguments. number: that of a value with the same name in texts; by default a new one."""
+        table, read = self._table, _NO_SYMBOLS
+        if self.gathered and op in ("index", "load"):
+            read = self.read_in(attr)
+        key = op, dtype, args, _attr_key(attr), read
+        value = table.known.get(key)
+        if value is None:
+            symbols = _NO_SYMBOLS.union(*[a.symbols for a in args])
+            if attr is not None:
+                symbols = symbols.union(*[symbols_of(x, self.gathered) for x in _dims_of(attr)])
             if op == "load":
                 symbols |= attr[2]
-            self._known[key] = Value(op, args, dtype, attr, symbols, len(self._known))
-        return self._known[key]
+            number = table.count if number < 0 else number
+            if self.gathered:                                       # what is remade for another index that is read keeps its name
+                number = table.numbers.setdefault((op, dtype, tuple(a.number for a in args), _attr_key(attr)), number)
+            table.count = max(table.count, number + 1)
+            value = table.known[key] = Value(op, args, dtype, attr, symbols, number, table)
+        return value
 
     def __len__(self) -> int:
-        return len(self._known)
+        return self._table.count
 
-    def symbols_of(self, index: Dim) -> frozenset[str]:
-        """Return the symbols of an index. A gathered symbol adds those on which its value depends."""
-        if not isinstance(index, d.Expr):
-            return frozenset()
-        out = frozenset(index.symbols)
-        for name in index.symbols:
-            if name in self.gathered:
-                out |= self.gathered[name].symbols
-        return out
+    def read_in(self, attr: Any) -> frozenset[str]:
+        """Return the symbols on which the gathered indices in an attribute depend."""
+        names = [name for x in _dims_of(attr) if isinstance(x, d.Expr) for name in x.symbols if name in self.gathered]
+        return _NO_SYMBOLS.union(*[self.gathered[name].symbols for name in names])
 
     def constant(self, value: bool | int | float, dtype: DType) -> Value:
         return self.make("constant", dtype, attr=value)
@@ -223,13 +253,32 @@ class Values:
 
     def load(self, array: Array, offset: Dim, guard: Value | None = None) -> Value:
         guards = () if guard is None else (guard,)
-        return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, frozenset[str]()))
+        return self.make("load", computed_in(array.dtype), *guards, attr=(array, offset, _NO_SYMBOLS))
 
     def gather(self, value: Value, size: Dim) -> Dim:
         """Return an index below `size` whose value is read at run time; loads with it need a guard against values out of range."""
         name = f"_g{value.number}"
         self.gathered[name] = value
         return index_symbol(name, size)
+
+    def of_arrays(self, value: Value, arrays: Mapping[Array, Array]) -> Value:
+        """Return a value with loads from other arrays of the same names; it keeps its number, as its name in texts is the same."""
+        def one(v: Value, args: tuple[Value, ...]) -> Value:
+            attr = (arrays[v.attr[0]], *v.attr[1:]) if v.op == "load" and v.attr[0] in arrays else v.attr
+            return v if args == v.args and attr is v.attr else self.make(v.op, v.dtype, *args, attr=attr, number=v.number)
+
+        return rewritten(value, one)
+
+
+def symbols_of(index: Dim, gathered: Mapping[str, Value]) -> frozenset[str]:
+    """Return the symbols of an index. A gathered symbol adds those on which its value depends."""
+    if not isinstance(index, d.Expr):
+        return frozenset()
+    out = frozenset(index.symbols)
+    for name in index.symbols if gathered else ():
+        if name in gathered:
+            out |= gathered[name].symbols
+    return out
 
 
 def _attr_key(attr: Any) -> Any:
@@ -247,12 +296,22 @@ def _dims_of(attr: Any) -> Iterator[Dim]:
 
 
 @dataclass(frozen=True)
-class Scan:
-    """A running reduction over `axis`, one of the stage's own axes. The target at each turn combines the values of this and all
-    earlier turns (before: of earlier ones only) with `start`, or the monoid's identity. A scan runs backwards if the indices
-    reverse the axis."""
+class Reduce:
+    """A reduction over axes inside those of the stage. held: how often what the target holds is combined, too: not at all, as it
+    is, or times a value."""
 
-    axis: Axis
+    over: tuple[Axis, ...]
+    monoid: Monoid
+    held: Value | Literal[0, 1] = 0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A scan along one of the stage's own axes. The target at each turn combines the values of this and all earlier turns (before:
+    of earlier ones only) with `start`, or the monoid's identity. It runs backwards if the indices reverse the axis."""
+
+    along: Axis
+    monoid: Monoid
     before: bool = False
     start: Value | None = None
 
@@ -283,51 +342,77 @@ SCAN_ADVICE = StageAdvice(block=SCANNED)
 
 @dataclass(frozen=True)
 class NestAdvice:
-    """Advice on a nest. grain: element steps that justify a separate part for a thread. tile: turns of each axis of a block.
+    """Advice on a nest. grain: element steps that justify a separate part for a thread. tile: iterations of a block along the axis
+    that is read contiguously; along the stored axis it has as many as fit. Measured on 1024 × 1024, cold, one thread, operands
+    that begin between lines of the cache: 0.77 (f32), 0.73 (bf16), 0.92 (f64), 1.08 (i8) of the time of 64 × 64 begun anywhere.
     shared: most outer axes that threads share. beside: it may run concurrently with the nest before it."""
 
     grain: int = 1 << 14
-    tile: int = 64
+    tile: int = 16
     shared: int = 99
     beside: bool = False
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Stage:
-    """target[index] = value, or its reduction over `reduce`, or its scan, for all `axes`, inside of `level` axes of the nest. A
-    stage with a monoid has axes to reduce or a scan, not both. product: a sum of products of rows and columns, in a program for few
-    rows. tiled: a product whose operands have the layout of a register tile (tile_rows.py). within: an axis of blocks around the
-    stage and its neighbours, inside the nest's axes. joined: a reduction continues from the target's old value, times `factor`
-    (None: 1)."""
+    """target[index] = value, or its reduction, or its scan, for all `axes`, inside of `level` axes of the nest. product: a sum of
+    products of rows and columns, in a program for few rows (streamed), or with operands in the layout of a register tile (tiled:
+    tile_rows.py)."""
 
     target: Array
     index: Dim
     axes: tuple[Axis, ...]
     value: Value
     level: int
-    reduce: tuple[Axis, ...] = ()
-    monoid: Monoid | None = None
+    does: Reduce | Running | None = None
     note: str = ""
-    scan: Scan | None = None
     advice: StageAdvice = StageAdvice()
-    within: Axis | None = None
-    joined: bool = False
-    factor: Value | None = None
-    product: bool = False
-    tiled: bool = False
+    product: Literal["streamed", "tiled"] | None = None
+
+    @property
+    def monoid(self) -> Monoid | None:
+        """The operation that combines values; None of a stage that stores."""
+        return None if self.does is None else self.does.monoid
+
+    @property
+    def reduce(self) -> tuple[Axis, ...]:
+        """The axes of a reduction; none of other stages."""
+        return self.does.over if isinstance(self.does, Reduce) else ()
+
+    @property
+    def scan(self) -> Running | None:
+        return self.does if isinstance(self.does, Running) else None
+
+    @property
+    def held(self) -> Value | Literal[0, 1]:
+        """The share of what its target holds that a reduction combines, too (`Reduce.held`)."""
+        return self.does.held if isinstance(self.does, Reduce) else 0
 
     def roots(self) -> tuple[Value, ...]:
         """Return the expressions that the stage computes."""
-        others = (None if self.scan is None else self.scan.start, self.factor)
-        return (self.value, *(v for v in others if v is not None))
+        other = self.does.start if isinstance(self.does, Running) else self.held
+        return (self.value, other) if isinstance(other, Value) else (self.value,)
 
-    @property
-    def own(self) -> tuple[Axis, ...]:
-        """All loops of the stage inside those of the nest."""
-        return (*(() if self.within is None else (self.within,)), *self.axes, *self.reduce)
+    def with_roots(self, change: Callable[[Value], Value], **others: Any) -> Stage:
+        """Return the stage with `change` applied to its expressions, and other fields as given."""
+        does = others.pop("does", self.does)
+        value = change(self.value)
+        if isinstance(does, Running) and does.start is not None:
+            does = replace(does, start=change(does.start))
+        elif isinstance(does, Reduce) and isinstance(does.held, Value):
+            does = replace(does, held=change(does.held))
+        return Stage(**{**vars(self), "value": value, "does": does, **others})
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Stages in a loop over an axis inside those of the nest, whose turns run in order."""
+
+    axis: Axis
+    stages: tuple[Stage, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class Nest:
     """Stages under shared outer axes, ordered so that each reads only what earlier ones have written.
 
@@ -335,9 +420,43 @@ class Nest:
     walked in blocks, so that cache lines read and written are used completely. None where there is no such axis."""
 
     axes: tuple[Axis, ...]
-    stages: list[Stage]
+    body: tuple[Stage | Blocks, ...]
     tile: Axis | None = None
     advice: NestAdvice = NestAdvice()
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """All stages, in order, those in blocks too."""
+        return tuple(s for part in self.body for s in (part.stages if isinstance(part, Blocks) else (part,)))
+
+    @cached_property
+    def blocks(self) -> Blocks | None:
+        """The first stages in blocks; None where there are none."""
+        return next((part for part in self.body if isinstance(part, Blocks)), None)
+
+    def loops(self, s: Stage) -> tuple[Axis, ...]:
+        """Return all loops of a stage inside those of the nest."""
+        around = (part.axis for part in self.body if isinstance(part, Blocks) and s in part.stages)
+        return (*around, *s.axes, *s.reduce)
+
+    def runs(self) -> Iterator[tuple[Axis | None, tuple[Stage, ...]]]:
+        """Yield neighbouring stages that run in order: those of blocks with their axis, others with None."""
+        for in_blocks, parts in groupby(self.body, key=lambda part: isinstance(part, Blocks)):
+            if in_blocks:
+                yield from ((part.axis, part.stages) for part in parts if isinstance(part, Blocks))
+            else:
+                yield None, tuple(part for part in parts if isinstance(part, Stage))
+
+    def mapped(self, change: Callable[[Stage], Iterable[Stage]], **others: Any) -> Nest:
+        """Return the nest with each stage replaced by those that `change` gives for it, where it is, and other fields as given."""
+        body: list[Stage | Blocks] = []
+        for part in self.body:
+            if isinstance(part, Blocks):
+                body.append(Blocks(part.axis, tuple(new for s in part.stages for new in change(s))))
+            else:
+                body += change(part)
+        fields = {"axes": self.axes, "tile": self.tile, "advice": self.advice, **others}
+        return Nest(body=tuple(body), **fields)
 
 
 def across(s: Stage) -> bool:
@@ -359,18 +478,19 @@ def across(s: Stage) -> bool:
     return own > over or window
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class StageProgram:
-    """The program of one part. dims: the symbols of its sizes, in the order of the kernel's arguments. dear: number of costly
-    values that several stages need; again: those of them that are recomputed instead of stored. derivation: the rules that derived
-    it from the lowered program, one line each (online_reductions.py). updated: pairs (output, operand) where only the elements that
-    differ from the operand are stored, and nothing else reads either. shared: all pairs (output, operand) that may share memory,
-    including the updated ones (in_place.py). doubles: the definition itself has f64 numbers, which stay f64."""
+    """The program of one part. gathered: index symbol -> the value that is loaded at run time for it. dims: the symbols of its
+    sizes, in the order of the kernel's arguments. dear: number of costly values that several stages need; again: those of them that
+    are recomputed instead of stored. derivation: the rules that derived it from the lowered program, one line each
+    (online_reductions.py). updated: pairs (output, operand) where only the elements that differ from the operand are stored, and
+    nothing else reads either. shared: all pairs (output, operand) that may share memory, including the updated ones (in_place.py).
+    doubles: the definition itself has f64 numbers, which stay f64."""
 
     operands: tuple[Array, ...]
     outputs: tuple[Array, ...]
-    nests: list[Nest]
-    values: Values
+    nests: tuple[Nest, ...]
+    gathered: Mapping[str, Value] = field(default_factory=lambda: MappingProxyType({}))
     dims: tuple[d.Expr, ...] = ()
     dear: int = 0
     again: tuple[int, ...] = ()
@@ -380,34 +500,61 @@ class StageProgram:
     doubles: bool = False
 
     @property
+    def stages(self) -> Iterator[Stage]:
+        """All stages, in order."""
+        return (s for nest in self.nests for s in nest.stages)
+
+    @property
+    def values(self) -> Values:
+        """A factory of its own for a pass: of values that go with those of the program."""
+        first = next(self.stages, None)
+        return Values(None if first is None else first.value.table, self.gathered)
+
+    def made_of(self, nests: Iterable[Nest], values: Values | None = None, **others: Any) -> StageProgram:
+        """Return the program with other nests (those without stages left out), what a pass gathered, and other fields as given."""
+        if values is not None:
+            others["gathered"] = MappingProxyType(dict(values.gathered))
+        return StageProgram(**{**vars(self), "nests": tuple(nest for nest in nests if nest.body), **others})
+
+    def mapped(self, change: Callable[[Stage], Iterable[Stage]]) -> StageProgram:
+        """Return the program with each stage replaced by those that `change` gives for it."""
+        return self.made_of(nest.mapped(change) for nest in self.nests)
+
+    @property
     def scratch(self) -> list[Array]:
-        return list(dict.fromkeys(s.target for n in self.nests for s in n.stages if s.target.role == "scratch"))
+        return list(dict.fromkeys(s.target for s in self.stages if s.target.role == "scratch"))
 
     def __str__(self) -> str:
         lines: list[str] = []
         for nest in self.nests:
             tiles = f", in tiles along {nest.tile.name}" if nest.tile is not None else ""
             lines.append(f"nest over {_axes(nest.axes) or 'nothing'}{tiles}")
-            for s, before in zip(nest.stages, [None, *nest.stages], strict=False):
-                if s.within is not None and (before is None or before.within is not s.within):
-                    lines.append(f"    in turns of {_axes([s.within])}:")
-                inside = "    " * (1 + (s.within is not None))
-                held = "" if not s.joined else "what it holds and " if s.factor is None else f"what it holds * {s.factor} and "
-                kind = f"{s.monoid} of {held}all over {_axes(s.reduce)} of " if held else (
-                    f"{s.monoid} over {_axes(s.reduce)} of " if s.reduce else "")
-                if s.scan is not None:
-                    start = f"{shown(s.scan.start)[0]} and " if s.scan.start is not None else ""
-                    kind = f"{s.monoid} of {start}all {'before' if s.scan.before else 'up to'} {s.scan.axis.name} of "
-                over = f"    over {_axes(s.axes)}" if s.axes else ""
-                level = f"    in {s.level} of its axes" if s.level != len(nest.axes) else ""
-                text, named = shown(s.value)
-                lines.append(f"{inside}{s.target}[{d.format_dim(s.index)}] = {kind}{text}{over}{level}")
-                lines += [f"{inside}    where {line}" for line in named]
-        for name, value in self.values.gathered.items():
+            for axis, stages in nest.runs():
+                if axis is not None:
+                    lines.append(f"    in turns of {_axes([axis])}:")
+                inside = "    " * (1 + (axis is not None))
+                for s in stages:
+                    over = f"    over {_axes(s.axes)}" if s.axes else ""
+                    level = f"    in {s.level} of its axes" if s.level != len(nest.axes) else ""
+                    text, named = shown(s.value)
+                    lines.append(f"{inside}{s.target}[{d.format_dim(s.index)}] = {_does(s.does)}{text}{over}{level}")
+                    lines += [f"{inside}    where {line}" for line in named]
+        for name, value in self.gathered.items():
             text, named = shown(value)
             lines += [f"where {line}" for line in (f"{name} = {text}", *named)]
         lines += [f"derived: {line}" for line in self.derivation]
         return "\n".join(lines)
+
+
+def _does(does: Reduce | Running | None) -> str:
+    if does is None:
+        return ""
+    if isinstance(does, Running):
+        start = f"{shown(does.start)[0]} and " if does.start is not None else ""
+        return f"{does.monoid} of {start}all {'before' if does.before else 'up to'} {does.along.name} of "
+    if isinstance(does.held, int):
+        return f"{does.monoid} {'of what it holds and all ' if does.held else ''}over {_axes(does.over)} of "
+    return f"{does.monoid} of what it holds * {does.held} and all over {_axes(does.over)} of "
 
 
 def _axes(axes: Sequence[Axis]) -> str:

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tensor_graphs.codegen.loop_ir import (
@@ -22,7 +23,8 @@ from tensor_graphs.codegen.loop_ir import (
     Axis,
     Monoid,
     Nest,
-    Scan,
+    Reduce,
+    Running,
     Stage,
     StageAdvice,
     StageProgram,
@@ -32,16 +34,19 @@ from tensor_graphs.codegen.loop_ir import (
     rewritten,
 )
 from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
+from tensor_graphs.codegen.refusals import cached
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import part_of
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composite import LIBRARY, Definition, TooManyNodesError, expand_all
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64, u8
 from tensor_graphs.language.node import ArrayValue, Node, Op, rebuild, walk
+from tensor_graphs.language.text import parse_graph
 
 FUNCTIONS = frozenset({"exp", "tanh", "div", "erf", "erfc", "cos", "tan", "mod"})
 """composites that renderers have as scalar functions: computed directly they are faster and have fewer roundings"""
@@ -79,20 +84,27 @@ def lower(definition: Definition, apart: bool | Sequence[Strides] = False, again
     few_rows: products are single numbers in separate nests, and their factors are computed before. updates: where rows are written
     into an operand, only these rows are stored (`StageProgram.updated`). Raises NotLowered."""
     read = _read(definition.outputs)
-    if isinstance(read, str):
-        raise NotLowered(read)
     roots, order, dear = read.roots, read.order, read.dear
     factors = _factors(order) if few_rows else {}
     numbered = [node for node in order if node in dear]
     stored = dear if again is None else frozenset(node for i, node in enumerate(numbered) if i not in again)
     while True:
         lowering = _PartLowering(definition, read, stored, apart, factors, _updates(definition, roots, order) if updates else {})
-        program = lowering.program()
+        program = lowering.program(dear=len(numbered), again=tuple(i for i, node in enumerate(numbered) if node not in stored))
         if not lowering.whole or again is not None:
-            program.again = tuple(i for i, node in enumerate(numbered) if node not in stored)
-            program.dear = len(numbered)
             return program
         stored = stored - lowering.whole                                    # what would be made whole is computed again instead
+
+
+def lower_text(*lines: str, few_rows: bool = False) -> StageProgram:
+    """Return the program of a graph in its text form (language/text.py), with which the examples of passes begin. Raises TextError
+    and NotLowered.
+
+    >>> print(lower_text("input x f32[4, 8]", "output y = sum(exp(x); axes=(1,))"))
+    nest over _i0 in 0..4
+        y0[_i0] = sum over _r1 in 0..8 of exp(x0[8*_i0 + _r1])
+    """
+    return lower(part_of(parse_graph("\n".join(["tg 1", *lines]))).written, few_rows=few_rows)
 
 
 @dataclass(frozen=True)
@@ -107,33 +119,33 @@ class _Expanded:
     doubles: bool
 
 
-@functools.lru_cache(maxsize=256)                                   # the loops of one are asked for in five ways, and more on a GPU
-def _read(outputs: tuple[Node, ...]) -> _Expanded | str:
-    """Return the expanded nodes behind these outputs, or why stages cannot express them."""
+@cached(maxsize=256)                                                # the loops of one are asked for in five ways, and more on a GPU
+def _read(outputs: tuple[Node, ...]) -> _Expanded:
+    """Return the expanded nodes behind these outputs. Raises NotLowered where stages cannot express them."""
     try:
         roots = expand_all(outputs, _stays)
     except TooManyNodesError as e:
-        return str(e)
+        raise NotLowered(str(e)) from None
     roots = rebuild(roots, _read_rather_than_scattered)
     order = walk(roots)
     if len(order) > MOST_STEPS:
-        return f"it is {len(order)} steps, more than {MOST_STEPS}"
+        raise NotLowered(f"it is {len(order)} steps, more than {MOST_STEPS}")
     deep: dict[Node, int] = {}
     for node in order:
         deep[node] = 1 + max((deep[i] for i in node.inputs), default=0)
     if max(deep.values()) > MOST_DEEP:
-        return f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}"
+        raise NotLowered(f"it is {max(deep.values())} steps deep, more than {MOST_DEEP}")
     for node in order:
         why = _strange(node)
         if why is not None:
-            return why
+            raise NotLowered(why)
     doubles = any(t.dtype is f64 for node in order for t in node.types)
     roots = with_wide_statistics(roots)
     order = walk(roots)
     dims = _dims(order)
     for dim in dims:
         if str(dim).startswith("_"):
-            return f"its dim {dim} begins like an axis"
+            raise NotLowered(f"its dim {dim} begins like an axis")
     return _Expanded(tuple(roots), tuple(order), _shared(order, roots), dims, doubles)
 
 
@@ -277,19 +289,27 @@ def _under(node: Node, ops: Collection[str]) -> Node:
 
 
 @dataclass(eq=False)
+class _OpenNest:
+    """A nest while readers still add the stages that they need, at its front."""
+
+    axes: tuple[Axis, ...]
+    stages: list[Stage] = field(default_factory=list)
+
+
+@dataclass(eq=False)
 class _StoredNode:
     """A node whose value is stored, its array, and its reads (nest, number of axes around the read, index). level: nest axes around
     its stage. along: axes of the stage that computes an output in the loop of its only reader."""
 
     node: Node
-    reads: list[tuple[Nest, int, tuple[Dim, ...]]] = field(default_factory=list)
+    reads: list[tuple[_OpenNest, int, tuple[Dim, ...]]] = field(default_factory=list)
     array: Array | None = None
     level: int = 0
     along: tuple[Axis, ...] = ()
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningNode:
     """A reduction that is a scan. axis: the axis of its result; part: the argument of `where` that is scanned; before: the current
     element is excluded; backwards: it runs from the end."""
 
@@ -312,7 +332,7 @@ class _PartLowering:
                  apart: bool | Sequence[Strides], factors: Mapping[Node, Sequence[Node]], updates: Mapping[Node, _Update]) -> None:
         self.roots, self.order, self.dims, self.products = list(read.roots), read.order, read.dims, factors
         self.doubles = read.doubles
-        self.streams: set[Nest] = set()                             # nests of products
+        self.streams: set[_OpenNest] = set()                             # nests of products
         self.updates = updates
         self.values = Values()
         arguments = definition.arguments
@@ -323,13 +343,13 @@ class _PartLowering:
         self.operands = tuple(Array(f"x{i}", "operand", i, a.dtype, a.type.size() if isinstance(apart, bool) else
                                     _reach(a.shape, self.strides[a])) for i, a in enumerate(arguments))
         self.argument = dict(zip(arguments, self.operands, strict=True))
-        self.nests: list[Nest] = []                                 # the last first: who reads is lowered before who is read
+        self.nests: list[_OpenNest] = []                                 # the last first: who reads is lowered before who is read
         first = {x for nodes in factors.values() for x in nodes}
         self.kept = {n: _StoredNode(n) for n in self.order if n in dear or n in first or n in self.roots or n.op.name in REDUCTIONS}
         self.dear = dear
         self.whole: set[Node] = set()
         self.count = 0
-        self.nest_of: dict[tuple[Dim, ...], tuple[Nest, tuple[Axis, ...]]] = {}
+        self.nest_of: dict[tuple[Dim, ...], tuple[_OpenNest, tuple[Axis, ...]]] = {}
 
     # ---- names ----
 
@@ -340,7 +360,7 @@ class _PartLowering:
 
     # ---- the program ----
 
-    def program(self) -> StageProgram:
+    def program(self, dear: int, again: tuple[int, ...]) -> StageProgram:
         outputs: dict[Node, Array] = {}
         for i, root in enumerate(self.roots):
             if root in outputs:
@@ -353,16 +373,14 @@ class _PartLowering:
                     self.rounded(stored, output)                    # who reads it again reads what was not rounded, like all others
                     output = None
                 self.keep(stored, output)
-        nests = [n for n in reversed(self.nests) if n.stages]
-        for nest in nests:
-            nest.stages.sort(key=lambda s: s.level)                 # stable: at one level, in the order in which they were found
-            for stage in nest.stages:
-                stage.value = self.resolved(stage.value)            # no scan of lowering has a start
+        # sorted is stable: at one level, in the order in which they were found
+        nests = tuple(Nest(n.axes, tuple(s.with_roots(self.resolved) for s in sorted(n.stages, key=lambda s: s.level)))
+                      for n in reversed(self.nests) if n.stages)
         self.values.gathered = {name: self.resolved(v) for name, v in self.values.gathered.items()}
         free = [s for strides in self.strides.values() for step in strides for s in d.symbols(step) if str(s).startswith("_")]
         updated = tuple((i, self.updates[r].operand) for i, r in enumerate(self.roots) if r in self.updates)
-        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, self.values, (*self.dims, *free),
-                            updated=updated, doubles=self.doubles)
+        return StageProgram(self.operands, tuple(outputs[r] for r in self.roots), nests, MappingProxyType(self.values.gathered),
+                            (*self.dims, *free), dear, again, updated=updated, doubles=self.doubles)
 
     def keep(self, stored: _StoredNode, output: Array | None) -> None:
         """Create the stage of a stored node, in the nest where its readers need it."""
@@ -396,11 +414,10 @@ class _PartLowering:
             level_of = level if inner is not shape else 0
             stored.array = Array(f"t{number}", "scratch", 0, computed_in(node.dtype), d.product(inner), level_of)
             target = _offset(index[len(shape) - len(inner):], inner)
-        reduce: tuple[Axis, ...] = ()
-        scan: Scan | None = None
+        does: Reduce | Running | None = None
         read = _Reader(self, nest, level)
         if running is not None:
-            scan = Scan(axes[running.axis - level], running.before)
+            does = Running(axes[running.axis - level], REDUCTIONS[node.op.name], running.before)
             (over,) = node.attrs["axes"]
             value = read(node.inputs[0], (*index[:over], index[running.axis], *index[over:]), None).args[running.part]
         elif node.op.name in REDUCTIONS:
@@ -408,13 +425,13 @@ class _PartLowering:
             reduced = {a: self.axis("r", x.shape[a]) for a in node.attrs["axes"]}
             rest = iter(index)
             value = read(x, tuple(reduced[i].symbol if i in reduced else next(rest) for i in range(x.rank)), None)
-            reduce = tuple(reduced.values())
+            does = Reduce(tuple(reduced.values()), REDUCTIONS[node.op.name])
         elif update is not None:
             value = read(update.rows, tuple(index), None)
         else:
             value = read.computed(node, tuple(index), None)
-        stage = Stage(stored.array, target, axes, value, level, reduce, REDUCTIONS.get(node.op.name), node.op.name, scan,
-                      StageAdvice() if scan is None else SCAN_ADVICE, product=node in self.products)
+        stage = Stage(stored.array, target, axes, value, level, does, node.op.name,
+                      StageAdvice() if running is None else SCAN_ADVICE, "streamed" if node in self.products else None)
         nest.stages.insert(0, stage)
         if len(self.values) > MOST_VALUES:
             raise NotLowered(f"it comes to more than {MOST_VALUES} expressions")
@@ -432,10 +449,10 @@ class _PartLowering:
         value = _Reader(self, nest, level).referred(stored, index, None)
         nest.stages.insert(0, Stage(output, _offset(index, shape), axes, value, level, note="rounded"))
 
-    def is_shared(self, stored: _StoredNode, nest: Nest) -> bool:
+    def is_shared(self, stored: _StoredNode, nest: _OpenNest) -> bool:
         return all(n is nest for n, _, _ in stored.reads)
 
-    def running(self, node: Node) -> _Running | None:
+    def running(self, node: Node) -> _RunningNode | None:
         """Return a reduction as a scan, out[i] = the reduction of x[j] over all j ≤ i (or <, ≥, >), where x does not depend on i;
         None if it is no scan."""
         over: tuple[int, ...] = node.attrs["axes"] if node.op.name in REDUCTIONS else ()
@@ -456,10 +473,10 @@ class _PartLowering:
                     continue
                 far = _how_far(value.args[0], part == 1, outer.symbol, inner.symbol)
                 if far is not None and outer.name not in value.args[part].symbols:
-                    return _Running(at, part, *far)
+                    return _RunningNode(at, part, *far)
         return None
 
-    def place(self, stored: _StoredNode, most: int) -> tuple[Nest | None, int]:
+    def place(self, stored: _StoredNode, most: int) -> tuple[_OpenNest | None, int]:
         """Return the nest that computes a value, and inside of how many of its axes (at most `most`). None: it needs its own
         nest."""
         nests = {id(n): n for n, _, _ in stored.reads}
@@ -478,7 +495,7 @@ class _PartLowering:
         whole = (nest in self.streams and level < len(nest.axes)) or (stored.node in self.products and level < stored.node.rank)
         return (nest, level) if level and not whole else (None, -1)
 
-    def beside(self, stored: _StoredNode) -> tuple[Nest, int, tuple[Axis, ...]] | None:
+    def beside(self, stored: _StoredNode) -> tuple[_OpenNest, int, tuple[Axis, ...]] | None:
         """Return nest, level and axes of an output's only reader, if that reads the element of its own iteration; else None."""
         if len({(id(nest), level, index) for nest, level, index in stored.reads}) != 1:
             return None
@@ -490,7 +507,8 @@ class _PartLowering:
                 return nest, level, s.axes
         return None
 
-    def own_nest(self, node: Node, shape: tuple[Dim, ...], running: _Running | None = None) -> tuple[Nest, tuple[Axis, ...]]:
+    def own_nest(self, node: Node, shape: tuple[Dim, ...],
+                 running: _RunningNode | None = None) -> tuple[_OpenNest, tuple[Axis, ...]]:
         """Return a new first nest over all axes of a node's value but the last, which belongs to its stage. Outputs of one shape
         share a nest. A contiguous reduction leaves its stage no axis (one number per iteration). A scan's stage has its axis and
         all inner ones."""
@@ -498,7 +516,7 @@ class _PartLowering:
         if shares and shape in self.nest_of:
             return self.nest_of[shape]
         cut = running.axis if running is not None else node.rank if self.one_each(node) else max(node.rank - 1, 0)
-        nest = Nest(tuple(self.axis("i", s) for s in shape[:cut]), [])
+        nest = _OpenNest(tuple(self.axis("i", s) for s in shape[:cut]))
         axes = tuple(self.axis("j", s) for s in shape[cut:])
         self.nests.append(nest)
         if shares:
@@ -545,7 +563,7 @@ class _Reader:
     """Inlines the values of nodes at indices into expressions for one stage of a nest. Without a nest its values are separate and
     do not enter the program."""
 
-    def __init__(self, lowering: _PartLowering, nest: Nest | None, level: int) -> None:
+    def __init__(self, lowering: _PartLowering, nest: _OpenNest | None, level: int) -> None:
         self.lowering, self.nest, self.level = lowering, nest, level
         self.values = Values() if nest is None else lowering.values
         self.known: dict[tuple[Node, tuple[Dim, ...], Value | None], Value] = {}
@@ -595,7 +613,8 @@ class _Reader:
         if counted is not None:
             return v.index(counted, dtype)
         if name == "cast":
-            return args[0] if args[0].dtype == dtype else v.make("cast", dtype, *args)
+            x = self.rounded(args[0], node.inputs[0].dtype)
+            return x if x.dtype == dtype else v.make("cast", dtype, x)
         if name == "bitcast":
             return v.make("bitcast", dtype, *args, attr=f"{node.inputs[0].dtype} {node.dtype}")
         if name == "floor" and dtype is f32 and args[0].op == "div":
@@ -603,6 +622,14 @@ class _Reader:
             quotient = v.make("div", f64, *(v.make("cast", f64, a) for a in args[0].args))
             return v.make("cast", f32, v.make("floor", f64, quotient))
         return v.make(name, dtype, *args)
+
+    def rounded(self, x: Value, dtype: DType) -> Value:
+        """Return the operand of a cast. A float of 8 bits that is computed in f32 is rounded to its dtype, as nobody writes a cast
+        to 8 bits and back but to round."""
+        if not dtype.is_float or dtype.itemsize > 1 or _is_stored_in(x, dtype):
+            return x
+        bits = self.values.make("bitcast", u8, x, attr=f"{dtype} u8")
+        return self.values.make("bitcast", x.dtype, bits, attr=f"u8 {dtype}")
 
     def padded(self, node: Node, index: tuple[Dim, ...], guard: Value | None) -> Value:
         v, x = self.values, node.inputs[0]
@@ -653,6 +680,13 @@ class _Reader:
         place = v.gather(v.make("where", i64, both, wide, v.constant(0, i64)), x.shape[axis])
         read = self(x, (*index[:axis], place, *index[axis + positions.rank:]), both)
         return v.make("where", dtype, holds, read, v.constant(False if dtype is bool_ else 0, dtype))
+
+
+def _is_stored_in(x: Value, dtype: DType) -> bool:
+    """Return whether a value is read from memory of this dtype, or is 0 elsewhere."""
+    if x.op == "where":
+        return all(_is_stored_in(a, dtype) for a in x.args[1:])
+    return x.attr == 0 if x.op == "constant" else x.op == "load" and x.attr[0].dtype is dtype
 
 
 def _is_identity(value: Value, monoid: Monoid) -> bool:

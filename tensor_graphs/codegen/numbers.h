@@ -207,8 +207,6 @@ TG_INLINE void f32_running_sum(float *x, int64_t count, double *running) {
     *running = sum;
 }
 
-enum { TILE = 64 }; /* elements of a row of a block that turned_* fills */
-
 /* a b, rounded also where something is added to it: compilers fuse a product with a sum, and no fused multiply-add with one. */
 #if defined(__FMA__) || defined(__AVX512F__) || defined(__FP_FAST_FMAF) || defined(__aarch64__)
 TG_INLINE float f32_product(float a, float b) { return __builtin_fmaf(a, b, -0.0f); }

@@ -15,12 +15,13 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from tensor_graphs.codegen.default_schedule import CHUNK, advise, cut_along, in_parts, merged, part_by_rule, tile_by_rule
+from tensor_graphs.codegen.default_schedule import CHUNK, advised, cut_along, in_parts, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, across
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.pipelines import WHOLE, through
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -94,13 +95,18 @@ class _OfNest(Action, ABC):
     def of(self, program: StageProgram) -> Nest:
         return _at(program.nests, self.nest, "nest")
 
+    def taken(self, program: StageProgram) -> StageProgram:
+        """Return the program with this advice."""
+        own = self.of(program)
+        return program.made_of(self.advised(nest) if nest is own else nest for nest in program.nests)
+
     @abstractmethod
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
         """Return why the nest cannot take this advice; None where it can."""
 
-    def advise(self, nest: Nest) -> None:
+    def advised(self, nest: Nest) -> Nest:
         changed: dict[str, Any] = {self.field: self.size}
-        nest.advice = replace(nest.advice, **changed)
+        return replace(nest, advice=replace(nest.advice, **changed))
 
     def read(self, nest: Nest) -> int:
         return int(getattr(nest.advice, self.field))
@@ -108,7 +114,7 @@ class _OfNest(Action, ABC):
 
 @dataclass(frozen=True)
 class Tiled(_OfNest):
-    """Walk a nest that reads along one axis and writes along another in blocks of `size` by `size` iterations; 0: no blocks."""
+    """Walk a nest that reads along one axis and writes along another in blocks of `size` iterations along the first (0: none)."""
 
     sizes = (0, 16, 32, 64)
     field = "tile"
@@ -116,13 +122,10 @@ class Tiled(_OfNest):
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
         if tile_by_rule(program, nest) is None:
             return "it reads and writes along one axis"
-        return None if self.size in self.sizes else f"a block has one of {self.sizes} turns each way"
+        return None if self.size in self.sizes else f"a block has one of {self.sizes} turns along what it reads"
 
-    def advise(self, nest: Nest) -> None:
-        if self.size == 0:
-            nest.tile = None
-        else:
-            super().advise(nest)
+    def advised(self, nest: Nest) -> Nest:
+        return super().advised(nest) if self.size else replace(nest, tile=None)
 
     def read(self, nest: Nest) -> int:
         return 0 if nest.tile is None else nest.advice.tile
@@ -153,6 +156,12 @@ class _OfStage(Action, ABC):
     def of(self, program: StageProgram) -> Stage:
         return _at(_at(program.nests, self.nest, "nest").stages, self.stage, "stage")
 
+    def taken(self, program: StageProgram) -> StageProgram:
+        """Return the program with this advice."""
+        own = self.of(program)
+        return program.made_of(nest.mapped(lambda s: [self.advised(s) if s is own else s]) if i == self.nest else nest
+                               for i, nest in enumerate(program.nests))
+
     @abstractmethod
     def unfit(self, stage: Stage) -> str | None:
         """Return why the advice does not apply to this kind of stage; None where it does."""
@@ -161,8 +170,8 @@ class _OfStage(Action, ABC):
         why = self.unfit(stage)
         return why if why is not None or 1 <= self.size <= self.most else f"it is 1 to {self.most}"
 
-    def advise(self, stage: Stage) -> None:
-        stage.advice = replace(stage.advice, **{self.field: self.size})
+    def advised(self, stage: Stage) -> Stage:
+        return replace(stage, advice=replace(stage.advice, **{self.field: self.size}))
 
     def read(self, stage: Stage) -> int:
         return int(getattr(stage.advice, self.field))
@@ -178,7 +187,7 @@ class SumBlock(_OfStage):
 
     def unfit(self, stage: Stage) -> str | None:
         if stage.scan is not None:
-            return None if stage.scan.axis is stage.axes[-1] else "its scan does not run along memory"
+            return None if stage.scan.along == stage.axes[-1] else "its scan does not run along memory"
         blocks = stage.monoid == "sum" and stage.value.dtype.is_float and not across(stage)
         return None if blocks else "it is no sum of floats along memory"
 
@@ -213,7 +222,7 @@ class Columns(_OfStage):
     field, most = "columns", 4096
 
     def unfit(self, stage: Stage) -> str | None:
-        scans_columns = stage.scan is not None and stage.scan.axis is not stage.axes[-1]
+        scans_columns = stage.scan is not None and stage.scan.along != stage.axes[-1]
         return None if scans_columns or across(stage) else "it does not run across memory"
 
 
@@ -230,6 +239,7 @@ class NarrowRows(_OfStage):
 
 
 Schedule = tuple[Action, ...]
+Thing = TypeVar("Thing")
 
 OF_STAGE = (SumBlock, Accumulators, Unroll, Columns, NarrowRows)
 ACTIONS: Mapping[str, Callable[..., Action]] = {
@@ -266,7 +276,7 @@ def completed(definition: Definition, schedule: Schedule) -> Schedule:
     actions: list[Action] = [Again(int(i in again), i) for i in range(program.dear)]
     actions += [Parts(size, i) for i, size in enumerate(parts) if size is not None]
     for i, nest in enumerate(program.nests):
-        tile = Tiled(64, i)
+        tile = Tiled(16, i)
         if nest.tile is not None or tile.why_not(program, nest) is None:
             actions.append(replace(tile, size=tile.read(nest)))
         grain = Grain(nest.advice.grain, i)
@@ -296,7 +306,7 @@ def changed(definition: Definition, schedule: Schedule, action: Action) -> Sched
 def choices(definition: Definition, schedule: Schedule) -> list[list[Action]]:
     """Return, for each action of a full schedule, the other legal actions at its site. Sites without one are left out."""
     program, _ = _replayed(definition, schedule)
-    whole = merged(lower(definition, again=program.again))
+    whole = through(WHOLE, lower(definition, again=program.again))
     result = []
     for a in schedule:
         others = [replace(a, size=size) for size in a.sizes if size != a.size]
@@ -312,7 +322,7 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
     if len(set(sites)) < len(sites):
         raise IllegalAction(f"two actions choose the same: {max(sites, key=sites.count)}")
     again = [a for a in schedule if isinstance(a, Again)]
-    program = merged(lower(definition, again=[a.value for a in again if a.size] if again else None))
+    program = through(WHOLE, lower(definition, again=[a.value for a in again if a.size] if again else None))
     _take(program, again)
     wanted = {a.nest: a for a in schedule if isinstance(a, Parts)}
     _take(program, wanted.values())
@@ -328,12 +338,11 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
         if size and len(pieces) == 1 and i in wanted:
             raise IllegalAction(f"{wanted[i]}: an index is more than a multiple of the axis")
         nests += pieces
-    program.nests = nests
-    advise(program)
+    program = advised(program.made_of(nests))
     for advice in schedule:
         if isinstance(advice, (_OfNest, _OfStage)):
             _take(program, [advice])
-            advice.advise(advice.of(program))                       # type: ignore[arg-type]
+            program = advice.taken(program)
     return program, rows
 
 
@@ -359,7 +368,7 @@ def _why_not(action: Action, program: StageProgram) -> str | None:
         return str(e)
 
 
-def _at(things: Sequence[Any], number: int, what: str) -> Any:
+def _at(things: Sequence[Thing], number: int, what: str) -> Thing:
     if not 0 <= number < len(things):
         raise IndexError(f"it has {len(things)} {what}s, and no number {number}")
     return things[number]

@@ -1,22 +1,18 @@
 """skinny_product: matrix products of few rows as loops over columns, each reading one row of a weight, at the speed of memory.
 
-    nest over i in 0..n                     # the products' left factors, computed first
-        …
-    nest over j in 0..2048, i in 0..n       # the rows that use a row of a weight are innermost: memory is read once
-        t0[] = sum over r in 0..640 of t[640·i + r] · gate[640·j + r]
-        t1[] = sum over r in 0..640 of t[640·i + r] · up[640·j + r]
-        y[2048·i + j] = t0[] · t1[]
+Left factors are computed first. The rows that use a row of a weight are innermost, so that memory is read once.
 
-In: a program lowered with `few_rows`, arranged.  Out: the same program, changed in place. The nests of products come last and run
-concurrently, so that the program waits for its threads once.
+In: a program lowered with `few_rows`, arranged.  Out: the program. Its nests of products come last and run concurrently, so that it
+waits for its threads once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import replace
 
 from tensor_graphs.codegen.default_schedule import LANES
-from tensor_graphs.codegen.loop_ir import Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 
@@ -25,25 +21,42 @@ FEWEST = 128
 
 
 def streamed(program: StageProgram) -> StageProgram:
-    """Return the program; its products read each weight once. Raises NotLowered if nests follow them, or if one cannot be so."""
+    """Return the program; its products read each weight once. Raises NotLowered if nests follow them, or if one cannot be so.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("dim n 1..4", "input x f32[n, 8]", "input w f32[16, 8]", "output y = linear(x, w)", few_rows=True)
+    >>> print(program)
+    nest over _i0 in 0..n, _i1 in 0..16
+        y0[16*_i0 + _i1] = sum over _r2 in 0..8 of (x0[8*_i0 + _r2] * x1[8*_i1 + _r2])
+    >>> print(streamed(program))
+    nest over _i1 in 0..16, _i0 in 0..n
+        y0[16*_i0 + _i1] = sum over _r2 in 0..8 of (x0[8*_i0 + _r2] * x1[8*_i1 + _r2])
+    """
     streams = [nest for nest in program.nests if any(s.product for s in nest.stages)]
-    if not streams or streams != program.nests[-len(streams):]:
+    others = program.nests[:len(program.nests) - len(streams)]
+    if not streams or program.nests != (*others, *streams):
         raise NotLowered("more is made of its products, taken together")
     targets = {s.target for nest in streams for s in nest.stages}
-    for nest in streams:
-        weights = {s: weight_of(s) for s in nest.stages if s.product}
-        first = next(iter(weights.values()))
-        if first is None or None in weights.values() or any(s.level != len(nest.axes) for s in nest.stages):
-            raise NotLowered("a product whose factors do not lie along memory")
-        own = {s.target for s in nest.stages}
-        if any(v.op == "load" and v.attr[0] in targets - own for s in nest.stages for v in values_in(*s.roots())):
-            raise NotLowered("a product of what another product gives")
-        nest.axes = tuple(sorted(nest.axes, key=lambda a: a.name not in first.symbols))
-        nest.advice = replace(nest.advice, shared=max(1, sum(a.name in first.symbols for a in nest.axes)),
-                              beside=nest is not streams[0])
-        for s in weights:
-            s.advice = replace(s.advice, lanes=LANES if d.bounds(s.reduce[-1].size)[0] >= FEWEST else 1)
-    return program
+    return program.made_of((*others, *(_stream(nest, targets, nest is streams[0]) for nest in streams)))
+
+
+def _stream(nest: Nest, targets: Set[Array], is_first: bool) -> Nest:
+    """Return a nest of products with the rows that use a row of a weight innermost. targets: what all products compute."""
+    weights = [weight_of(s) for s in nest.stages if s.product]
+    first = weights[0]
+    if first is None or None in weights or any(s.level != len(nest.axes) for s in nest.stages):
+        raise NotLowered("a product whose factors do not lie along memory")
+    own = {s.target for s in nest.stages}
+    if any(v.op == "load" and v.attr[0] in targets - own for s in nest.stages for v in values_in(*s.roots())):
+        raise NotLowered("a product of what another product gives")
+
+    def advised(s: Stage) -> Stage:
+        lanes = LANES if s.product and d.bounds(s.reduce[-1].size)[0] >= FEWEST else 1
+        return replace(s, advice=replace(s.advice, lanes=lanes)) if s.product else s
+
+    shared = max(1, sum(a.name in first.symbols for a in nest.axes))
+    return nest.mapped(lambda s: [advised(s)], axes=tuple(sorted(nest.axes, key=lambda a: a.name not in first.symbols)),
+                       advice=replace(nest.advice, shared=shared, beside=not is_first))
 
 
 def weight_of(s: Stage) -> Value | None:

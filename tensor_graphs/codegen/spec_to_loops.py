@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.epilogue_products import EpilogueProduct, epilogue_product
-from tensor_graphs.codegen.loop_ir import StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import StageProgram, symbols_of, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
-from tensor_graphs.codegen.passes.online_reductions import online
-from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
-from tensor_graphs.codegen.passes.tile_rows import laned
-from tensor_graphs.codegen.skinny_product import streamed
+from tensor_graphs.codegen.pipelines import LOOPS, STREAMS, fused, through
+from tensor_graphs.codegen.refusals import TooManyTurns, cached, or_none, refused
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dtypes import f64
-from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply, encode_attribute
-
-Program = TypeVar("Program")
 
 TILES = 8
 """register tiles of a product's rows in one block of a one-pass kernel"""
@@ -71,84 +65,67 @@ def _of_itself(asked: AskedSpec) -> Definition:
 @lru_cache(maxsize=4096)
 def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
     """Return the loops of a definition whose reductions fuse into one pass (online_reductions.py); None where they do not."""
-    plain = loops_of(definition, apart)
-    if isinstance(plain, StageProgram) and not any(s.monoid == "max" for nest in plain.nests for s in nest.stages):
+    plain = or_none(loops_of, definition, apart)
+    if plain is not None and not any(s.monoid == "max" for s in plain.stages):
         return None
-    try:
+    return or_none(_one_pass_of, definition, apart)
+
+
+def _one_pass_of(definition: Definition, apart: bool) -> StageProgram:
+    with refused():
         program = lower(definition, apart, updates=True)
         tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
-        one_pass = online(program, TILES * tile.rows)
-        if one_pass is None or _too_many(program) is not None:
-            return None
-        laned(program, tile.lanes)
-        without_hidden(program, one_pass)
-        program.shared = program.updated
-    except (NotLowered, LanguageError):
-        return None
-    return program
+        return replace(fused(_for_a_call(program), tile.lanes, TILES * tile.rows), shared=program.updated)
 
 
-@lru_cache(maxsize=4096)
-def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram | str:
-    """Return the loops of a definition, or why there are none. apart: for operands with arbitrary row strides. few_rows: products
-    with weights stream over these (skinny_product.py), for any number of rows; costs decide when that pays. updates: memory into
-    which rows are written already holds the operand (`StageProgram.updated`)."""
-    streams = _streams_of(definition, apart) if few_rows else None
-    if isinstance(streams, StageProgram):
-        return streams
-    plain = _plain_of(definition, apart, updates)
-    return streams if streams is not None and isinstance(plain, _TooManyTurns) else plain
-
-
-@lru_cache(maxsize=4096)
-def tiles_of(definition: Definition) -> EpilogueProduct | str:
-    """Return a definition as matrix products and what is computed from their elements, or why it is none."""
+@cached(maxsize=4096)
+def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram:
+    """Return the loops of a definition. apart: for operands with arbitrary row strides. few_rows: products with weights stream over
+    these (skinny_product.py), for any number of rows; costs decide when that pays. updates: memory into which rows are written
+    already holds the operand (`StageProgram.updated`). Raises NotLowered; for a product, which is for other kernels,
+    TooManyTurns."""
+    if not few_rows:
+        return _plain_of(definition, apart, updates)
     try:
-        return epilogue_product(arranged(lower(definition)))
-    except (NotLowered, LanguageError) as e:
-        return str(e)
+        return _streams_of(definition, apart)
+    except NotLowered as no_streams:
+        try:
+            return _plain_of(definition, apart, updates)
+        except TooManyTurns:
+            raise no_streams from None
 
 
-def lowered(loops: Program | str) -> Program:
-    """Return `loops`. Raises NotLowered where they are a string, the reason why there are none."""
-    if isinstance(loops, str):
-        raise NotLowered(loops)
-    return loops
+@cached(maxsize=4096)
+def tiles_of(definition: Definition) -> EpilogueProduct:
+    """Return a definition as matrix products and what is computed from their elements. Raises NotLowered."""
+    with refused():
+        return epilogue_product(through(LOOPS, lower(definition)))
 
 
-class _TooManyTurns(str):
-    """The reason for refusing a definition that is a matrix product, or a sum of sums."""
-
-
-@lru_cache(maxsize=4096)
-def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgram | str:
+@cached(maxsize=4096)
+def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgram:
     """Return `loops_of` without streams, cached because several callers request it."""
     if not updates:
-        rows = _plain_of(definition, apart, True)
-        if isinstance(rows, StageProgram) and not rows.updated:     # nothing is written into an operand: the same loops
+        rows = or_none(_plain_of, definition, apart, True)
+        if rows is not None and not rows.updated:                   # nothing is written into an operand: the same loops
             return rows
-    try:
-        program = arranged(lower(definition, apart, updates=updates))
-    except (NotLowered, LanguageError) as e:                        # a size that may be 0 where an index is divided by it
-        return str(e)
-    plain = loops_of(definition) if apart else None                 # rows that lie anywhere may be where those of no gaps are
-    program.shared = plain.shared if isinstance(plain, StageProgram) else shared_by(program)
+    with refused():
+        program = through(LOOPS, lower(definition, apart, updates=updates))
+    plain = or_none(loops_of, definition) if apart else None        # rows that lie anywhere may be where those of no gaps are
+    program = replace(program, shared=shared_by(program) if plain is None else plain.shared)
     elements, turns = _counted(program, 1)
     if turns > MOST_TURNS * elements:
-        return _TooManyTurns(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
-    return _too_many(program) or program
+        raise TooManyTurns(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
+    return _for_a_call(program)
 
 
-def _streams_of(definition: Definition, apart: bool) -> StageProgram | str:
-    try:
-        program = streamed(arranged(lower(definition, apart, few_rows=True)))
-        program.shared = program.updated
-    except (NotLowered, LanguageError) as e:
-        return str(e)
+def _streams_of(definition: Definition, apart: bool) -> StageProgram:
+    with refused():
+        program = through(STREAMS, lower(definition, apart, few_rows=True))
     elements, turns = _counted(program, 0)
     if turns > FEW_ROWS * elements:
-        return f"its loops have {turns} turns for {elements} elements at the least sizes: a product of many rows"
-    return _too_many(program) or program
+        raise NotLowered(f"its loops have {turns} turns for {elements} elements at the least sizes: a product of many rows")
+    return _for_a_call(replace(program, shared=program.updated))
 
 
 def _counted(program: StageProgram, end: int) -> tuple[int, int]:
@@ -162,18 +139,18 @@ def _counted(program: StageProgram, end: int) -> tuple[int, int]:
             turns += math.prod(sizes.values())
             if s.target in updated:
                 elements[s.target] = math.prod(sizes.values())
-            gathered = (v for name, v in program.values.gathered.items() if name in s.value.symbols)
+            gathered = (v for name, v in program.gathered.items() if name in s.value.symbols)
             for v in values_in(*s.roots(), *gathered):
                 if v.op == "load" and v.attr[0].role == "operand":
                     array, offset, _ = v.attr
-                    read = math.prod(n for name, n in sizes.items() if name in program.values.symbols_of(offset))
+                    read = math.prod(n for name, n in sizes.items() if name in symbols_of(offset, program.gathered))
                     elements[array] = min(d.bounds(array.size)[end], max(elements.get(array, 0), read))
     return max(sum(elements.values()), 1), turns
 
 
-def _too_many(program: StageProgram) -> str | None:
-    """Return why a program has more arrays or dims than one call accepts; None where it has not."""
+def _for_a_call(program: StageProgram) -> StageProgram:
+    """Return a program. Raises NotLowered where it has more arrays or dims than one call accepts."""
     arrays = (*program.operands, *program.outputs)
     if len(arrays) > library.MAX_PTR or len(program.dims) > library.MAX_INT:
-        return f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes"
-    return None
+        raise NotLowered(f"it has {len(arrays)} operands and outputs and {len(program.dims)} dims, more than a call takes")
+    return program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, symbols_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -27,12 +27,12 @@ def traffic_of(program: StageProgram) -> Dim:
 
 def _moved(program: StageProgram, nest: Nest, stage: Stage) -> Iterator[tuple[Array, Dim]]:
     """Yield each array that a stage reads or writes in memory, and its bytes."""
-    axes = (*nest.axes[:stage.level], *stage.own)
+    axes = (*nest.axes[:stage.level], *nest.loops(stage))
     inner = (*stage.axes[-1:], *stage.reduce[-1:]) or axes[-1:]
-    gathered = (v for name, v in program.values.gathered.items() if name in stage.value.symbols)
+    gathered = (v for name, v in program.gathered.items() if name in stage.value.symbols)
     loads = [v for v in values_in(stage.value, *gathered) if v.op == "load"]
-    for array, index, symbols in ((stage.target, stage.index, program.values.symbols_of(stage.index)),
-                                  *((v.attr[0], v.attr[1], program.values.symbols_of(v.attr[1])) for v in loads)):
+    for array, index in ((stage.target, stage.index), *((v.attr[0], v.attr[1]) for v in loads)):
+        symbols = symbols_of(index, program.gathered)
         if array.role == "scratch" and array.level:                 # in a register, or a row that stays in the cache
             continue
         turns = d.product(d.bounds(a.size)[1] if _depends(a.size, axes) else a.size for a in axes if a.name in symbols)

@@ -13,9 +13,10 @@ from functools import lru_cache, partial
 from tensor_graphs.codegen import backend, compiled_libraries, schedule_actions, spec_to_loops
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.refusals import cached, why_not
 from tensor_graphs.codegen.schedule_actions import Schedule
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.kernels.kernel import Kernel, NativeCall, Spec
+from tensor_graphs.kernels.kernel import Kernel, NativeCall, NotLowered, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.dims import Dim
 
@@ -73,30 +74,26 @@ def _said(text: str) -> _Source:
         raise schedule_actions.IllegalAction(f"{text[:80]!r} says no tuned kernel: {type(e).__name__}: {e}") from e
 
 
-@lru_cache(maxsize=4096)
-def _scheduled(text: str, asked: spec_to_loops.AskedSpec) -> StageProgram | str:
+@cached(maxsize=4096)
+def _scheduled(text: str, asked: spec_to_loops.AskedSpec) -> StageProgram:
     source, spec = _said(text), asked.spec
     if spec.single_node_graph().structural_key != source.computes:
-        return f"it was tuned for another {source.op}"
+        raise NotLowered(f"it was tuned for another {source.op}")
     definition = spec_to_loops.definition_of(spec)
-    plain = spec_to_loops.loops_of(definition)
-    if isinstance(plain, str):
-        return plain
-    if plain.updated:
-        return "it writes rows into what is there, of which no schedule is searched"
+    if spec_to_loops.loops_of(definition).updated:
+        raise NotLowered("it writes rows into what is there, of which no schedule is searched")
     try:
         return schedule_actions.replay(definition, source.schedule)
     except TensorGraphsError as e:
-        return str(e)
+        raise NotLowered(str(e)) from None
 
 
 def _found(text: str, spec: Spec) -> StageProgram:
-    return spec_to_loops.lowered(_scheduled(text, spec_to_loops.asked(spec)))
+    return _scheduled(text, spec_to_loops.asked(spec))
 
 
 def _refuse(text: str, spec: Spec) -> str | None:
-    program = _scheduled(text, spec_to_loops.asked(spec))
-    return program if isinstance(program, str) else None
+    return why_not(_found, text, spec)
 
 
 def _build(text: str, spec: Spec) -> NativeCall:
@@ -104,7 +101,11 @@ def _build(text: str, spec: Spec) -> NativeCall:
 
 
 def _together(text: str, specs: Sequence[Spec]) -> list[str | None]:
-    return backend.compiled([[_scheduled(text, spec_to_loops.asked(spec)), *backend.programs_of(spec)[1:]] for spec in specs])
+    return compiled_libraries.compiled_together([partial(_programs, text, spec) for spec in specs])
+
+
+def _programs(text: str, spec: Spec) -> list[StageProgram]:
+    return [_found(text, spec), *backend.programs_apart(spec)]
 
 
 def _arithmetic(text: str, spec: Spec) -> Dim:

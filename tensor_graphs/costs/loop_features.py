@@ -15,6 +15,7 @@ from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.spec_to_loops import definition_of, loops_of
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -46,8 +47,8 @@ class Shapes:
 def shapes_of(signature: Signature) -> Shapes:
     shapes = Shapes()
     _add_ops(signature, shapes)
-    program = loops_of(definition_of(signature.spec))
-    if isinstance(program, StageProgram):
+    program = or_none(loops_of, definition_of(signature.spec))
+    if program is not None:
         _add_stages(program, shapes)
     return shapes
 
@@ -81,7 +82,7 @@ def _add_ops(signature: Signature, shapes: Shapes) -> None:
 def _add_stages(program: StageProgram, shapes: Shapes) -> None:
     stages = [(nest, s) for nest in program.nests for s in nest.stages]
     nest, heaviest = max(stages, key=lambda stage: _turns(*stage))
-    inner = (*heaviest.own[-1:], *nest.axes[-1:])[:1]
+    inner = (*nest.loops(heaviest)[-1:], *nest.axes[-1:])[:1]
     scratch: Dim = 0
     for array in program.scratch:
         scratch = scratch + (array.size * array.dtype.itemsize if array.level == 0 else 0)
@@ -103,10 +104,10 @@ def _add_stages(program: StageProgram, shapes: Shapes) -> None:
 
 
 def _turns(nest: Nest, stage: Stage) -> float:
-    return math.prod(float(d.bounds(a.size)[1]) for a in (*nest.axes[:stage.level], *stage.own))
+    return math.prod(float(d.bounds(a.size)[1]) for a in (*nest.axes[:stage.level], *nest.loops(stage)))
 
 
 def _product(axes: tuple[Axis, ...], program: StageProgram) -> Dim:
     """Return the product of the axes' sizes. An axis whose size depends on other axes counts with its largest size."""
-    names = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *s.own)}
+    names = {a.name for n in program.nests for s in n.stages for a in (*n.axes, *n.loops(s))}
     return d.product(d.bounds(a.size)[1] if isinstance(a.size, d.Expr) and set(a.size.symbols) & names else a.size for a in axes)

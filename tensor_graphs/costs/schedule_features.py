@@ -107,7 +107,7 @@ def _of(program: StageProgram, at: Mapping[str, int]) -> dict[str, float]:
 def _loops(program: StageProgram, at: Mapping[str, int]) -> Iterator[_SizedStage]:
     for nest in program.nests:
         for stage in nest.stages:
-            turns = math.prod(_extent(a, at) for a in (*nest.axes[:stage.level], *stage.own))
+            turns = math.prod(_extent(a, at) for a in (*nest.axes[:stage.level], *nest.loops(stage)))
             inner = (*stage.axes[-1:], *stage.reduce[-1:]) or nest.axes[-1:]
             along = stage.reduce[-1:] if stage.reduce and not across(stage) else inner[:1]
             yield _SizedStage(nest, stage, turns * stage_weight(nest, stage), math.prod(_extent(a, at) for a in along))

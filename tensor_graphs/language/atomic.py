@@ -538,8 +538,8 @@ def cast(x: Node, dtype: DType | str) -> Node:
     """x in another dtype; x itself when it has it already.
 
     Any dtypes: float -> int truncates and saturates, NaN gives 0; int -> int wraps. Floats are real numbers between ops: what is
-    cast to a narrower float and back inside of a graph may keep its digits, so that is no way to round. Raises DTypeError (no dtype
-    has that name).
+    cast to bf16 or f16 and back inside of a graph may keep its digits, so that is no way to round; a cast to 8 bits rounds. Raises
+    DTypeError (no dtype has that name).
     """
     dt = parse_dtype(dtype)
     return x if x.dtype == dt else apply(ATOMIC["cast"], (x,), {"dtype": dt})

@@ -358,7 +358,8 @@ def _floordiv(a: Dim, b: Dim) -> Dim:
     if isinstance(b, int):
         return _floordiv_by(a, b)
     quotient, rest = _divide(a, b)
-    return _sum((quotient, 1), (_floordiv_atom(rest, b), 1))
+    coarse = _coarser(rest, b)
+    return _sum((quotient, 1), (_floordiv_atom(rest, b) if coarse is None else _floordiv(*coarse), 1))
 
 
 def _floordiv_by(a: Dim, c: int) -> Dim:
@@ -373,12 +374,24 @@ def _floordiv_by(a: Dim, c: int) -> Dim:
         sign = -1
         more, rest = _nearest(_sum((c - 1, 1), (rest, -1)), c)
         whole = _sum((whole, 1), (more, -1))
-    if isinstance(rest, Expr):
-        g = math.gcd(c, *(k for m, k in rest.terms if m))        # ⌊(g·x + k) / (g·c)⌋ = ⌊(x + ⌊k/g⌋) / c⌋
-        if g > 1:
-            rest, c = _make({m: k // g for m, k in rest.terms}), c // g
-    part = rest // c if isinstance(rest, int) or c == 1 else _merge_floors(rest, c)
+    coarse = _coarser(rest, c)
+    part = rest // c if isinstance(rest, int) else _merge_floors(rest, c) if coarse is None else _floordiv(*coarse)
     return _sum((whole, 1), (part, sign))
+
+
+def _coarser(a: Dim, b: Dim) -> tuple[Dim, Dim] | None:
+    """Return (x, d) with ⌊a/b⌋ = ⌊x/d⌋, where a = g·x + r and b = g·d for a g > 1 and 0 ≤ r < g; None where there is no such g.
+
+    (1024·i + 32·j + k) // 8192 is i // 8 for j, k < 32: positions inside of a group do not change which group it is.
+    """
+    whole = math.gcd(*(k for _, k in _terms(b)))
+    steps = sorted({whole, *(math.gcd(whole, k) for m, k in _terms(a) if m)}, reverse=True)
+    for g in itertools.takewhile(lambda g: g > 1, itertools.accumulate(steps, math.gcd)):
+        x, rest = _nearest(a, g)
+        low, high = bounds(rest)
+        if low // g == high // g:
+            return _sum((x, 1), (low // g, 1)), _make({m: k // g for m, k in _terms(b)})
+    return None
 
 
 def _nearest(a: Dim, c: int) -> tuple[Dim, Dim]:

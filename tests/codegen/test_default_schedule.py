@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import CHUNK, arranged
+from tensor_graphs.codegen.default_schedule import CHUNK
 from tensor_graphs.codegen.interpret import run
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Scan, Stage, StageProgram, Values
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Running, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.dtypes import i64
 from tensor_graphs.meaning.interpreter import interpret
@@ -24,7 +25,8 @@ def test_axes_stay_apart_where_a_loop_is_as_long_as_one_of_them_has_come() -> No
         values = Values()
         x, y = Array("x0", "operand", 0, i64, 12), Array("y0", "output", 0, i64, 12)
         at = b.symbol
-        return StageProgram((x,), (y,), [Nest((), [Stage(y, at, (a, b), values.load(x, at), 0, (short,), "sum")])], values)
+        stage = Stage(y, at, (a, b), values.load(x, at), 0, Reduce((short,), "sum"))
+        return StageProgram((x,), (y,), (Nest((), (stage,)),))
 
     x = np.arange(12)
     np.testing.assert_array_equal(run(arranged(program()), [x])[0], x * (1 + x))
@@ -38,10 +40,10 @@ def started(rows: int, length: int) -> StageProgram:
     i, j, k = Axis("_i", rows), Axis("_j", 1), Axis("_k", length)
     outer = () if rows == 1 else (i,)
     first = 0 if rows == 1 else i.symbol
-    scan = Scan(k, start=values.load(z, first))
+    scan = Running(k, "sum", start=values.load(z, first))
     own = (k,) if rows == 1 else (j, k)
-    stage = Stage(y, length * first + k.symbol, own, values.load(x, k.symbol), len(outer), (), "sum", "", scan)
-    return StageProgram((x, z), (y,), [Nest(outer, [stage])], values)
+    stage = Stage(y, length * first + k.symbol, own, values.load(x, k.symbol), len(outer), scan)
+    return StageProgram((x, z), (y,), (Nest(outer, (stage,)),))
 
 
 def test_what_a_scan_begins_with_is_kept_where_axes_become_one_and_where_it_is_cut() -> None:
@@ -80,8 +82,8 @@ def test_axes_stay_apart_where_a_stage_that_keeps_both_reads_an_index_along_one_
         first, second = Array("y0", "output", 0, i64, 6), Array("y1", "output", 1, i64, 6)
         at = 3 * i.symbol + j.symbol
         read = values.load(x, values.gather(values.load(p, j.symbol), 3))
-        stages = [Stage(first, at, (j,), read, 1), Stage(second, at, (j,), values.index(at, i64), 2)]
-        return StageProgram((x, p), (first, second), [Nest((i, k), stages)], values)
+        stages = Stage(first, at, (j,), read, 1), Stage(second, at, (j,), values.index(at, i64), 2)
+        return StageProgram((x, p), (first, second), (Nest((i, k), stages),), values.gathered)
 
     operands = [np.array([10, 20, 30]), np.array([2, 0, 1])]
     for made in (program(), arranged(program())):
@@ -93,7 +95,7 @@ def test_a_reduction_of_no_columns_is_not_cut() -> None:
     rows, column = Axis("_r", 4 * split_columns.LEAST), Axis("_j", 0)
     values = Values()
     x, y = Array("x0", "operand", 0, i64, 0), Array("y0", "output", 0, i64, 0)
-    stage = Stage(y, column.symbol, (column,), values.load(x, column.symbol), 0, (rows,), "sum")
-    program = split_columns.in_parts(StageProgram((x,), (y,), [Nest((), [stage])], values))
-    assert [s for nest in program.nests for s in nest.stages] == [stage]
+    stage = Stage(y, column.symbol, (column,), values.load(x, column.symbol), 0, Reduce((rows,), "sum"))
+    program = split_columns.in_parts(StageProgram((x,), (y,), (Nest((), (stage,)),)))
+    assert list(program.stages) == [stage]
     assert run(program, [np.empty(0, np.int64)])[0].shape == (0,)

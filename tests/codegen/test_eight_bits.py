@@ -10,8 +10,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import HEADER
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import Launch, LaunchCall
 from tensor_graphs.language.anonymous_composite import part_between

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.refusals import TooManyTurns
 from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import atomic
@@ -71,8 +72,8 @@ def test_what_is_no_loop_is_refused_with_the_reason(output: Node, why: str) -> N
 
 
 def test_a_product_is_left_to_kernels_with_tiles() -> None:
-    said = loops_of(part_of(tg.graph(tg.linear(tg.input("a", (512, 512)), tg.input("w", (512, 512))))).written)
-    assert isinstance(said, str) and "a product" in said
+    with pytest.raises(TooManyTurns, match="a product"):
+        loops_of(part_of(tg.graph(tg.linear(tg.input("a", (512, 512)), tg.input("w", (512, 512))))).written)
 
 
 def test_what_reads_a_narrow_output_again_reads_it_unrounded() -> None:
@@ -82,18 +83,18 @@ def test_what_reads_a_narrow_output_again_reads_it_unrounded() -> None:
     assert not any(v.op == "load" and v.attr[0].role == "output" for n in made.nests for s in n.stages for v in values_in(s.value))
 
 
-def test_what_is_stored_below_the_numbers_of_its_group_walks_memory_in_one_loop() -> None:
+def test_what_is_stored_for_a_channel_below_the_numbers_of_its_group_walks_memory_in_one_loop() -> None:
     image, weights = tg.input("x", (2, 16, 5, 7)), [tg.input(n, (16,)) for n in "gb"]
     (nest,) = program(tg.silu(tg.group_norm(image, *weights, groups=4))).nests
-    assert [[d.format_dim(a.size) for a in s.axes] for s in nest.stages][-1] == ["35"] and len(nest.axes) == 2, str(nest)
+    assert [[d.format_dim(a.size) for a in s.axes] for s in nest.stages][-1] == ["4", "35"] and len(nest.axes) == 2, str(nest)
 
 
 def test_a_place_that_arithmetic_says_is_an_address_unless_it_might_wrap() -> None:
     pool = program(tg.max_pool2d(tg.input("x", (2, 3, 28, 28)), 3, stride=2, padding=1))
-    assert not pool.values.gathered
+    assert not pool.gathered
 
     def twice(dtype: tg.DType) -> Node:
         return tg.gather(tg.input("x", (200,)), tg.iota((100,), 0, dtype) * 2, axis=0)
 
-    assert not program(twice(tg.i32)).values.gathered               # 0, 2, …, 198
-    assert program(twice(tg.i8)).values.gathered                    # which 8 bits do not hold
+    assert not program(twice(tg.i32)).gathered               # 0, 2, …, 198
+    assert program(twice(tg.i8)).gathered                    # which 8 bits do not hold

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.graph import Graph

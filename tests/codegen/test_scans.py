@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen.default_schedule import CHUNK, arranged
+from tensor_graphs.codegen.default_schedule import CHUNK
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.language import atomic
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.dtypes import DTYPES

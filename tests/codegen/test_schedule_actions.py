@@ -10,9 +10,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import schedule_actions
-from tensor_graphs.codegen.default_schedule import arranged
 from tensor_graphs.codegen.interpret import run
+from tensor_graphs.codegen.loop_ir import Reduce
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.codegen.schedule_actions import (
     Accumulators,
@@ -158,6 +159,6 @@ def test_an_interpreter_that_sees_another_program_would_say_so() -> None:
     _, definition = of(ROWS.sum(axis=0))
     program = schedule_actions.replay(definition, (Parts(32, 0),))
     (last,) = program.nests[1].stages
-    last.reduce = (replace(last.reduce[0], size=2),)                # the last of three parts is forgotten
-    (wrong,) = run(program, [np.ones((70, 40), np.float32)])
+    short = replace(last, does=Reduce((replace(last.reduce[0], size=2),), "sum"))      # the last of three parts is forgotten
+    (wrong,) = run(program.mapped(lambda s: [short if s is last else s]), [np.ones((70, 40), np.float32)])
     assert not np.allclose(wrong, 70)

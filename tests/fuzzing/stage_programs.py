@@ -10,11 +10,23 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Monoid, Nest, Scan, Stage, StageProgram, Value, Values, computed_in
+from tensor_graphs.codegen.loop_ir import (
+    Array,
+    Axis,
+    Monoid,
+    Nest,
+    Reduce,
+    Running,
+    Stage,
+    StageProgram,
+    Value,
+    Values,
+    computed_in,
+)
 from tensor_graphs.codegen.lower import steps_apart
 from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
@@ -48,13 +60,12 @@ class Drawn:
 
 @dataclass
 class Written:
-    """A stage's target that may be read. inside: the nest whose turns it belongs to, and how many of its axes."""
+    """A stage's target that may be read. outer: the axes of its nest for whose turns it is separate."""
 
     array: Array
     shape: tuple[Dim, ...]
     like: Drawn
-    nest: Nest | None
-    level: int = 0
+    outer: tuple[Axis, ...] = ()
 
 
 @dataclass
@@ -107,7 +118,8 @@ class _Draw:
             raise _Again
         dims = {str(s): s for s in (N, M)}
         free = [s for steps in self.steps for step in steps for s in d.symbols(step) if str(s).startswith("_")]
-        program = StageProgram(tuple(self.operands), tuple(a for a, _ in outputs), nests, self.values, (*dims.values(), *free))
+        program = StageProgram(tuple(self.operands), tuple(a for a, _ in outputs), (), dims=(*dims.values(), *free))
+        program = program.made_of(nests, self.values)
         errors = [(x.error, 0.0 if x.grain is not None and x.bound <= 2.0 ** (_bits(a.dtype) - x.grain) else ROUNDED[a.dtype.name])
                   if a.dtype.is_float else (0.0, 0.0) for a, x in outputs]
         return Program(program, self.shapes, self.steps, errors, self.special, {str(s): s for s in program.dims})
@@ -133,7 +145,7 @@ class _Draw:
         for _ in range(self.r.choice({"any": (0, 1, 1, 2, 3), "line": (0,), "turned": (1, 1, 2), "columns": (0, 1)}[self.shape])):
             axes.append(self.axis("i", min(room, 150)))
             room /= max(1, _most(axes[-1:]))
-        nest = Nest(tuple(axes), [])
+        stages: list[Stage] = []
         levels = sorted(self.r.choice(range(1, len(axes) + 1)) if axes else 0 for _ in range(self.r.choice((1, 1, 2, 3))))
         if self.shape != "any":
             levels = [len(axes)]
@@ -143,11 +155,11 @@ class _Draw:
         made: list[Written] = []
         for k, level in enumerate(levels):
             final = k == len(levels) - 1
-            outer = nest.axes[:level]
+            outer = tuple(axes[:level])
             own: tuple[Axis, ...] | None = None
             if alike is not None and self.r.random() < 0.4:
                 own = alike
-            stage, like = self.stage(nest, level, own, made)
+            stage, like = self.stage(stages, outer, own, made)
             kind = "output" if final and last else self.r.choice(("output", "whole") if final or not axes else
                                                                  ("inner", "inner", "inner", "whole", "output"))
             if kind == "output" and len(outputs) > 2:
@@ -158,7 +170,7 @@ class _Draw:
             alike = stage.axes
             if kind == "inner":
                 array = Array(f"t{self.count}", "scratch", 0, stage.value.dtype, d.product(shape), level)
-                stage.target, stage.index = array, self.place(stage.axes, shape)
+                stages.append(replace(stage, target=array, index=self.place(stage.axes, shape)))
             else:
                 whole = (*outer, *stage.axes)
                 dtype = stage.value.dtype
@@ -168,23 +180,23 @@ class _Draw:
                               "output" if kind == "output" else "scratch", len(outputs) if kind == "output" else 0, dtype,
                               d.product(a.size for a in whole))
                 shape = tuple(a.size for a in whole)
-                stage.target, stage.index = array, self.place(whole, shape)
+                stages.append(replace(stage, target=array, index=self.place(whole, shape)))
                 if kind == "output":
                     outputs.append((array, like))
             self.count += 1
-            nest.stages.append(stage)
             if array.dtype is computed_in(array.dtype):
-                known = Written(array, shape, like, nest if kind == "inner" else None, level)
+                known = Written(array, shape, like, outer if kind == "inner" else ())
                 (made if kind == "inner" else self.written).append(known)
-        return nest
+        return Nest(tuple(axes), tuple(stages))
 
     def place(self, axes: Sequence[Axis], shape: Sequence[Dim]) -> Dim:
         """Where a stage stores: in the order of its axes, mostly; some of them backwards."""
         index = [a.size - 1 - a.symbol if self.r.random() < 0.1 else a.symbol for a in axes]
         return _offset(index, shape)
 
-    def stage(self, nest: Nest, level: int, own: tuple[Axis, ...] | None, made: Sequence[Written]) -> tuple[Stage, Drawn]:
-        outer, r = nest.axes[:level], self.r
+    def stage(self, before: Sequence[Stage], outer: tuple[Axis, ...], own: tuple[Axis, ...] | None,
+              made: Sequence[Written]) -> tuple[Stage, Drawn]:
+        r = self.r
         kind = r.choice({"any": ("store", "store", "reduce", "reduce", "scan"), "line": ("reduce", "scan"), "turned": ("store",),
                          "columns": ("reduce",)}[self.shape])
         room = MOST / max(1, _most(outer))
@@ -203,9 +215,9 @@ class _Draw:
                 reduce.append(self.axis("r", room / max(1, _most(reduce)), (*outer, *axes) if self.shape == "any" else ()))
         dtype = r.choice((f32, f32, f32, f64, i32, i64, r.choice(INTEGERS), *((bool_,) if monoid is None else ())))
         # what is written whole is read by later nests only, as its other turns may not be done
-        self.visible = [*made, *(w for w in self.written if not any(s.target is w.array for s in nest.stages))]
+        self.visible = [*made, *(w for w in self.written if not any(s.target == w.array for s in before))]
         found = self.value(dtype, (*outer, *axes, *reduce), r.choice((0, 1, 2, 3)))
-        scan = None
+        does: Reduce | Running | None = None if monoid is None else Reduce(tuple(reduce), monoid)
         count = float(_most(reduce)) if reduce else 1.0
         if kind == "scan":
             axis = r.choice(axes)
@@ -215,12 +227,13 @@ class _Draw:
                 found = Drawn(found.value, max(found.bound, start.bound), _least(found.grain, start.grain),
                               max(found.error, start.error))
             count = float(_most([axis])) + 1
-            scan = Scan(axis, r.random() < 0.4, None if start is None else start.value)
+            assert monoid is not None
+            does = Running(axis, monoid, r.random() < 0.4, None if start is None else start.value)
         if monoid == "product" and dtype.is_float and (found.bound > 1 or found.error or found.grain is None):
             raise _Again
         found = _taken(found, monoid, count)
         none = Array("none", "scratch", 0, dtype, 1)
-        return Stage(none, 0, tuple(axes), found.value, level, tuple(reduce), monoid, f"{kind} {monoid or ''}".strip(), scan), found
+        return Stage(none, 0, tuple(axes), found.value, len(outer), does, f"{kind} {monoid or ''}".strip()), found
 
     # ---- values ----
 
@@ -247,7 +260,7 @@ class _Draw:
                 if w.array.dtype is t:
                     index = self.matching(w.shape, axes)
                     if index is not None:
-                        names = frozenset(a.name for a in w.nest.axes[:w.level]) if w.nest is not None else frozenset[str]()
+                        names = frozenset(a.name for a in w.outer)
                         load = v.make("load", t, attr=(w.array, _offset(index, w.shape), names))
                         return Drawn(load, w.like.bound, w.like.grain, w.like.error)
         return self.loaded(t, axes)

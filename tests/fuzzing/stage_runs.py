@@ -20,8 +20,8 @@ from unittest import mock
 
 import numpy as np
 
-from tensor_graphs.codegen import default_schedule, interpret
-from tensor_graphs.codegen.loop_ir import StageProgram, Value, values_in
+from tensor_graphs.codegen import default_schedule, interpret, pipelines
+from tensor_graphs.codegen.loop_ir import Stage, StageProgram, Value, values_in
 from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.schedule_actions import Accumulators, Columns, NarrowRows, SumBlock, Unroll
@@ -34,22 +34,22 @@ from tests.fuzzing.stage_programs import Program, binding_of, operands_of, stage
 
 def advised(program: StageProgram) -> StageProgram:
     """With other advice than the rules', for each stage that takes it: small blocks, and more accumulators."""
+    program = program.made_of(replace(nest, advice=replace(nest.advice, grain=1, tile=16)) for nest in program.nests)
     for i, nest in enumerate(program.nests):
-        nest.advice = replace(nest.advice, grain=1, tile=16)
         for j, stage in enumerate(nest.stages):
             for kind, size in ((SumBlock, 8), (Accumulators, 4), (Unroll, 4), (Columns, 16), (NarrowRows, 4)):
                 action = kind(size, i, j)
                 if action.unfit(stage) is None:
-                    action.advise(stage)
+                    program = action.taken(program)
     return program
 
 
 FORMS: Mapping[str, tuple[Callable[[StageProgram], StageProgram], Mapping[tuple[object, str], int]]] = {
     "as drawn": (lambda p: p, {}),
-    "arranged": (default_schedule.arranged, {}),
-    "in parts, small blocks": (lambda p: advised(default_schedule.arranged(p)), {
+    "arranged": (pipelines.arranged, {}),
+    "in parts, small blocks": (lambda p: advised(pipelines.arranged(p)), {
         (default_schedule, "CHUNK"): 16, (default_schedule, "LEAST_TILE"): 2}),
-    "columns in parts": (lambda p: split_columns.in_parts(default_schedule.arranged(p)), {
+    "columns in parts": (lambda p: split_columns.in_parts(pipelines.arranged(p)), {
         (split_columns, "LEAST"): 4, (split_columns, "PARALLEL"): 1 << 12, (default_schedule, "LEAST_TILE"): 2})}
 """name -> what is done to the program, and what is patched for it"""
 
@@ -380,11 +380,16 @@ def edited(made: Program, edit: Edit) -> None:
     """Leave a piece of a program out: a stage (of a nest, its number), or an expression in favour of its argument."""
     kind, i, j, number, by = edit
     p = made.program
+
+    def with_stage(new: list[Stage]) -> StageProgram:
+        old = p.nests[i].stages[j]
+        return p.made_of(nest.mapped(lambda s: new if s is old else [s]) for nest in p.nests)
+
     if kind == "stage":
-        target = p.nests[i].stages.pop(j).target
+        target, made.program = p.nests[i].stages[j].target, with_stage([])
         if target.role == "output":
             at = p.outputs.index(target)
-            p.outputs = (*p.outputs[:at], *p.outputs[at + 1:])
+            made.program = replace(made.program, outputs=(*p.outputs[:at], *p.outputs[at + 1:]))
             made.errors.pop(at)
         return
     stage, values = p.nests[i].stages[j], {v.number: v for v in values_in(p.nests[i].stages[j].value)}
@@ -395,11 +400,11 @@ def edited(made: Program, edit: Edit) -> None:
         args = tuple(one(a) for a in v.args)
         return v if args == v.args else p.values.make(v.op, v.dtype, *args, attr=v.attr)
 
-    stage.value = one(stage.value)
+    made.program = with_stage([replace(stage, value=one(stage.value))])
 
 
 def _all(p: StageProgram, root: Value) -> Iterator[Value]:
-    yield from values_in(root, *(v for name, v in p.values.gathered.items() if name in root.symbols))
+    yield from values_in(root, *(v for name, v in p.gathered.items() if name in root.symbols))
 
 
 def told(case: Case, why: str) -> str:

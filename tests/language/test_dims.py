@@ -118,6 +118,42 @@ def test_a_floor_of_a_floor_is_one_floor(coefficients, b, k, c):
 
 
 @quick
+@given(trees(), st.sampled_from([2, 3, 8, 32]), st.sampled_from(["1", "3", "5", "8", "m", "(n + 1)", "3*m"]), st.booleans(),
+       st.integers(0, 31))
+def test_a_position_inside_of_a_group_does_not_change_the_group(a, c, b, backwards, number):
+    x, size, place = build(a), build(b), dim("a", 0, c - 1)
+    rest = c - 1 - place if backwards else place
+    group, within = (c * x + rest) // (c * size), (c * x + rest) % (c * size)
+    assert proved_equal(group, x // size) and proved_equal(within, c * (x % size) + rest)
+    if b != "8":    # an even divisor has two forms, as above
+        assert group == x // size and within == c * (x % size) + rest
+    at = number % c
+    for p, whole, divisor in zip(POINTS, values(a, POINTS), values(b, POINTS), strict=True):
+        flat, by = c * whole + (c - 1 - at if backwards else at), c * divisor
+        assert (evaluate(group, p | {"a": at}), evaluate(within, p | {"a": at})) == (flat // by, flat % by)
+
+
+AXES = st.tuples(st.sampled_from([1, -1, 2, 3, 4, 6, -8, 12, 16, 24, 32, 96]), st.integers(0, 3), st.integers(0, 40))
+"""the step of an axis in memory, its first index, how many follow"""
+
+
+@settings(quick, max_examples=300)
+@given(st.lists(AXES, min_size=1, max_size=4), st.integers(-100, 100), st.sampled_from([2, 8, 12, 32, 96]), st.booleans(),
+       st.lists(st.tuples(*[st.integers(0, 10**6)] * 4), min_size=5, max_size=5))
+def test_floors_of_flat_positions_are_those_of_integers(axes, start, divisor, symbolic, points):
+    symbols = [dim(f"i{number}", low, low + more) for number, (_, low, more) in enumerate(axes)]
+    by = divisor * M if symbolic else divisor
+    flat = sum((step * symbol for (step, *_), symbol in zip(axes, symbols, strict=True)), start)
+    group, within = flat // by, flat % by
+    for point in points:
+        at = [low + place % (more + 1) for (_, low, more), place in zip(axes, point, strict=False)]
+        m = 1 + sum(point) % 9 if symbolic else 1
+        number, binding = start + sum(step * place for (step, *_), place in zip(axes, at, strict=True)), {"m": m}
+        binding |= {f"i{axis}": place for axis, place in enumerate(at)}
+        assert (evaluate(group, binding), evaluate(within, binding)) == (number // (divisor * m), number % (divisor * m))
+
+
+@quick
 @given(trees(), trees())
 def test_comparisons_that_are_decided_are_right(a, b):
     verdict, equal = dim_ge(build(a), build(b)), proved_equal(build(a), build(b))
@@ -187,6 +223,13 @@ def test_bounds_decide_what_they_can():
     assert N // 50 == 0 and dim_min(N, 41) == N and dim_max(N, 40) == 40 and N % 50 == N and dim_min(N, N + S) == N
     assert dim_min(dim_min(N, M), S) == dim_min(N, dim_min(S, M)) and dim_max(N, N, M) == dim_max(M, N)
     assert dim_max(3) == 3
+
+
+def test_an_image_in_groups_of_channels_is_normalised_by_the_group_of_the_channel():
+    channel, row, column, size = dim("i", 0, 255), dim("j", 0, 31), dim("k", 0, 31), dim("size", 1, 64)
+    assert (1024 * channel + 32 * row + column) // 8192 == channel // 8
+    assert (8 * channel * size + column) // (8 * size) != channel and (32 * channel + row) // (32 * size) == channel // size
+    assert (1024 * channel + 33 * row + column) // 8192 != channel // 8, "31·33 + 31 is beyond a channel"
 
 
 def test_plain_numbers_stay_plain_numbers():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,8 +52,9 @@ def test_a_schedule_that_computes_something_else_gets_no_score(monkeypatch: pyte
 
     def wrong(definition: object, schedule: schedule_actions.Schedule = ()) -> object:
         program = real(definition, schedule)                        # type: ignore[arg-type]
-        program.nests[-1].stages[-1].value = program.values.constant(1.0, program.nests[-1].stages[-1].value.dtype)
-        return program
+        last = program.nests[-1].stages[-1]
+        other = replace(last, value=program.values.constant(1.0, last.value.dtype))
+        return program.mapped(lambda s: [other if s is last else s])
 
     monkeypatch.setattr(schedule_actions, "replay", wrong)
     assert space.scores([cut]) == [BAD] and "the interpreter" in space.looked[cut].why

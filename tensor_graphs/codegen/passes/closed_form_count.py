@@ -1,42 +1,52 @@
 """closed_form_count: the number of indices along an axis that satisfy index comparisons, as a closed form rather than a sum.
 
-    t6[i] = sum over r in 0..s of cast(r ≤ i + 3)       →       t6[i] = i32(min(s, i + 4))
-
 Where the count is always at least 1, the test "count ≠ 0" is true, and selections by it are removed. In: a program as lowered. Out:
-that program, changed in place; its results are the same in every bit.
+the program; its results are the same in every bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tensor_graphs.codegen.loop_ir import Array, Stage, StageProgram, Value, rewritten, values_in
+from tensor_graphs.codegen.loop_ir import Array, Stage, StageProgram, Value, Values, rewritten, values_in
 from tensor_graphs.codegen.lower import least_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_
 
 
-def counted(program: StageProgram) -> None:
-    """Replace sums of comparisons by closed forms, and selections on a count that is never 0 by the selected value."""
-    some: set[Array] = set()
-    for nest in program.nests:
-        for s in nest.stages:
-            count = count_of(s)
-            if count is None or not s.value.dtype.min <= d.bounds(count)[0] <= d.bounds(count)[1] <= s.value.dtype.max:
-                continue
-            s.value, s.reduce, s.monoid, s.note = program.values.index(count, s.value.dtype), (), None, "how many compare"
-            program.derivation += (f"a sum of comparisons is a number of indices: {s.target} is {d.format_dim(count)}",)
-            if d.bounds(count)[0] >= 1 and s.target.role == "scratch":
-                some.add(s.target)
-    if some:
-        for nest in program.nests:
-            for s in nest.stages:
-                s.value = _decided(program, s.value, some)
-        read = {v.attr[0] for nest in program.nests for s in nest.stages for v in values_in(*s.roots()) if v.op == "load"}
-        for nest in program.nests:
-            nest.stages = [s for s in nest.stages if s.target not in some - read]
-        program.nests = [nest for nest in program.nests if nest.stages]
+def counted(program: StageProgram) -> StageProgram:
+    """Return the program with closed forms for sums of comparisons, and without selections on a count that is never 0.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("dim s 1..64", "input x i32[9]",
+    ...     "seen = iota(; shape=(9, s), axis=1, dtype=i32) < iota(; shape=(9, s), axis=0, dtype=i32)",
+    ...     "output y = x + sum(cast(seen; dtype=i32); axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..9
+        t1[0] = sum over _r1 in 0..s of cast((i32(_r1) < i32(_i0)))
+        y0[_i0] = (x0[_i0] + t1[0])
+    >>> print(counted(program))
+    nest over _i0 in 0..9
+        t1[0] = i32(min(_i0, s))
+        y0[_i0] = (x0[_i0] + t1[0])
+    derived: a sum of comparisons is a number of indices: t1 is min(_i0, s)
+    """
+    counts = {s: count for s in program.stages if (count := count_of(s)) is not None
+              and s.value.dtype.min <= d.bounds(count)[0] <= d.bounds(count)[1] <= s.value.dtype.max}
+    some = {s.target for s, count in counts.items() if d.bounds(count)[0] >= 1 and s.target.role == "scratch"}
+    if not counts:
+        return program
+    values = program.values
+
+    stages = {s: replace(s, value=values.index(counts[s], s.value.dtype), does=None, note="how many compare") if s in counts else s
+              for s in program.stages}
+    stages = {s: replace(new, value=_decided(values, new.value, some)) for s, new in stages.items()} if some else stages
+    read = {v.attr[0] for s in stages.values() for v in values_in(*s.roots()) if v.op == "load"}
+    lines = [f"a sum of comparisons is a number of indices: {s.target} is {d.format_dim(count)}" for s, count in counts.items()]
+    return program.made_of((nest.mapped(lambda s: [] if s.target in some - read else [stages[s]]) for nest in program.nests),
+                           derivation=(*program.derivation, *lines))
 
 
 def count_of(s: Stage) -> Dim | None:
@@ -68,9 +78,8 @@ def all_of(condition: Value) -> Iterator[Value]:
         yield condition
 
 
-def _decided(program: StageProgram, value: Value, some: set[Array]) -> Value:
+def _decided(values: Values, value: Value, some: set[Array]) -> Value:
     """Return a value simplified by the fact that counts in the arrays `some` are not 0."""
-    values = program.values
 
     def one(v: Value, args: tuple[Value, ...]) -> Value:
         constants = [a.attr if a.op == "constant" else None for a in args]

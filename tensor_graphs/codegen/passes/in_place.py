@@ -20,16 +20,16 @@ def shared_by(program: StageProgram) -> Pairs:
 
 
 def _read_before(program: StageProgram, x: Array, y: Array) -> bool:
-    writers = [(k, nest, s) for k, nest in enumerate(program.nests) for s in nest.stages if s.target is y]
+    writers = [(k, nest, s) for k, nest in enumerate(program.nests) for s in nest.stages if s.target == y]
     if len(writers) != 1:
         return False
     ((last, own, writer),) = writers
-    gathered = [v for root in program.values.gathered.values() for v in values_in(root)]
-    if any(v.op == "load" and v.attr[0] is x for v in gathered):
+    gathered = [v for root in program.gathered.values() for v in values_in(root)]
+    if any(v.op == "load" and v.attr[0] == x for v in gathered):
         return False
     for k, nest in enumerate(program.nests):
         for s in nest.stages:
-            reads = [v for v in values_in(*s.roots()) if v.op == "load" and v.attr[0] is x]
+            reads = [v for v in values_in(*s.roots()) if v.op == "load" and v.attr[0] == x]
             if reads and not (k < last and not all(n.advice.beside for n in program.nests[k + 1:last + 1])):
                 same = k == last and all(v.attr[1] == writer.index for v in reads)
                 if not (same and _in_turn(own, s, writer)):
@@ -39,6 +39,6 @@ def _read_before(program: StageProgram, x: Array, y: Array) -> bool:
 
 def _in_turn(nest: Nest, reader: Stage, writer: Stage) -> bool:
     """Return whether two stages loop over the same axes and the reader runs before the writer or is the writer."""
-    plain = all(s.monoid is None and s.scan is None and s.within is None for s in (reader, writer))
+    plain = nest.blocks is None and reader.does is writer.does is None
     return (plain and reader.axes == writer.axes and reader.level == writer.level
             and nest.stages.index(reader) <= nest.stages.index(writer))

@@ -1,18 +1,12 @@
 """online_reductions: fuse reductions along one axis that depend on each other's results into one pass over the axis, by blocks.
 
-    t4[] = max over r of t5[r]                                for blocks of 64 keys:
-    t2[] = sum over r of exp(t5[r] − t4[])            →           t5[q] = …
-    y[e] = sum over r of exp(t5[r] − t4[]) / t2[] · v[r, e]       t4 := max(t4, max over q of t5[q])
-                                                                  t2 := t2 · exp(before − t4) + sum over q of exp(t5[q] − t4)
-                                                                  …
-
 The state kept between blocks is an element of a monoid: a maximum, and sums relative to it. Two elements (m, s) and (n, t) combine
 to (M = max(m, n), s · H(m, M) + t · H(n, M)), where H is the factor on a sum when its maximum changes (`WEIGHTS`). A sum has an H
 where its element is such a weight times something independent of the maximum. `REWRITES` bring elements into that form; `REFUSED`
 lists examples without an H. The tables are expressions in the ops of stages. Tests prove each row as graphs, and compare each
 derived program with the stage interpreter.
 
-In: a program as lowered.  Out: that program, changed in place, with the steps recorded in `StageProgram.derivation`. Source of the
+In: a program as lowered.  Out: the program with such a pass, and the steps recorded in `StageProgram.derivation`. Source of the
 monoid: Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; of the rule that such a factor makes two reductions
 one: Gibbons, The third homomorphism theorem, 1996.
 """
@@ -21,13 +15,26 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from tensor_graphs.codegen.default_schedule import Entangled, in_chunks
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, Values, flat, rewritten, values_in
-from tensor_graphs.codegen.passes.closed_form_count import counted
+from tensor_graphs.codegen.loop_ir import (
+    Array,
+    Axis,
+    Blocks,
+    Nest,
+    Reduce,
+    Stage,
+    StageProgram,
+    Value,
+    Values,
+    flat,
+    rewritten,
+    symbols_of,
+    values_in,
+)
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -140,10 +147,9 @@ def built(values: Values, word: ast.expr, letters: dict[str, Value], dtype: DTyp
 
 @dataclass(frozen=True)
 class OnePass:
-    """A nest that was fused into one pass over `size` elements of an axis. blocks: the axis of blocks; turn: the axis within a
-    block, of at most `block` iterations. may_skip: blocks whose elements are all hidden may be skipped."""
+    """A pass over `size` elements of an axis. blocks: the axis of its blocks; turn: the axis within a block, of at most `block`
+    iterations. may_skip: blocks whose elements are all hidden may be skipped."""
 
-    nest: Nest
     size: Dim
     block: int
     blocks: Axis
@@ -151,16 +157,40 @@ class OnePass:
     may_skip: bool
 
 
-def online(program: StageProgram, block: int = BLOCK) -> OnePass | None:
-    """Fuse the first nest that can be one pass, and return it; None where there is none. block: iterations per block."""
-    counted(program)
+def online(program: StageProgram, block: int = BLOCK) -> tuple[StageProgram, OnePass] | None:
+    """Return the program with the first nest that can be one pass fused, and that pass; None where there is no such nest. block:
+    iterations per block.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[5, 256]", "output y = sum(softmax(x) * x; axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..5
+        t3[0] = max over _r4 in 0..256 of x0[256*_i0 + _r4]
+        t2[_j3] = exp((x0[256*_i0 + _j3] + (t3[0] * -1.0)))    over _j3 in 0..256
+        t1[0] = sum over _r2 in 0..256 of t2[_r2]
+        y0[_i0] = sum over _r1 in 0..256 of (div(t2[_r1], t1[0]) * x0[256*_i0 + _r1])
+    >>> print(online(program)[0])  # doctest: +ELLIPSIS
+    nest over _i0 in 0..5
+        ...
+        in turns of _r4p in 0..4:
+            ...
+            t3[0] = max of what it holds and all over _r4q in 0..64 of x0[256*_i0 + 64*_r4p + _r4q]
+            ...
+            t2[_r4q] = exp((x0[256*_i0 + 64*_r4p + _r4q] + (t3_base[0] * -1.0)))    over _r4q in 0..64
+            t1_sum[0] = sum of what it holds * t3_change[0] and all over _r4q in 0..64 of t2[_r4q]
+            y0_sum[0] = sum of what it holds * t3_change[0] and all over _r4q in 0..64 of (t2[_r4q] * x0[256*_i0 + 64*_r4p + _r4q])
+        ...
+    """
     for nest in program.nests:
         for stage in nest.stages:
             if stage.monoid == "max" and stage.scan is None and len(stage.reduce) == 1 and stage.value.dtype.is_float:
-                result = _PassOfNest(program, nest, stage, block).derived()
+                fusion = _PassOfNest(program, nest, stage, block)
+                result = fusion.derived()
                 if result is not None:
-                    _stored_at_once(program, nest)
-                    return result
+                    fused, one_pass = result
+                    nests = tuple(fused if other is nest else other for other in program.nests)
+                    derivation = (*program.derivation, *fusion.said)
+                    return _stored_at_once(program.made_of(nests, derivation=derivation), fused), one_pass
     return None
 
 
@@ -182,8 +212,8 @@ def hidden_unless(value: Value, turn: str) -> tuple[Value | None, Value] | None:
     return None
 
 
-def _stored_at_once(program: StageProgram, nest: Nest) -> None:
-    """Store a result of the nest directly where another nest would only copy it, element by element."""
+def _stored_at_once(program: StageProgram, nest: Nest) -> StageProgram:
+    """Return the program with a result of the nest stored directly where another nest would only copy it, element by element."""
     for s in nest.stages:
         copies = [(n, c) for n in program.nests for c in n.stages if s.target in _read_by(c)]
         whole = s.target.role == "scratch" and s.target.level == 0 and s.monoid is None
@@ -204,11 +234,12 @@ def _stored_at_once(program: StageProgram, nest: Nest) -> None:
         to = {name: b.symbol for name, b in named.items() if b is not None}
         if not proved_equal(d.substitute(at, to), s.index):
             continue
-        s.target, s.index = copy.target, d.substitute(copy.index, to)
-        s.value = _with(program.values, copy.value, loads[0], s.value)
-        program.nests.remove(other)
-        program.derivation += (f"stored at once: {copy.target} is {read}, put elsewhere",)
-        return
+        placed = replace(s, target=copy.target, index=d.substitute(copy.index, to),
+                         value=_with(program.values, copy.value, loads[0], s.value))
+        fewer = nest.mapped(lambda stage, s=s, placed=placed: [placed if stage is s else stage])    # type: ignore[misc]
+        return program.made_of((fewer if n is nest else n for n in program.nests if n is not other),
+                               derivation=(*program.derivation, f"stored at once: {copy.target} is {read}, put elsewhere"))
+    return program
 
 
 class _NotDerived(Exception):
@@ -222,23 +253,19 @@ class _PassOfNest:
         self.program, self.nest, self.most, self.values = program, nest, most, program.values
         self.level, (self.axis,), self.block = most.level, most.reduce, block
         self.said: list[str] = []
-        self.elements: set[Array] = set()
 
-    def derived(self) -> OnePass | None:
+    def derived(self) -> tuple[Nest, OnePass] | None:
+        """Return the nest as one pass; None where its reductions do not fuse."""
         most = self.most
         if not self.level or most.axes or most.target.role != "scratch" or most.target.level != self.level or self.axis.size == 1:
             return None
         blocks, turn, change = in_chunks(self.axis, self.block)
         try:
-            stages, may_skip = self.in_turns(self.members(), blocks, turn, change)
+            body, may_skip = self.in_turns(self.members(), blocks, turn, change)
         except (_NotDerived, Entangled):
             return None
-        for s in stages:
-            if s.target in self.elements:
-                s.target.size = self.block
-        self.nest.axes, self.nest.stages = self.nest.axes[:self.level], stages
-        self.program.derivation += tuple(self.said)
-        return OnePass(self.nest, self.axis.size, self.block, blocks, turn, may_skip)
+        nest = replace(self.nest, axes=self.nest.axes[:self.level], body=body)
+        return nest, OnePass(self.axis.size, self.block, blocks, turn, may_skip)
 
     # ---- which stages ----
 
@@ -281,11 +308,11 @@ class _PassOfNest:
     # ---- one after another ----
 
     def in_turns(self, members: Sequence[Stage], blocks: Axis, turn: Axis,
-                 change_to: Callable[[Dim], Dim]) -> tuple[list[Stage], bool]:
-        """Return the nest's stages with the members fused into one pass, and whether the pass may skip hidden blocks. Raises
+                 change_to: Callable[[Dim], Dim]) -> tuple[tuple[Stage | Blocks, ...], bool]:
+        """Return the nest's body with the members fused into one pass, and whether the pass may skip hidden blocks. Raises
         _NotDerived, Entangled."""
         values, level = self.values, self.level
-        self.elements = elements = {s.target for s in members if self.is_element(s)}
+        elements = {s.target: replace(s.target, size=self.block) for s in members if self.is_element(s)}
         at = d.dim(turn.name, 0, self.block - 1)
         names = frozenset(a.name for a in self.nest.axes[:level])
         dtype = self.most.value.dtype
@@ -307,9 +334,7 @@ class _PassOfNest:
         where: Value | None = None                                  # where an element may be hidden
         doubted = [self.most.target]                                # what means nothing elsewhere, once hidden blocks are left out
         for member in members:
-            s = replace(member, within=blocks)
-            if s.level > level:
-                s.axes, s.level = (*self.nest.axes[level:s.level], *s.axes), level
+            s = self.at_level(member)
             own = s.axes[0] if s.target in elements else s.reduce[0]
             if any(a in done for a in _read_by(s)) and s.target in elements:
                 raise _NotDerived
@@ -318,28 +343,24 @@ class _PassOfNest:
                 return self.at_turn(v, own, turn, change_to, elements)
 
             if s.target in elements:
-                s.value = _with(values, moved(s.value), *again) if again else moved(s.value)
-                s.axes, s.index = (turn,), at
-                kind, s.value = self.weight(s.value, turn.name, now, taken, weighed, bases)
+                value = _with(values, moved(s.value), *again) if again else moved(s.value)
+                kind, value = self.weight(value, turn.name, now, taken, weighed, bases)
                 if kind:
                     if s.reduce:
                         raise _NotDerived
-                    weighed[s.target] = kind
-                inside.append(s)
+                    weighed[elements[s.target]] = kind
+                inside.append(replace(s, target=elements[s.target], axes=(turn,), index=at, value=value))
                 continue
             value = moved(s.value)
-            s.reduce = (turn,)
             if member is self.most:
-                most = s
                 if self.most.target in _loads(value):
                     raise _NotDerived
-                s.joined = True
-                s.value = self.once(value, at, turn, blocks, inside, again)
+                most = replace(s, value=self.once(value, at, turn, inside, again), does=Reduce((turn,), "max", held=1))
                 hidden = hidden_unless(value, turn.name)
                 where = None if hidden is None else hidden[0]
                 first += [self.begun(s.target, (), -math.inf), self.begun(base, (), 0.0)]
-                inside += [Stage(seen, 0, (), now, level, note="the maximum before", within=blocks),
-                           Stage(last_base, 0, (), taken, level, note="what weights were taken from", within=blocks), s]
+                inside += [Stage(seen, 0, (), now, level, note="the maximum before"),
+                           Stage(last_base, 0, (), taken, level, note="what weights were taken from"), most]
                 continue
             value, divisors = self.without_divisors(value, {turn.name})
             kind, value = self.weight(value, turn.name, now, taken, weighed, bases)
@@ -348,8 +369,7 @@ class _PassOfNest:
             held = Array(f"{s.target.name}_sum", "scratch", 0, value.dtype, d.product(a.size for a in s.axes), level)
             first.append(self.begun(held, s.axes, 0.0))
             index = first[-1].index
-            inside.append(Stage(held, index, s.axes, value, level, (turn,), "sum", s.note, within=blocks, joined=True,
-                                factor=factor if kind else None))
+            inside.append(Stage(held, index, s.axes, value, level, Reduce((turn,), "sum", factor if kind else 1), s.note))
             result: Value = values.make("load", held.dtype, attr=(held, index, names))
             if kind:
                 raw, result = result, self.corrected(result, kind, bases, taken)
@@ -366,46 +386,50 @@ class _PassOfNest:
         ((kind, of),) = bases.items()
         by = built(values, parsed(CHANGED), {"seen": was, "f": self.factor(kind, took, taken)}, dtype)
         place = next(i for i, s in enumerate(inside) if s is most) + 1
-        inside[place:place] = [Stage(base, 0, (), self.finite(of), level, note="what weights are taken from", within=blocks),
-                               Stage(change, 0, (), by, level, note="what sums change by", within=blocks)]
+        inside[place:place] = [Stage(base, 0, (), self.finite(of), level, note="what weights are taken from"),
+                               Stage(change, 0, (), by, level, note="what sums change by")]
         self.said.append(f"{kind}: when the maximum changes, sums of it change by {by}")
         self.said.append(f"elements at their own turn: {', '.join(sorted(a.name for a in elements)) or 'none are kept'}; "
                          f"{len(inside)} stages are one pass over {self.axis.name}, {self.block} at a time")
         others = [s for s in self.nest.stages if s not in members]
         late: set[Array] = {s.target for s in last} | {self.most.target}
         early = []
-        for s in map(replace, others):
-            if s.level > level:
-                if s.target.role == "scratch" and s.target.level > level:
-                    raise _NotDerived
-                s.axes, s.level = (*self.nest.axes[level:s.level], *s.axes), level
+        for s in others:
+            if s.level > level and s.target.role == "scratch" and s.target.level > level:
+                raise _NotDerived
+            s = self.at_level(s)
             if s.level == level and late & _read_by(s):
                 late.add(s.target)
                 last.append(s)
             else:
                 early.append(s)
         may_skip = hidden is not None and (where is None or all(_only_where(where, array, last) for array in doubted))
-        return [*early, *first, *inside, *last], may_skip
+        return (*early, *first, Blocks(blocks, tuple(inside)), *last), may_skip
 
-    def once(self, value: Value, at: Dim, turn: Axis, blocks: Axis, inside: list[Stage], again: list[Value]) -> Value:
+    def at_level(self, s: Stage) -> Stage:
+        """Return a stage with the axes of the nest inside of the pass as its own."""
+        return s if s.level <= self.level else replace(s, axes=(*self.nest.axes[self.level:s.level], *s.axes), level=self.level)
+
+    def once(self, value: Value, at: Dim, turn: Axis, inside: list[Stage], again: list[Value]) -> Value:
         """Return the operand of the maximum. If computing it costs more than a read, it is stored for the stages that need it
         again."""
         if sum(v.op not in ("constant", "index", "load") for v in values_in(value)) < AGAIN:
             return value
         held = Array(f"{self.most.target.name}_of", "scratch", 0, value.dtype, self.block, self.level)
-        inside.append(Stage(held, at, (turn,), value, self.level, note="what the maximum is of", within=blocks))
+        inside.append(Stage(held, at, (turn,), value, self.level, note="what the maximum is of"))
         names = frozenset(a.name for a in self.nest.axes[:self.level])
         again += [value, self.values.make("load", value.dtype, attr=(held, at, names))]
         return again[1]
 
-    def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim], elements: set[Array]) -> Value:
+    def at_turn(self, value: Value, own: Axis, turn: Axis, change: Callable[[Dim], Dim],
+                elements: Mapping[Array, Array]) -> Value:
         """Return a value with its axis split into a block and an iteration; elements are read where this iteration stored them.
         Raises _NotDerived, Entangled."""
         values = self.values
 
         def moved(x: Dim) -> Dim:
             index = change(d.substitute(x, {own.name: self.axis.symbol}))
-            if {own.name, self.axis.name} & values.symbols_of(index):
+            if {own.name, self.axis.name} & symbols_of(index, values.gathered):
                 raise _NotDerived                                   # by way of an index that is read
             return index
 
@@ -414,7 +438,7 @@ class _PassOfNest:
             if v.op == "load" and v.attr[0] in elements:
                 if v.attr[1] != own.symbol:
                     raise _NotDerived
-                attr = (v.attr[0], d.dim(turn.name, 0, self.block - 1), v.attr[2])
+                attr = (elements[v.attr[0]], d.dim(turn.name, 0, self.block - 1), v.attr[2])
             elif v.op == "load":
                 attr = (v.attr[0], moved(v.attr[1]), v.attr[2])
             elif v.op == "index":

@@ -18,20 +18,21 @@ from tensor_graphs.language import dims as d
 
 def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
     """Return whether a stage sums exp(x - m), where m is the maximum of x over the same row, computed earlier in the nest."""
-    if s.monoid != "sum" or s.scan is not None or s.joined or s.value.op != "exp" or len(s.reduce) != 1:
+    if s.monoid != "sum" or s.scan is not None or s.held or s.value.op != "exp" or len(s.reduce) != 1:
         return False
     (by,), (over,) = s.value.args, s.reduce
     if by.op != "add":
         return False
     before = {o.target.name: o for o in nest.stages[:nest.stages.index(s)] if o.monoid == "max" and o.level == s.level
-              and o.scan is None and not o.joined and not o.axes and len(o.reduce) == 1}
+              and o.scan is None and not o.held and not o.axes and len(o.reduce) == 1}
     for x, away in (by.args, by.args[::-1]):
         most = _subtracted(away)
         maximum = before.get(most.attr[0].name) if most is not None and most.op == "load" else None
         if maximum is None or maximum.reduce[0].size != over.size:
             continue
         (axis,) = maximum.reduce
-        same = changed(program, maximum.value, partial(d.substitute, mapping={axis.name: over.symbol}), {axis.name}, over.name)
+        along = partial(d.substitute, mapping={axis.name: over.symbol})
+        same = changed(program.values, maximum.value, along, {axis.name}, over.name)
         if same is x and over.name in x.symbols:
             return True
     return False

@@ -1,7 +1,6 @@
 """split_at_conditions: decide conditions on indices before the loop, so that vector lanes and GPU threads take no branch.
 
-In: a program as lowered.  Out: that program, changed in place; its results do not change, except for the sign of a sum that is
-zero.
+In: a program as lowered.  Out: the program; its results do not change, except for the sign of a sum that is zero.
 
 - A sum of elements selected where an index equals a number, and 0 elsewhere, becomes one load (`_select`). Example: the logit of a
   row's label.
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, Value, Values, values_in
@@ -29,39 +28,55 @@ PIECES = 4
 
 
 def decided(program: StageProgram) -> StageProgram:
+    """Return the program with the conditions of its stages decided where they can be.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 8]", "output y = pad(x; padding=((0, 0), (8, 0)), value=0.0)")
+    >>> print(program)
+    nest over _i0 in 0..4
+        y0[16*_i0 + _j1] = where(v2, (v2 and x0[8*_i0 + _j1 - 8]), 0.0)    over _j1 in 0..16
+            where v2 = at_least(i64(_j1 - 8), i64(0))
+    >>> print(decided(program))
+    nest over _i0 in 0..4
+        y0[16*_i0 + _j1h] = 0.0    over _j1h in 0..8
+        y0[16*_i0 + _j1h + 8] = x0[8*_i0 + _j1h]    over _j1h in 0..8
+    """
+    values, nests = program.values, []
     for nest in program.nests:
-        selected = [s for s in nest.stages if _select(program, s)]
-        rest = [s for s in nest.stages if s not in selected]
-        nest.stages = sorted([*selected, *rest], key=lambda s: s.level)    # a load of one number is begun before the long ones end
-        _cut(program, nest)
-    return program
+        first, rest = list[Stage](), list[Stage]()
+        for s in nest.stages:
+            selected = _selected(values, s)
+            (rest if selected is None else first).append(selected or s)
+        stages = sorted([*first, *rest], key=lambda s: s.level)     # a load of one number is begun before the long ones end
+        pieces = tuple(_in_pieces(values, nest, stages))
+        nests.append(Nest(nest.axes, pieces, nest.tile, nest.advice) if pieces != nest.body else nest)
+    return program.made_of(nests, values) if tuple(nests) != program.nests else program
 
 
 # ---- one turn of many ----------------------------------------------------------------------------------------------------------
 
 
-def _select(program: StageProgram, s: Stage) -> bool:
-    """Change a sum that selects one element to a load; return whether it was one."""
-    values, where = program.values, s.value
+def _selected(values: Values, s: Stage) -> Stage | None:
+    """Return a sum that selects one element as a load; None for another stage."""
+    where = s.value
     if s.monoid != "sum" or len(s.reduce) != 1 or where.op != "where":
-        return False
+        return None
     (over,) = s.reduce
     for part in (1, 2):
         none, x = where.args[3 - part], where.args[part]
         number = _equal_to(where.args[0], part == 1, over)
         if number is None or none.op != "constant" or none.attr != 0:
             continue
-        if any(v.op == "load" and v.attr[0].role != "operand" for v in values_in(x)) or _gathers(program, x, over):
-            return False                                            # what a turn has made is in the threads that made it
+        if any(v.op == "load" and v.attr[0].role != "operand" for v in values_in(x)) or _gathers(values, x, over):
+            return None                                             # what a turn has made is in the threads that made it
         wide = number if number.dtype == i64 else values.make("cast", i64, number)
         inside = values.make("and", bool_, values.make("at_least", bool_, wide, values.index(0, i64)),
                              values.make("less", bool_, wide, values.index(over.size, i64)))
         at = values.gather(values.make("where", i64, inside, wide, values.constant(0, i64)), over.size)
         read = _rewritten(values, x, partial(_put, name=over.name, by=at), inside)
-        s.value = values.make("where", s.value.dtype, inside, read, values.constant(0, s.value.dtype))
-        s.reduce, s.monoid, s.note = (), None, f"{s.note} of what one index selects"
-        return True
-    return False
+        value = values.make("where", s.value.dtype, inside, read, values.constant(0, s.value.dtype))
+        return replace(s, value=value, does=None, note=f"{s.note} of what one index selects")
+    return None
 
 
 def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
@@ -77,9 +92,9 @@ def _equal_to(condition: Value, holds: bool, over: Axis) -> Value | None:
     return None
 
 
-def _gathers(program: StageProgram, value: Value, axis: Axis) -> bool:
+def _gathers(values: Values, value: Value, axis: Axis) -> bool:
     """Return whether a value reads at an index that is itself loaded from memory along an axis."""
-    return any(axis.name in v.symbols for name, v in program.values.gathered.items() if name in value.symbols)
+    return any(axis.name in v.symbols for name, v in values.gathered.items() if name in value.symbols)
 
 
 def _put(x: Dim, name: str, by: Dim) -> Dim:
@@ -89,35 +104,34 @@ def _put(x: Dim, name: str, by: Dim) -> Dim:
 # ---- pieces of an axis -----------------------------------------------------------------------------------------------------------
 
 
-def _cut(program: StageProgram, nest: Nest) -> None:
-    stages = [s for s in nest.stages if s.target.role == "output"]
-    before = nest.stages[:len(nest.stages) - len(stages)]           # what the stores read, as the sum of a row
-    if [*before, *stages] != nest.stages or not stages:
-        return
-    if any(s.monoid is not None or s.scan is not None or s.level != len(nest.axes) or not s.axes or s.axes != stages[0].axes
-           for s in stages):
-        return
+def _in_pieces(values: Values, nest: Nest, every: list[Stage]) -> list[Stage]:
+    """Return the stages of a nest with those that store cut into pieces, where that decides all conditions along their axis."""
+    stages = [s for s in every if s.target.role == "output"]
+    before = every[:len(every) - len(stages)]                       # what the stores read, as the sum of a row
+    if [*before, *stages] != every or not stages:
+        return every
+    if any(s.monoid is not None or s.level != len(nest.axes) or not s.axes or s.axes != stages[0].axes for s in stages):
+        return every
     axis = stages[0].axes[-1]
     if any(_made_along(v, axis) for s in stages for v in values_in(s.value)):
-        return
-    if not d.is_static(axis.size) or any(_gathers(program, s.value, axis) for s in stages):
-        return
+        return every
+    if not d.is_static(axis.size) or any(_gathers(values, s.value, axis) for s in stages):
+        return every
     size = int(d.evaluate(axis.size, {}))
     places = {p for s in stages for v in values_in(s.value) if (p := _changes_at(v, axis)) is not None and 0 < p < size}
     if not places:
-        return
+        return every
     step = min(places)
     if size % step or any(p % step for p in places) or not 1 < size // step <= PIECES:
-        return
+        return every
     inner = Axis(f"{axis.name}h", step)
     pieces = []
     for piece in range(size // step):
         for s in stages:
             at = inner.symbol + piece * step
-            value = _rewritten(program.values, s.value, partial(_put, name=axis.name, by=at), None)
+            value = _rewritten(values, s.value, partial(_put, name=axis.name, by=at), None)
             pieces.append(Stage(s.target, _put(s.index, axis.name, at), (*s.axes[:-1], inner), value, s.level, note=s.note))
-    if not any(_changes_at(v, inner) is not None for s in pieces for v in values_in(s.value)):
-        nest.stages = [*before, *pieces]
+    return every if any(_changes_at(v, inner) is not None for s in pieces for v in values_in(s.value)) else [*before, *pieces]
 
 
 def _made_along(v: Value, axis: Axis) -> bool:

@@ -1,12 +1,12 @@
 """split_columns: cut long reductions across memory into parts, for devices with more parallelism than a nest has columns.
 
-In: an arranged program.  Out: that program, changed in place: a nest of partial results, and one that combines them.
+In: an arranged program.  Out: the program with a nest of partial results, and one that combines them, for each such nest.
 """
 
 from __future__ import annotations
 
 from tensor_graphs.codegen.default_schedule import value_in_parts
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, flat
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, flat
 from tensor_graphs.language import dims as d
 
 PARALLEL = 1 << 16
@@ -17,9 +17,20 @@ LEAST = 64
 
 
 def in_parts(program: StageProgram) -> StageProgram:
-    """Cut reductions of few long columns into parts."""
-    program.nests = [piece for nest in program.nests for piece in cut(program, nest, _rows_by_rule(nest))]
-    return program
+    """Return the program with reductions of few long columns cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[65536, 16]", "output y = sum(x; axes=(0,))")
+    >>> print(program)
+    nest over nothing
+        y0[_j0] = sum over _r1 in 0..65536 of x0[_j0 + 16*_r1]    over _j0 in 0..16
+    >>> print(in_parts(program))
+    nest over _r1p in 0..1024
+        y0p[_j0 + 16*_r1p] = sum over _r1q in 0..64 of x0[_j0 + 1024*_r1p + 16*_r1q]    over _j0 in 0..16
+    nest over nothing
+        y0[_j0] = sum over _r1t in 0..1024 of y0p[_j0 + 16*_r1t]    over _j0 in 0..16
+    """
+    return program.made_of(piece for nest in program.nests for piece in cut(program, nest, _rows_by_rule(nest)))
 
 
 def _rows_by_rule(nest: Nest) -> int:
@@ -60,7 +71,8 @@ def cut(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
     parts = Array(f"{stage.target.name}p", "scratch", 0, stage.value.dtype, part.size * whole, 0)
     total = Axis(f"{first.name}t", part.size)
     read = program.values.load(parts, total.symbol * whole + offset)
-    return [Nest((part, *nest.axes), [Stage(parts, part.symbol * whole + offset, stage.axes, value, len(nest.axes) + 1,
-                                            (inner, *stage.reduce[1:]), stage.monoid, f"{stage.note}, in parts")]),
-            Nest(nest.axes, [Stage(stage.target, stage.index, stage.axes, read, stage.level, (total,), stage.monoid,
-                                   f"{stage.note} of the parts")])]
+    assert stage.monoid is not None
+    return [Nest((part, *nest.axes), (Stage(parts, part.symbol * whole + offset, stage.axes, value, len(nest.axes) + 1,
+                                            Reduce((inner, *stage.reduce[1:]), stage.monoid), f"{stage.note}, in parts"),)),
+            Nest(nest.axes, (Stage(stage.target, stage.index, stage.axes, read, stage.level, Reduce((total,), stage.monoid),
+                                   f"{stage.note} of the parts"),))]

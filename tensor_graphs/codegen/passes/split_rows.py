@@ -1,14 +1,8 @@
 """split_rows: cut long reductions along memory into parts, where a nest has fewer iterations than a device has multiprocessors.
 
-    nest over i in 0..64                                           nest over i in 0..64, p in 0..16
-        t = sum over r in 0..256, k in 0..784 of x[r, i, k]    →       tp = sum over q in 0..16, k in 0..784 of x[16 p + q, i, k]
-        y[i] = t / 200704                                          nest over i in 0..64
-                                                                       t = sum over p in 0..16 of tp
-                                                                       y[i] = t / 200704
-
 A reduction of everything to one number is cut earlier (default_schedule.py), one across memory later (split_columns.py).
 
-In: an arranged program.  Out: that program, changed in place; only the order of sums changes.
+In: an arranged program.  Out: the program with such nests cut; only the order of sums changes.
 """
 
 from __future__ import annotations
@@ -16,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensor_graphs.codegen.default_schedule import value_in_parts
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, flat, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Value, flat, values_in
 from tensor_graphs.language import dims as d
 
 FEW = 132
@@ -30,16 +24,28 @@ LEAST = 1 << 12
 
 
 def rows_in_parts(program: StageProgram) -> StageProgram:
-    """Cut reductions of few long rows into parts."""
-    program.nests = [piece for nest in program.nests for piece in _cut(program, nest)]
-    return program
+    """Return the program with reductions of few long rows cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[2, 65536]", "output y = reduce_max(x; axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..2
+        y0[_i0] = max over _r1 in 0..65536 of x0[65536*_i0 + _r1]
+    >>> print(rows_in_parts(program))
+    nest over _i0 in 0..2, _r1p in 0..16
+        y0p[16*_i0 + _r1p] = max over _r1q in 0..4096 of x0[65536*_i0 + 4096*_r1p + _r1q]
+    nest over _i0 in 0..2
+        y0[_i0] = max over _r1t in 0..16 of y0p[16*_i0 + _r1t]
+    """
+    return program.made_of(piece for nest in program.nests for piece in _cut(program, nest))
 
 
 def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
     """Return a reduction of long rows as two nests, its parts and the combination with all that uses it; [nest] for others."""
     s = _long_row(program, nest)
-    if s is None or any(stage.axes or stage.within is not None for stage in nest.stages):
+    if s is None or nest.blocks is not None or any(stage.axes for stage in nest.stages):
         return [nest]
+    assert isinstance(s.does, Reduce)
     first, *rest = s.reduce
     turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(first.size, {}))
     elements = d.bounds(d.product(a.size for a in s.reduce))[1]
@@ -54,11 +60,10 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
     results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
     total = Axis(f"{first.name}t", part.size)
     read = program.values.load(results, offset * part.size + total.symbol)
-    of_parts = Stage(results, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, (inner, *rest), s.monoid,
+    of_parts = Stage(results, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, replace(s.does, over=(inner, *rest)),
                      f"{s.note}, in parts")
-    whole = replace(s, value=read, reduce=(total,), note=f"{s.note} of the parts")
-    nest.stages = [whole if stage is s else stage for stage in nest.stages]
-    return [Nest(with_parts(nest.axes, part, value), [of_parts]), nest]
+    whole = replace(s, value=read, does=replace(s.does, over=(total,)), note=f"{s.note} of the parts")
+    return [Nest(with_parts(nest.axes, part, value), (of_parts,)), nest.mapped(lambda stage: [whole if stage is s else stage])]
 
 
 def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
@@ -82,9 +87,9 @@ def few_and_long(nest: Nest, s: Stage) -> bool:
     """Return whether a stage is a reduction of long rows, one in each of few iterations."""
     if s.monoid in (None, "product") or not nest.axes or nest.tile is not None:
         return False
-    if any(stage.axes or stage.within is not None for stage in nest.stages if stage.monoid is not None):
+    if nest.blocks is not None or any(stage.axes for stage in nest.stages if stage.monoid is not None):
         return False
     turns = d.bounds(d.product(a.size for a in nest.axes))[1]
-    if s.scan is not None or s.joined or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:
+    if s.scan is not None or s.held or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:
         return False
     return all(d.is_static(a.size) for a in s.reduce) and d.bounds(d.product(a.size for a in s.reduce))[1] >= 8 * LEAST

@@ -1,12 +1,9 @@
 """wide_accumulate: keep sums of f32, and scalars computed from them once per row, in f64 until they are combined with row elements.
 
-    t1[] = sum over r of x[r] · x[r]                   t1 is f64, and so is r = 1 / sqrt(t1 / n + eps)
-    y[j] = x[j] · (1 / sqrt(t1[] / n + eps))     →     y[j] = fma(x[j], high(r), x[j] · low(r))
-
 A scalar per row costs almost nothing in f64. Its rounding error would be the same for all elements of the row, and such errors do
-not average out. Elements stay f32, as a register holds twice as many: r is split into two f32, high(r) + low(r), and a product or
-sum with both is rounded as one with r would be. As a factor of short rows (LONG) r is rounded, once. A quotient by such a scalar
-becomes a product with both halves of its inverse, where f32 can hold that.
+not average out. Elements stay f32, as a register holds twice as many: a scalar r is split into two f32, high(r) + low(r), and a
+product or sum with both is rounded as one with r would be. As a factor of short rows (LONG) r is rounded, once. A quotient by such
+a scalar becomes a product with both halves of its inverse, where f32 can hold that.
 
 Sums that a program has in f64 because f32 may not hold their elements (wide_statistics.py) are also added in f32, in blocks; the
 renderer adds a block again in f64 if it left the range of f32. `beside_first` marks f32 values minus the first one of their row,
@@ -50,31 +47,46 @@ def in_f64(values: Values, v: Value, ops: Collection[str] = ("add", "mul")) -> V
 
 
 def unrounded(program: StageProgram) -> StageProgram:
-    """Return the program with unrounded row scalars."""
-    written = Counter(s.target for nest in program.nests for s in nest.stages)
-    indices = {v.attr[0] for g in program.values.gathered.values() for v in values_in(g) if v.op == "load"}
-    parts = {s.value.attr[0] for nest in program.nests for s in nest.stages if s.monoid == "sum" and s.value.op == "load"}
+    """Return the program with unrounded row scalars.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[4, 800]", "s = sum(x * x; axes=(1,))", "output y = x * reshape(rsqrt(s); shape=(4, 1))")
+    >>> print(program)
+    nest over _i0 in 0..4
+        t1[0] = sum over _r2 in 0..800 of (v7 * v7)
+            where v7 = cast(x0[800*_i0 + _r2])
+        y0[800*_i0 + _j1] = (x0[800*_i0 + _j1] * cast(reciprocal(sqrt(t1[0]))))    over _j1 in 0..800
+    >>> print(unrounded(program))
+    nest over _i0 in 0..4
+        t1[0] = sum over _r2 in 0..800 of (x0[800*_i0 + _r2] * x0[800*_i0 + _r2])
+        y0[800*_i0 + _j1] = fma(x0[800*_i0 + _j1], high(v11), (x0[800*_i0 + _j1] * low(v11)))    over _j1 in 0..800
+            where v11 = reciprocal(sqrt(t1[0]))
+    """
+    written = Counter(s.target for s in program.stages)
+    indices = {v.attr[0] for g in program.gathered.values() for v in values_in(g) if v.op == "load"}
+    parts = {s.value.attr[0] for s in program.stages if s.monoid == "sum" and s.value.op == "load"}
     wide: dict[Array, Array] = {}
-    nests = []
+    nests, same = [], True
     for nest in program.nests:
-        exact, stages = _may_cancel(nest), []
+        exact, stages = _may_cancel(nest), dict[Stage, Stage]()
         for s in nest.stages:
             widened = _Unrounded(program, nest, s, wide)
             value = widened(s.value)
             free = s.target.level > 0 and s.target.size == 1 and s.target.dtype is f32 and s.target not in indices
+            free = free and written[s.target] == 1 and s.product != "streamed"
             is_sum = s.monoid == "sum" and s.scan is None
-            if free and written[s.target] == 1 and not s.product and (is_sum or (s.monoid is None and value.dtype is f64)):
+            if free and (is_sum or (s.monoid is None and value.dtype is f64)):
                 wide[s.target] = replace(s.target, dtype=f64)
                 value = in_f64(program.values, value) if is_sum and exact else value
             elif not is_sum:
                 value = widened.narrow(value) if s.value.dtype is f32 else value
             elif s.value.dtype is s.target.dtype is f64 and s.value.op != "load" and s.target not in parts and not across(s):
                 value = value if program.doubles else widened.of_narrow(s.value) or value
-            stages.append(replace(s, target=wide.get(s.target, s.target), value=value))
-        nests.append(replace(nest, stages=stages))
-    same = all(s.value is old.value for nest, before in zip(nests, program.nests, strict=True)
-               for s, old in zip(nest.stages, before.stages, strict=True))
-    return program if same and not wide else replace(program, nests=nests)
+            same = same and value is s.value
+            target = wide.get(s.target, s.target)
+            stages[s] = s if value is s.value and target is s.target else replace(s, target=target, value=value)
+        nests.append(nest.mapped(lambda s, stages=stages: [stages[s]]))                         # type: ignore[misc]
+    return program if same and not wide else program.made_of(nests)
 
 
 def _may_cancel(nest: Nest) -> bool:
@@ -98,7 +110,7 @@ class _Unrounded:
         outside = stage.axes if stage.reduce and not across(stage) else stage.axes[:-1]
         self.fixed = {a.name for a in (*nest.axes[:stage.level], *outside)} | {str(x) for x in program.dims}
         self.known: dict[Value, Value] = {}
-        self.both = d.bounds(d.product(a.size for a in stage.own))[1] >= LONG
+        self.both = d.bounds(d.product(a.size for a in nest.loops(stage)))[1] >= LONG
 
     def __call__(self, v: Value) -> Value:
         """Return the value, in f64 where it depends only on row scalars."""

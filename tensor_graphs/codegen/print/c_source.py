@@ -14,14 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import reduce
-from itertools import groupby, takewhile
+from itertools import takewhile
 
 from tensor_graphs.codegen.loop_ir import (
     Array,
     Axis,
     Nest,
     NestAdvice,
-    Scan,
+    Running,
     Stage,
     StageProgram,
     Value,
@@ -38,10 +38,10 @@ from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
 from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i64
 
-TILE = 64
-"""most iterations of a block along each of its two axes, equal to TILE of numbers.h: the length of a block's row"""
+TILE = 1 << 12
+"""elements of a block"""
 
 PART_ELEMENTS = NestAdvice().grain
 """default grain, equal to the one in loops.h"""
@@ -159,7 +159,7 @@ class _Renderer:
             write()
             self.nest(i, nest)
         for i in range(len(p.nests)):
-            others = self.beside(i)
+            others = _beside(self.program, i)
             if others and not p.nests[i].advice.beside:
                 write()
                 with self.open(f"static void {self.name}_from{i}(void *context, int part, int parts)"):
@@ -172,10 +172,6 @@ class _Renderer:
     def alone(self, array: Array) -> str:
         """Return the qualifier of a pointer when no other pointer leads to its memory."""
         return "" if array in self.shared else "restrict "
-
-    def beside(self, i: int) -> list[int]:
-        """Return the numbers of the nests that run concurrently with nest i."""
-        return list(takewhile(lambda k: self.program.nests[k].advice.beside, range(i + 1, len(self.program.nests))))
 
     def entry(self) -> None:
         p, write = self.program, self.write
@@ -197,7 +193,7 @@ class _Renderer:
             for i, nest in enumerate(p.nests):
                 if nest.advice.beside:
                     continue                                            # it runs with one before it
-                others = self.beside(i)
+                others = _beside(self.program, i)
                 turns, unit, work = split(nest)
                 for k in others:                                        # any of them may be the one that has no turns
                     turns = d.dim_max(turns, split(p.nests[k])[0])
@@ -207,7 +203,7 @@ class _Renderer:
                 else:
                     grain = "PART_ELEMENTS" if nest.advice.grain == PART_ELEMENTS else nest.advice.grain
                     parts = f"tg_parts(tg_ceil(a.count, {unit}), tg_ceil(tg_ceil({grain}, {c_of(min(work, MOST_WORK))}), {unit}))"
-                    if work >= nest.advice.grain and any(s.within is not None for s in nest.stages):
+                    if work >= nest.advice.grain and nest.blocks is not None:
                         parts = "(int)tg_min(a.count, 4096)"            # long turns, of which some may be shorter than others
                     last = f"{self.name}_nest{i}" if not others else f"{self.name}_from{i}"
                     write(f"if (a.count > 0) tg_parallel({last}, &a, {parts});")
@@ -237,7 +233,7 @@ class _Renderer:
                         at = at + _padded(x)
             turns, unit, _ = split(nest)
             write("int64_t from, to;")
-            shares = nest.advice.beside or self.beside(i)
+            shares = nest.advice.beside or _beside(self.program, i)
             write(f"tg_range({c_of(turns) if shares else 'a->count'}, {unit}, part, parts, &from, &to);")
             self.scopes, self.open_axes = [set()], []
             n = parallel(nest)
@@ -265,46 +261,49 @@ class _Renderer:
             self.write(f"(void){name};")
 
     def tiled(self, nest: Nest, outer: Axis) -> None:
-        """Write a nest in square blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block
-        into memory that stays in the cache; then all reads are contiguous along the stored axis."""
+        """Write a nest in blocks of axis `outer` and the stages' own axis. Strided operands are transposed block by block into
+        memory that stays in the cache; then all reads are contiguous along the stored axis. Blocks begin at lines of the cache."""
         write, ((inner,), others) = self.write, (nest.stages[0].axes, [a for a in nest.axes if a is not outer])
-        wide = nest.advice.tile
-        cut, other = _tiles_of(nest, outer)
+        loads, (cut, other) = loads_across(self.program, nest, outer, inner), _tiles_of(nest, outer)
+        sides, skews = _sides(nest), {outer: " - skew", inner: ""}
         ends = {a: (f"{a.name}_first", f"{a.name}_past") for a in (outer, inner)}
+
+        def block_of(axis: Axis, begin: str) -> None:
+            first, past = ends[axis]
+            write(f"const int64_t {first} = tg_max_i({begin}, 0), {past} = tg_min({begin} + {sides[axis]}, {c_of(axis.size)});")
+
         with self.open("for (int64_t turn = from; turn < to; turn++)"):
-            self.turned([*((a.name, a.size) for a in others), ("block", d.ceil_div(cut.size, wide))])
+            self.turned([*((a.name, a.size) for a in others), ("block", _blocks(nest, cut))])
             self.open_axes += [a.name for a in others]
-            first, past = ends[cut]
-            write(f"const int64_t {first} = block * {wide}, {past} = tg_min({first} + {wide}, {c_of(cut.size)});")
-            first, past = ends[other]
-            with self.open(f"for (int64_t {first} = 0, {past}; {first} < {c_of(other.size)}; {first} = {past})"):
-                write(f"{past} = tg_min({first} + {wide}, {c_of(other.size)});")
-                first, past = ends[outer]
-                begin = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
-                for v in self.loads_across(nest, outer, inner):
+            array, offset, _ = loads[0].attr
+            start = c_of(d.substitute(offset, {outer.name: 0, inner.name: 0}))
+            write(f"const int64_t skew = (int64_t)((uintptr_t)&{array.name}[{start}] / {_width(array)} % {sides[outer]});")
+            block_of(cut, f"block * {sides[cut]}{skews[cut]}")
+            begin = f"{other.name}_begin"
+            with self.open(f"for (int64_t {begin} = 0{skews[other]}; {begin} < {c_of(other.size)}; {begin} += {sides[other]})"):
+                block_of(other, begin)
+                at = {a.name: d.dim(ends[a][0], 0, max(d.bounds(a.size)[1] - 1, 0)) for a in ends}
+                for v in loads:
                     array, offset, _ = v.attr
                     tile = f"tile{v.number}"
                     step = d.coefficient(offset, inner.name)
                     assert step is not None
-                    write(f"{_kind(array)} {tile}[{TILE} * {TILE}];")
-                    write(f"turned_{8 * _width(array)}({tile}, {TILE}, &{array.name}[{c_of(d.substitute(offset, begin))}], "
-                          f"{c_of(step)}, {past} - {first}, {ends[inner][1]} - {ends[inner][0]});")
-                    self.tiles[v.number] = f"{tile}[({outer.name} - {first}) * {TILE} + ({inner.name} - {ends[inner][0]})]"
+                    write(f"{_kind(array)} {tile}[{TILE}];")
+                    write(f"turned_{8 * _width(array)}({tile}, {sides[inner]}, &{array.name}[{c_of(d.substitute(offset, at))}], "
+                          f"{c_of(step)}, {ends[outer][1]} - {ends[outer][0]}, {ends[inner][1]} - {ends[inner][0]});")
+                    self.tiles[v.number] = (f"{tile}[({outer.name} - {ends[outer][0]}) * {sides[inner]} + "
+                                            f"({inner.name} - {ends[inner][0]})]")
                 with self.loop(outer, ends[outer]):
                     self.in_order(nest.stages, ends[inner])
             self.tiles.clear()
 
-    def loads_across(self, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
-        """Return the loads of a nest that are contiguous along `outer`, at positions known before it runs."""
-        loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
-        return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.values.gathered)
-                and lies_across(v, outer.name, inner.name)]
-
     def inner(self, nest: Nest, level: int) -> None:
         """Write the stages at nest level `level`, then the loops over the deeper axes."""
-        for axis, stages in groupby((s for s in nest.stages if s.level == level), key=lambda s: s.within):
-            with nullcontext() if axis is None else self.loop(axis):
-                self.in_order(list(stages), None)
+        for axis, run in nest.runs():
+            stages = [s for s in run if s.level == level]
+            if stages:
+                with nullcontext() if axis is None else self.loop(axis):
+                    self.in_order(stages, None)
         deeper = [s for s in nest.stages if s.level > level]
         if not deeper:
             return
@@ -352,12 +351,12 @@ class _Renderer:
 
     def ready(self, v: Value) -> bool:
         """Return whether loops are open over all axes that a value depends on."""
-        return all(s in self.open_axes or (s in self.program.values.gathered and self.ready(self.program.values.gathered[s]))
+        return all(s in self.open_axes or (s in self.program.gathered and self.ready(self.program.gathered[s]))
                    for s in v.symbols if s not in self.dims)
 
     def declare(self, value: Value, *, only_ready: bool = False) -> None:
         """Declare a value and its subexpressions as variables, unless declared already. only_ready: just those that are ready."""
-        gathered = self.program.values.gathered
+        gathered = self.program.gathered
         todo: list[tuple[Value, bool]] = [(value, False)]
         seen: set[Value] = set()
         while todo:
@@ -495,23 +494,24 @@ class _Renderer:
                 for stage in group:
                     self.declare(stage.value)
                     self.put(stage, self.ref(stage.value))
-                    if stage.target.dtype is stage.value.dtype and not stage.joined:
+                    if stage.target.dtype is stage.value.dtype and not stage.held:
                         self.last_stored[stage.target] = self.ref(stage.value)      # who reads it in this loop reads this element
         self.last_stored.clear()
 
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
         target = s.target
-        if s.joined:
+        if s.held:
             held = target.name if _is_number(target) else f"{target.name}[{c_of(s.index)}]"
-            if s.factor is not None:
-                self.declare(s.factor)
-                held = f"{held} * {self.ref(s.factor)}"
+            if isinstance(s.held, Value):
+                self.declare(s.held)
+                held = f"{held} * {self.ref(s.held)}"
             text = f"{computed_in(target.dtype).name}_max({held}, {text})" if s.monoid == "max" else f"{held} + {text}"
         if _is_number(target):
             self.write(f"{target.name} = {text};")
             return
         if target.role == "output":
-            text = called(NARROWED, target.dtype, text)
+            exact = target.dtype is bf16 and s.monoid is None and _is_moved(s.value, bf16)
+            text = f"(uint16_t)(bits_of({text}) >> 16)" if exact else called(NARROWED, target.dtype, text)
             if target.dtype is bool_:
                 text = f"(uint8_t)({text})"
         self.write(f"{target.name}[{c_of(s.index)}] = {text};")
@@ -625,10 +625,10 @@ class _Renderer:
         least = LEAST.get(t.name, "0")
         return c_type(t), least, "{acc} = {x} > {acc} ? {x} : {acc};", "{}"
 
-    def scanned(self, s: Stage, scan: Scan, bounds: Bounds | None) -> None:
+    def scanned(self, s: Stage, scan: Running, bounds: Bounds | None) -> None:
         """Write a scan. Along memory it runs in blocks, computed first and accumulated next; if its axis is not the last, it runs
         in columns. bounds: of the first axis that is not scanned."""
-        write, t, at = self.write, s.value.dtype, s.axes.index(scan.axis)
+        write, t, at = self.write, s.value.dtype, s.axes.index(scan.along)
         kind, start, combine, done = self.monoid(s)
         narrow = s.monoid == "sum" and t is f32
         if narrow:
@@ -646,7 +646,7 @@ class _Renderer:
                     write(f"past = tg_min(first + {s.advice.columns}, {high});")
                     write(f"{kind} {running}[{s.advice.columns}];")
                     write(f"for (int64_t at = 0; at < past - first; at++) {running}[at] = {start};")
-                    with self.loop(scan.axis):
+                    with self.loop(scan.along):
                         self.declare(s.value, only_ready=True)
                         with self.loop(axis, ("first", "past"), "GCC ivdep"):
                             self.declare(s.value)
@@ -658,7 +658,7 @@ class _Renderer:
                             if scan.before:
                                 write(taken)
             else:
-                block, axis, shift = f"block{s.value.number}", scan.axis, int(scan.before)
+                block, axis, shift = f"block{s.value.number}", scan.along, int(scan.before)
                 write(f"{kind} {running} = {start};")
                 with self.open(f"for (int64_t begin = 0, end; begin < {c_of(axis.size)}; begin = end)"):
                     write(f"end = tg_min(begin + {s.advice.block}, {c_of(axis.size)});")
@@ -737,7 +737,7 @@ def _nested(function: str, of: Sequence[str]) -> str:
 def _may_overflow(s: Stage) -> bool:
     """Return whether a sum of f32 may leave the range of f32 while its f64 result does not. Stored values of a row, such as
     exponentials, are too small for that."""
-    if s.target.dtype is not f64 or s.product:
+    if s.target.dtype is not f64 or s.product == "streamed":
         return False
     return s.value.op in ("mul", "where", "add", "beside_first") or (s.value.op == "load" and s.value.attr[0].role != "scratch")
 
@@ -745,11 +745,11 @@ def _may_overflow(s: Stage) -> bool:
 def _one_loop(program: StageProgram, s: Stage, after: Stage) -> bool:
     """Return whether a stage and a later one may share a loop: both store along the same axes, and the later one reads only the
     element that the first stored in the same iteration."""
-    if any(x.monoid is not None or x.scan is not None or x.joined or not x.axes or product_of(x) is not None for x in (s, after)):
+    if any(x.monoid is not None or not x.axes for x in (s, after)):
         return False
     if s.axes != after.axes or s.advice != after.advice:
         return False
-    return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] is s.target)
+    return all(v.attr[1] == s.index and not v.args for v in _used(program, after) if v.op == "load" and v.attr[0] == s.target)
 
 
 def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
@@ -759,7 +759,7 @@ def _arrays(program: StageProgram, s: Stage) -> Iterable[Array]:
 
 def _used(program: StageProgram, s: Stage) -> Iterator[Value]:
     """Return the values of a stage, including those of indices read at run time."""
-    return values_in(*s.roots(), *(v for name, v in program.values.gathered.items() if name in s.value.symbols))
+    return values_in(*s.roots(), *(v for name, v in program.gathered.items() if name in s.value.symbols))
 
 
 def _most(axes: Iterable[Axis]) -> int:
@@ -795,17 +795,17 @@ def split(nest: Nest) -> tuple[Dim, int, int]:
     n = parallel(nest)
     if nest.tile is not None:
         cut, other = _tiles_of(nest, nest.tile)
-        turns = d.product(a.size for a in nest.axes if a is not nest.tile) * d.ceil_div(cut.size, nest.advice.tile)
-        return turns, 1, nest.advice.tile * _most((other,)) * len(nest.stages)
+        turns = d.product(a.size for a in nest.axes if a is not nest.tile) * _blocks(nest, cut)
+        return turns, 1, _sides(nest)[cut] * _most((other,)) * len(nest.stages)
     if nest.axes:
         turns = d.product(a.size for a in nest.axes[:n])
-        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *s.own)) for s in nest.stages)
+        return turns, 1, 1 + sum(_most((*nest.axes[n:s.level], *nest.loops(s))) for s in nest.stages)
     axes, scan = nest.stages[0].axes, nest.stages[0].scan
-    if any(s.axes != axes or s.scan != scan for s in nest.stages):
+    if len({(s.axes, s.scan and (s.scan.along, s.scan.before, s.scan.start)) for s in nest.stages}) > 1:
         return 1, 1, 1
     if scan is not None:                                        # the scanned axis stays in one piece, and is walked in order
-        free = tuple(a for a in axes if a is not scan.axis)
-        axes = (*free, scan.axis) if free else ()
+        free = tuple(a for a in axes if a != scan.along)
+        axes = (*free, scan.along) if free else ()
     if not axes:
         return 1, 1, 1
     work = _most((*axes[1:], *nest.stages[0].reduce)) * max(map(_steps, nest.stages))
@@ -823,12 +823,44 @@ def _tiles_of(nest: Nest, outer: Axis) -> tuple[Axis, Axis]:
     return (outer, inner) if d.bounds(outer.size)[1] >= d.bounds(inner.size)[1] else (inner, outer)
 
 
+def loads_across(program: StageProgram, nest: Nest, outer: Axis, inner: Axis) -> list[Value]:
+    """Return the loads of a nest that are contiguous along `outer`, at positions known before it runs."""
+    loads = dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load")
+    return [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(program.gathered)
+            and lies_across(v, outer.name, inner.name)]
+
+
+def _beside(program: StageProgram, i: int) -> list[int]:
+    """Return the numbers of the nests that run concurrently with nest i."""
+    return list(takewhile(lambda k: program.nests[k].advice.beside, range(i + 1, len(program.nests))))
+
+
+def _sides(nest: Nest) -> dict[Axis, int]:
+    """Return the iterations of a tile along each of its two axes."""
+    (inner,), outer = nest.stages[0].axes, nest.tile
+    assert outer is not None
+    return {outer: nest.advice.tile, inner: TILE // nest.advice.tile}
+
+
+def _blocks(nest: Nest, axis: Axis) -> Dim:
+    """Return the tiles along an axis; along that which is read contiguously there may be one more, as the first may be shorter."""
+    side = _sides(nest)[axis]
+    return d.ceil_div(axis.size + (side - 1 if axis is nest.tile else 0), side)
+
+
 # ---- numbers -------------------------------------------------------------------------------------------------------------------
 
 
 def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
     """Return a call of the dtype's function on `text`, or `text` itself where the dtype has none."""
     return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
+
+
+def _is_moved(v: Value, dtype: DType) -> bool:
+    """Return whether a value is a stored number of the dtype or 0, so that storing it again rounds nothing."""
+    if v.op == "where":
+        return all(_is_moved(x, dtype) for x in v.args[1:])
+    return v.is_constant(0) or (v.op == "load" and v.attr[0].role == "operand" and v.attr[0].dtype is dtype)
 
 
 def _is_literal(v: Value) -> bool:

@@ -44,6 +44,7 @@ from tensor_graphs.codegen.print.c_source import (
     c_type,
     called,
     dim_name,
+    loads_across,
     parallel,
 )
 from tensor_graphs.kernels.kernel import Launch
@@ -244,7 +245,7 @@ class _Cuda(_Renderer):
 
     def parameters(self) -> str:
         p = self.program
-        apart = {a for n in p.nests for s in n.stages for a in self.read(s) if all(a is not o.target for o in n.stages)}
+        apart = {a for n in p.nests for s in n.stages for a in self.read(s) if all(a != o.target for o in n.stages)}
 
         def alone(a: Array) -> str:                                 # numbers.cuh, after_those_before, says which may be restrict
             return "" if a in apart else "__restrict__ "
@@ -359,7 +360,7 @@ class _Cuda(_Renderer):
     def reachable(self, v: Value, axis: Axis) -> bool:
         """Return whether the address and the condition of a load are known, except for the axis."""
         names = {str(s) for s in d.symbols_in(v.attr[1])} - {axis.name} - set(self.dims)
-        gathered = self.program.values.gathered
+        gathered = self.program.gathered
         self.open_axes.append(axis.name)
         ready = all(self.ready(a) for a in v.args)
         self.open_axes.pop()
@@ -423,7 +424,7 @@ class _Cuda(_Renderer):
 
     def own_elements(self, nest: Nest, s: Stage, before: Stage) -> bool:
         """Return whether a stage reads only its own element of what an earlier stage stores, if any."""
-        reads = [v for v in _used(self.program, s) if v.op == "load" and v.attr[0] is before.target]
+        reads = [v for v in _used(self.program, s) if v.op == "load" and v.attr[0] == before.target]
         return not reads or (nest.tile is None and before.target.dtype is before.value.dtype
                              and all(v.attr[1] == before.index and not v.args for v in reads))
 
@@ -458,7 +459,7 @@ class _Cuda(_Renderer):
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         self.begin_tiles(i, nest, outer, inner, SIDE)
-        across = self.loads_across(nest, outer, inner)
+        across = loads_across(self.program, nest, outer, inner)
         rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
         for v in across:
             write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
@@ -485,7 +486,7 @@ class _Cuda(_Renderer):
         write, (inner,) = self.write, nest.stages[0].axes
         pack = self.pack_of([(s, inner) for s in nest.stages])
         loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
-        across = self.loads_across(nest, outer, inner)
+        across = loads_across(self.program, nest, outer, inner)
         widths = {_width(v.attr[0]) for v in across}
         if len(widths) != 1 or not widths <= {2, 4}:
             return False
@@ -508,7 +509,7 @@ class _Cuda(_Renderer):
                 for v in across:
                     write(f"across{v.number}[k] = pack_at<{tall}>({v.attr[0].name} + {c_of(v.attr[1])});")
         early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
-                 and not v.symbols & set(self.program.values.gathered)]
+                 and not v.symbols & set(self.program.gathered)]
         for v in early:
             write(f"Pack<{_kind(v.attr[0])}, {pack}> early{v.number}[{turns}];")
         place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
@@ -562,7 +563,7 @@ class _Cuda(_Renderer):
         outs = {}
         for k, s in enumerate(stages):
             if s.target.name not in self.held and d.coefficient(s.index, axis.name) == 1 and _divides(pack, s.index - axis.symbol):
-                again = any(other.target is s.target for other in stages[:k])
+                again = any(other.target == s.target for other in stages[:k])
                 outs[k] = f"out_{s.target.name}" + (f"_{k}" if again else "")
                 write(f"Pack<{_kind(s.target)}, {pack}> {outs[k]};")
         with self.lane_loop(axis, pack):
@@ -615,7 +616,7 @@ class _Cuda(_Renderer):
         turns = d.product(a.size for a in s.reduce)
         loads = (v for v in values_in(s.value) if v.op == "load")
         window = len(s.reduce) > 1 or any(d.coefficient(v.attr[1], s.reduce[0].name) is None for v in loads)
-        return (s.monoid is not None and s.scan is None and s.within is None and not s.joined and bool(s.axes or nest.axes)
+        return (s.monoid is not None and s.scan is None and nest.blocks is None and not s.held and bool(s.axes or nest.axes)
                 and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(turns)
                 and 0 < int(d.evaluate(turns, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
 
@@ -823,15 +824,14 @@ class _Cuda(_Renderer):
                 or s.index != loop.axes[0].symbol:
             return False
         for other, reader in enumerate(nest.stages):
-            loads = [v for v in values_in(reader.value) if v.op == "load" and v.attr[0] is s.target]
+            loads = [v for v in values_in(reader.value) if v.op == "load" and v.attr[0] == s.target]
             if not loads:
                 continue
             theirs = loops.get(other)
             if theirs is None or len(theirs.axes) != 1 or theirs.axes[0].size != loop.axes[0].size or theirs.turns != loop.turns \
                     or any(v.args or v.attr[1] != theirs.axes[0].symbol for v in loads):
                 return False
-        return not any(v.op == "load" and v.attr[0] is s.target
-                       for g in self.program.values.gathered.values() for v in values_in(g))
+        return not any(v.op == "load" and v.attr[0] == s.target for g in self.program.gathered.values() for v in values_in(g))
 
     def ahead(self, nest: Nest, loops: dict[int, _Loop]) -> None:
         """Declare registers for rows. Load what several stages read at the same positions before all stages. Loads of one stage
@@ -951,7 +951,7 @@ class _Cuda(_Renderer):
         else:
             self.together(nest, s, loop, group, live)
         if s.target.name not in self.registers and not _is_number(s.target) and any(
-                a is s.target for other in nest.stages for a in self.read(other)):
+                a == s.target for other in nest.stages for a in self.read(other)):
             self.sync(group)
 
     def registers_of(self, loop: _Loop) -> None:

@@ -168,7 +168,7 @@ class _CudaStreams(_Cuda):
             if not self.is_flat(nest) and self.size_at(d.product(a.size for a in outer), dims) != 1:
                 return None
             for s in nest.stages:
-                if s.scan is not None or s.within is not None or s.joined:
+                if s.scan is not None or s.held:
                     return None
                 turns = self.size_at(d.product(a.size for a in (*nest.axes[:s.level], *s.axes, *s.reduce)), dims)
                 if turns is None:
@@ -275,7 +275,7 @@ class _CudaStreams(_Cuda):
             for s in nest.stages:
                 for v in values_in(s.value):
                     if v.op == "load" and v.attr[0].role == "operand" and not v.symbols & outer and not v.args \
-                            and d.is_static(v.attr[0].size) and not v.symbols & set(self.program.values.gathered):
+                            and d.is_static(v.attr[0].size) and not v.symbols & set(self.program.gathered):
                         operands[v.attr[0]] = None
         begin = 0
         for array in operands:

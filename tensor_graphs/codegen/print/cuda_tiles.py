@@ -92,10 +92,7 @@ def arithmetic(spec: Spec) -> Dim:
 def _product(spec: Spec) -> EpilogueProduct:
     if not isinstance(spec.op, DefinedOp):
         raise NotLowered("a single op")                             # for which there are other kernels of tiles
-    product = spec_to_loops.tiles_of(spec_to_loops.definition_of(spec))
-    if isinstance(product, str):
-        raise NotLowered(product)
-    return product
+    return spec_to_loops.tiles_of(spec_to_loops.definition_of(spec))
 
 
 def _spec_of(product: EpilogueProduct, same_dtype: bool = False) -> Spec:
@@ -113,8 +110,6 @@ def _spec_of(product: EpilogueProduct, same_dtype: bool = False) -> Spec:
 def call_of(definition: Definition) -> LaunchCall:
     """Return the call that computes a definition by tiles. Raises NotLowered."""
     product = spec_to_loops.tiles_of(definition)
-    if isinstance(product, str):
-        raise NotLowered(product)
     return matrix_products.product(_spec_of(product), printed=printed(product))
 
 

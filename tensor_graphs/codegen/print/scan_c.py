@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
-from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, loops_of, lowered
+from tensor_graphs.codegen.refusals import cached, refused, why_not
+from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, loops_of
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import NativeCall, Spec
+from tensor_graphs.kernels.kernel import NativeCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition, definition_digest
 from tensor_graphs.language.composites.scan import SCAN
@@ -94,25 +94,23 @@ def _scratch(carried: tuple[Dim, ...]) -> Dim:
 
 def refuse(spec: Spec) -> str | None:
     """Return why a scan's step cannot be lowered; None where it can."""
-    program = program_of(asked(spec))
-    return program if isinstance(program, str) else None
+    return why_not(program_of, asked(spec))
 
 
-@lru_cache(maxsize=1024)
-def program_of(asked: AskedSpec) -> TurnsProgram | str:
-    """Return the loops of a scan, or why there are none."""
+@cached(maxsize=1024)
+def program_of(asked: AskedSpec) -> TurnsProgram:
+    """Return the loops of a scan. Raises NotLowered."""
     spec = asked.spec
     if spec.op is not SCAN:
-        return f"{spec.op.name} is no scan"
+        raise NotLowered(f"{spec.op.name} is no scan")
     turns = Turns(spec.inputs, spec.attrs)
     definition, places = each_once(turns.step.definition)
-    step = loops_of(definition, updates=False)
-    if isinstance(step, str):
-        return f"in its step: {step}"
+    with refused("in its step: "):
+        step = loops_of(definition, updates=False)
     length = turns.sliced[0].shape[0]
     dims = tuple({str(s): s for s in (*step.dims, *d.symbols_in(length))}.values())
     if len(dims) > library.MAX_INT:
-        return f"it has {len(dims)} dims, more than a call takes"
+        raise NotLowered(f"it has {len(dims)} dims, more than a call takes")
     stacked = tuple(slice_type(t).nbytes() for t in spec.outputs[len(turns.carries):])
     sliced = tuple(slice_type(t).nbytes() for t in turns.sliced)
     return TurnsProgram(with_rows(step), length, tuple(t.nbytes() for t in turns.carries), sliced, stacked,
@@ -127,7 +125,7 @@ def each_once(step: Definition) -> tuple[Definition, tuple[int, ...]]:
 
 def build(spec: Spec) -> NativeCall:
     """Return the call of the loops of a scan; they are compiled on first use. Raises NotLowered."""
-    program = lowered(program_of(asked(spec)))
+    program = program_of(asked(spec))
     code = compiled_libraries.later(program)
     shared, own = c_source.scratch_bytes(program.step)
     threads = library.load().threads()
@@ -137,12 +135,9 @@ def build(spec: Spec) -> NativeCall:
 
 def text_of(spec: Spec) -> str:
     """Return the C source of a scan: the loops of its step, and the loop over its slices. Raises NotLowered."""
-    return lowered(program_of(asked(spec))).rendered("scan")
+    return program_of(asked(spec)).rendered("scan")
 
 
 def together(specs: Sequence[Spec]) -> list[str | None]:
     """Compile the loops of several scans together; return None for each, or why it cannot be built. Raises CacheFolderError."""
-    programs = [program_of(asked(spec)) for spec in specs]
-    scans = [p for p in programs if not isinstance(p, str)]
-    whys = dict(zip(map(id, scans), compiled_libraries.compiled(scans), strict=True))
-    return [p if isinstance(p, str) else whys[id(p)] for p in programs]
+    return compiled_libraries.compiled_together([lambda spec=spec: [program_of(asked(spec))] for spec in specs])  # type: ignore[misc]

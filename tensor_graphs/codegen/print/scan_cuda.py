@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from tensor_graphs.codegen.loop_ir import StageProgram, computed_in
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
@@ -19,7 +18,8 @@ from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.print.cuda_source import SHARED, WAIT, _Cuda
 from tensor_graphs.codegen.print.scan_c import each_once
-from tensor_graphs.codegen.spec_to_loops import AskedSpec, asked, loops_of, lowered
+from tensor_graphs.codegen.refusals import cached, refused, why_not
+from tensor_graphs.codegen.spec_to_loops import AskedSpec, asked, loops_of
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
@@ -69,51 +69,47 @@ def kernel(backend: str) -> Kernel:
 
 def refuse(spec: Spec) -> str | None:
     """Return why a scan cannot be one kernel; None where it can."""
-    call = _call(asked(spec))
-    return call if isinstance(call, str) else None
+    return why_not(_call, asked(spec))
 
 
 def build(spec: Spec) -> LaunchCall:
     """Return the call of a scan. Raises NotLowered."""
-    return lowered(_call(asked(spec)))
+    return _call(asked(spec))
 
 
 def traffic(spec: Spec) -> Dim:
     """Return the bytes of a scan's operands and outputs, and those that could be moved while iterations wait for each other."""
-    scan = lowered(_turns_of(asked(spec)))
+    scan = _turns_of(asked(spec))
     return sum(t.nbytes() for t in (*spec.inputs, *spec.outputs)) + scan.length * len(scan.program.nests) * A_TURN
 
 
-@lru_cache(maxsize=1024)
-def _turns_of(asked: AskedSpec) -> _RowsInTurns | str:
+@cached(maxsize=1024)
+def _turns_of(asked: AskedSpec) -> _RowsInTurns:
     spec = asked.spec
     if spec.op is not SCAN:
-        return f"{spec.op.name} is no scan"
+        raise NotLowered(f"{spec.op.name} is no scan")
     turns = Turns(spec.inputs, spec.attrs)
     carries = len(turns.carries)
     try:
         rows = turns.carries[0].shape[0] if carries and turns.carries[0].rank else 1
         count = _count(turns, rows)
         few = few_rows(turns.step, carries, count)
-        step, places = each_once(few.step)
-        why = loops_of(step, updates=False)
-        if isinstance(why, str):
-            return f"in its step: {why}"
-        program = program_of(step, alone=True)
     except RowsMeet as e:
-        return f"its rows depend on each other: {e}"
-    except NotLowered as e:
-        return f"in its step: {e}"
+        raise NotLowered(f"its rows depend on each other: {e}") from None
+    step, places = each_once(few.step)
+    with refused("in its step: "):
+        loops_of(step, updates=False)
+        program = program_of(step, alone=True)
     if program.dims:
-        return "sizes of its step are dims"
-    if any(s.scan is not None for nest in program.nests for s in nest.stages):
-        return "a running sum in its step is not written for GPUs"
+        raise NotLowered("sizes of its step are dims")
+    if any(s.scan is not None for s in program.stages):
+        raise NotLowered("a running sum in its step is not written for GPUs")
     if not all(few.of_outputs):
-        return "what it returns has no rows"
+        raise NotLowered("what it returns has no rows")
     types = (*map(slice_type, turns.sliced), *turns.others)
     apart = [t for t, has in zip(types, few.of_arguments[carries:], strict=True) if not has]
     if sum(int(d.evaluate(t.nbytes(), {})) for t in apart) > NEAR:
-        return f"each turn reads more than {NEAR >> 10} KB that all rows share"
+        raise NotLowered(f"each turn reads more than {NEAR >> 10} KB that all rows share")
     return _RowsInTurns(turns, few, count, program, places, rows, turns.sliced[0].shape[0])
 
 
@@ -126,15 +122,10 @@ def _count(turns: Turns, rows: Dim) -> int:
     return max((n for n in range(2, most + 1) if rows % n == 0), default=1)
 
 
-@lru_cache(maxsize=1024)
-def _call(asked: AskedSpec) -> LaunchCall | str:
+@cached(maxsize=1024)
+def _call(asked: AskedSpec) -> LaunchCall:
     scan = _turns_of(asked)
-    if isinstance(scan, str):
-        return scan
-    try:
-        whole, other = _text(asked.spec, scan, True), _text(asked.spec, scan, False)
-    except NotLowered as e:
-        return str(e)
+    whole, other = _text(asked.spec, scan, True), _text(asked.spec, scan, False)
     single = LaunchCall(*other, (scan.length, scan.rows), ())
     return single if whole == other else LaunchCall(*whole, (scan.length, scan.rows), (), ALIGNED, single)
 

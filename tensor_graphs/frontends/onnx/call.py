@@ -11,8 +11,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from tensor_graphs.frontends.onnx.errors import NotSupported
+from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError
 from tensor_graphs.frontends.onnx.values import OnnxValue, known_array
+from tensor_graphs.frontends.torch.index_ranges import MOVES, RangeCheck, Read
+from tensor_graphs.language import dims as d
+from tensor_graphs.language import leaves
 from tensor_graphs.language.axis import one_axis
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import Node
@@ -22,7 +25,7 @@ Built = Node | OnnxValue | np.ndarray | Sequence[Node | OnnxValue | np.ndarray |
 
 class OnnxNode:
     """A node: `x(i)` operand i as a node, `known(i)` as an array, `get(name, default)` an attribute. importer: the walk over the
-    model, of which rows use `weights`, `stored_array(tensor)` and `subgraph(graph, node, inputs)`."""
+    model, of which rows use `weights`, `stored_array(tensor)` and `subgraph(graph, node, inputs, always)`."""
 
     def __init__(self, proto: Any, domain: str, opset: int, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any],
                  importer: Any, scope: Any, opsets: Mapping[str, int]) -> None:
@@ -77,6 +80,26 @@ class OnnxNode:
         if array.size != 1:
             self.refuse(f"operand {index} of {self.op} has {array.size} elements, and one is needed")
         return array.ravel()[0] if array.dtype == object else array.ravel()[0].item()
+
+    def indices(self, index: Node, size: Dim, back: bool = True) -> Node:
+        """Return indices of an axis of `size` elements, which are counted from its end too if `back`. An input of the graph with
+        indices is noted in `importer.checks`. Raises OnnxError for constants that are out of range at all sizes."""
+        most = d.bounds(size)[1]
+        try:
+            places = known_array(OnnxValue.of(index), self.importer.weights, "an index").ravel()
+        except NotSupported:
+            source = index
+            while source.op.name in MOVES and source.inputs[0].dtype.is_integer:
+                source = source.inputs[0]
+            name = self.proto.name or self.proto.output[0]
+            if source.op is leaves.INPUT and self.importer.always:
+                self.importer.checks.append(RangeCheck(source.attrs["name"], Read(index, size, back, f"{self.op} {name!r}")))
+            return index
+        for place in {int(places.min()), int(places.max())} if places.size else ():
+            if not (-most if back else 0) <= place < most:
+                raise OnnxError(f"{self.op} of the index {place} of an axis of {size} elements",
+                                fix=f"indices from {-most if back else 0} to {most - 1}")
+        return index
 
     # ---- attributes ----
 

@@ -42,7 +42,7 @@ def _if(n: OnnxNode) -> Built:
     branches, condition = (n.get("else_branch"), n.get("then_branch")), _known(n, n.value(0))
     if condition is not None:
         return list(n.importer.subgraph(branches[condition], n, []))
-    otherwise, then = (n.importer.subgraph(branch, n, []) for branch in branches)
+    otherwise, then = (n.importer.subgraph(branch, n, [], always=False) for branch in branches)
     return [_chosen(n, n.x().reshape(()), a, b) for a, b in zip(then, otherwise, strict=True)]
 
 
@@ -61,7 +61,8 @@ def _loop(n: OnnxNode) -> Built:
             n.refuse(f"a Loop of more than {MOST_UNROLLED} iterations", "a Scan, which is a loop here too")
         if active is not None and stacks:
             n.refuse("a Loop that stacks values and stops at a condition that is computed at run time", "a constant condition")
-        stop, *results = n.importer.subgraph(body, n, [*map(OnnxValue.of, (np.array(turn), np.array(True))), *carried])
+        stop, *results = n.importer.subgraph(body, n, [*map(OnnxValue.of, (np.array(turn), np.array(True))), *carried],
+                                               always=active is None)
         new, stacked = results[:len(carried)], results[len(carried):]
         carried = [v if active is None else _chosen(n, active, v, old) for v, old in zip(new, carried, strict=True)]
         for stack, value in zip(stacks, stacked, strict=True):
@@ -86,7 +87,8 @@ def _scan(n: OnnxNode) -> Built:
     size = xs[0].shape[0]
 
     def step(carry: Sequence[Node], x: Sequence[Node]) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-        results = [v.node() for v in n.importer.subgraph(body, n, [OnnxValue.of(v) for v in (*carry, *x)])]
+        results = [v.node() for v in n.importer.subgraph(body, n, [OnnxValue.of(v) for v in (*carry, *x)],
+                                                             always=isinstance(size, int))]
         return tuple(results[:len(carry)]), tuple(results[len(carry):])
 
     state: Any = tuple(carries)

@@ -6,6 +6,7 @@ the newest row that its opset allows; without a row by the function of the model
 
 from __future__ import annotations
 
+import functools
 import keyword
 import os
 import re
@@ -25,6 +26,7 @@ from tensor_graphs.frontends.onnx.call import OPAQUE, ROWS, Built, OnnxNode, row
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
 from tensor_graphs.frontends.onnx.tensor_data import dtype_of, number_of, read_tensor, shape_of
 from tensor_graphs.frontends.onnx.values import OnnxValue
+from tensor_graphs.frontends.torch.index_ranges import RangeCheck
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
@@ -32,6 +34,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import NOWHERE, written_at
 from tensor_graphs.language.graph import Graph, graph
 from tensor_graphs.language.node import Node
+from tensor_graphs.meaning.interpreter import solve
 
 TABLES = (ops, moves, neural, quantised, sampling, sequences, signals, control_flow)
 """the modules whose rows are in the table"""
@@ -56,9 +59,9 @@ class OnnxModel:
     """An imported model. `tg.bind(tg.compile(model.graph), model.weights)` runs it.
 
     inputs, outputs: the file's name -> the graph's, which differ where a name has spaces or quotes. values: inputs that are fixed;
-    unused: inputs that no output depends on; the graph has neither. nodes: number of the file's
-    nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the onnx package, of known
-    values); opsets: version by domain.
+    unused: inputs that no output depends on; defaults: inputs with the values that the file stores for them; the graph has none of
+    these. nodes: number of the file's nodes that were computed "native" (by a row of the table), by "function" and "opaque" (by the
+    onnx package, of known values); opsets: version by domain; checks: of inputs that have indices.
     """
 
     name: str
@@ -70,6 +73,18 @@ class OnnxModel:
     unused: tuple[str, ...]
     opsets: Mapping[str, int]
     nodes: Mapping[str, int]
+    defaults: tuple[str, ...] = ()
+    checks: tuple[RangeCheck, ...] = ()
+
+    def require_indices(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Raise IndexRangeError for an input, by its name in the graph, that has an index out of range for the axis that an op
+        reads or writes at it; a run reads 0 there, and writes nothing. Raises OnnxError for an input without an array."""
+        missing = [name for name in self.graph.inputs if name not in inputs]
+        if missing:
+            raise OnnxError(f"the input {missing[0]!r} has no array", fix="an array for each input of the graph")
+        sizes = solve(self.graph, {name: np.shape(array) for name, array in inputs.items()})
+        for check in self.checks:
+            check.require(np.asarray(inputs[check.name]), sizes.__getitem__)
 
 
 def onnx_package() -> ModuleType:
@@ -90,7 +105,8 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
     source: a path, or an onnx.ModelProto. dims: for a symbolic size of the file, an int that fixes it or its range (lo, hi); by
     default it ranges from 1 to 4096, or to the largest power of two at which the shapes fit (a table of 64 positions allows 64). A
     size without a name is named after its input and axis: x_0. values: inputs that are fixed to these arrays, for inputs on which
-    shapes depend; the graph has no such inputs. An input for which the file stores a default is a parameter.
+    shapes depend; the graph has no such inputs. An input for which the file stores a default is a parameter, or a constant, with
+    the array of `values` instead of the default.
 
     Raises OnnxError for a malformed file, missing external data, and names in `dims` and `values` that the model does not have;
     NotSupported for an op, a dtype or an attribute that has no counterpart, with the node's name, op, domain and opset;
@@ -114,16 +130,20 @@ def from_onnx(source: str | os.PathLike[str] | Any, *, dims: Mapping[str, int | 
 
 def from_onnx_with(source: str | os.PathLike[str] | Any, arrays: Mapping[str, np.ndarray],
                    dims: Mapping[str, int | tuple[int, int]] | None = None) -> OnnxModel:
-    """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend."""
+    """Return an ONNX model as `from_onnx` does, with those inputs fixed to their `arrays` on which shapes depend, or for which the
+    file stores a default."""
     values: dict[str, np.ndarray] = {}
     while True:
         try:
-            return from_onnx(source, dims=dims, values=values)
+            model = from_onnx(source, dims=dims, values=values)
+            missing = {name: arrays[name] for name in model.defaults if name in arrays}
+            if not missing:
+                return model
         except ValueNeeded as e:
             missing = {name: arrays[name] for name in e.inputs if name in arrays and name not in values}
             if not missing:
                 raise
-            values.update(missing)
+        values.update(missing)
 
 
 def _narrowed(proto: Any, folder: Path | None, dims: Mapping[str, Any], values: Mapping[str, Any], onnx: Any,
@@ -168,6 +188,7 @@ class _Importer:
         self.weights, self.stored, self.maps = dict[str, np.ndarray](), dict[int, tuple[Any, OnnxValue]](), dict[Path, np.ndarray]()
         self.symbols, self.dim_names, self.names = dict[str, Dim](), dict[str, str](), dict[str, str]()
         self.counts, self.depth, self.built = Counter[str](), 0, 0
+        self.checks, self.always = list[RangeCheck](), True             # always: what is built is computed in every run
         self.opsets = _opsets(proto.opset_import)
         self.functions = {(f.domain, f.name): f for f in proto.functions}
 
@@ -183,6 +204,8 @@ class _Importer:
         for item in main.input:
             if item.name not in scope:
                 inputs[item.name], scope[item.name] = self._named(item.name), self._input(item)
+            elif item.name in self.values:
+                self._replace_default(item, scope)
         self._check_names(main.input)
         self._nodes(main.node, scope, self.opsets)
         for item in main.output:
@@ -194,7 +217,10 @@ class _Importer:
         weights = {n: self.weights[n] for n in built.parameters}
         used = {k: v for k, v in inputs.items() if v in built.inputs}
         unused = tuple(k for k in inputs if k not in used and k not in self.values)
-        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts))
+        defaults = tuple(item.name for item in main.input if item.name not in {*inputs, *self.values})
+        checks = tuple(check for check in self.checks if check.name in built.inputs)
+        return OnnxModel(name, built, weights, used, names, tuple(self.values), unused, self.opsets, dict(+self.counts), defaults,
+                         checks)
 
     # ---- leaves ----
 
@@ -237,11 +263,20 @@ class _Importer:
         tensor = item.type.tensor_type
         dtype = dtype_of(tensor.elem_type, what)
         if item.name in self.values:
-            return self._fixed(item, dtype)
+            return OnnxValue.of(self._fixed(item, dtype))
         if not tensor.HasField("shape"):
             raise NotSupported(f"{what} has no rank", fix="declare its shape, or fix its value: tg.from_onnx(file, values={…})")
         shape = tuple(self._size(size, f"{item.name}_{axis}") for axis, size in enumerate(tensor.shape.dim))
         return OnnxValue.of(leaves.input(self._named(item.name), shape, dtype))
+
+    def _replace_default(self, item: Any, scope: Scope) -> None:
+        """Give an input the array of `values` instead of the default that the file stores."""
+        default, name = scope[item.name], self._named(item.name)
+        array = self._fixed(item, default.dtype)
+        if name in self.weights and array.shape == default.shape:
+            self.weights[name] = array
+        else:
+            scope[item.name] = OnnxValue.of(array)
 
     def _check_names(self, inputs: Sequence[Any]) -> None:
         """Raise OnnxError for names of `values` and `dims` that the model does not have."""
@@ -252,7 +287,7 @@ class _Importer:
                 raise OnnxError(f"{what} names {unknown[0]!r}, which the model does not have",
                                 fix=f"its names are {', '.join(dict.fromkeys(there)) or 'none'}")
 
-    def _fixed(self, item: Any, dtype: DType) -> OnnxValue:
+    def _fixed(self, item: Any, dtype: DType) -> np.ndarray:
         """Return the array of `values` for an input. Raises OnnxError where it has another dtype or shape than the input."""
         array, sizes = np.asarray(self.values[item.name]), item.type.tensor_type.shape.dim
         whole = array.dtype.kind in "iub" and dtype.is_integer and bool((array.astype(dtype.numpy) == array).all())
@@ -262,17 +297,21 @@ class _Importer:
                 size.HasField("dim_value") and size.dim_value != own for size, own in zip(sizes, array.shape, strict=True))):
             shown = [size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in sizes]
             raise OnnxError(f"values[{item.name!r}] has the shape {list(array.shape)}", fix=f"an array of shape {shown}")
-        return OnnxValue.of(array.astype(dtype.numpy, copy=False))
+        return array.astype(dtype.numpy, copy=False)
 
     def _check_output(self, item: Any, scope: Scope) -> None:
-        """Raise OnnxError where an output is not computed, or has another dtype or rank than the file declares."""
+        """Raise OnnxError where an output is not computed, or has another dtype, rank or fixed size than the file declares."""
         if item.name not in scope:
             raise OnnxError(f"the output {item.name!r} is computed by no node", fix="export it again")
         node, tensor = scope[item.name].node(), item.type.tensor_type
         declared = dtype_of(tensor.elem_type, f"the output {item.name!r}") if tensor.elem_type else node.dtype
-        if declared is not node.dtype or (tensor.HasField("shape") and len(tensor.shape.dim) != node.rank):
-            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared} of rank "
-                            f"{len(tensor.shape.dim)}", fix="the types that its nodes compute")
+        sizes = [size.dim_value if size.HasField("dim_value") else None for size in tensor.shape.dim]
+        fits = not tensor.HasField("shape") or (len(sizes) == node.rank and all(
+            size is None or d.bounds(own)[0] <= size <= d.bounds(own)[1] for size, own in zip(sizes, node.shape, strict=True)))
+        if declared is not node.dtype or not fits:
+            shown = ", ".join("?" if size is None else str(size) for size in sizes)
+            raise OnnxError(f"the output {item.name!r} is {node.type}, and is declared as {declared}[{shown}]",
+                            fix="the type and the shape that its nodes compute")
 
     def _size(self, size: Any, without_name: str) -> Dim:
         if size.HasField("dim_value"):
@@ -288,7 +327,11 @@ class _Importer:
             if chosen is None:
                 self.free.add(name)
                 chosen = (1, self.most.get(name, MOST_DIM))
-            self.symbols[written] = d.dim(name, *chosen) if isinstance(chosen, (tuple, list)) else int(chosen)
+            ends = chosen if isinstance(chosen, (tuple, list)) else (chosen, chosen)
+            if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, (int, np.integer)) for end in ends) or not (
+                    0 <= ends[0] <= ends[1]):
+                raise OnnxError(f"dims[{written!r}] is {chosen!r}", fix="a size, or its range (lowest, highest)")
+            self.symbols[written] = d.dim(name, int(ends[0]), int(ends[1])) if ends is chosen else int(ends[0])
         return self.symbols[written]
 
     # ---- nodes ----
@@ -325,6 +368,10 @@ class _Importer:
             if function is None and not opset:
                 raise NotSupported("the model imports no opset of this domain", fix="an opset_import for it")
             attributes = {a.name: _attribute(self.onnx, a) for a in proto.attribute}
+            missing = [] if function is not None else [n for n in _required(proto.op_type, opset, domain) if n not in attributes]
+            if missing:
+                raise OnnxError(f"the attribute {missing[0]} of {proto.op_type}, which the op requires, is missing",
+                                fix=f"a node with {missing[0]}, or export it again")
             call = OnnxNode(proto, domain, opset, inputs, attributes, self, scope, opsets)
             result: Built | None = None if function is not None else ops.fold(call)
             if function is None and result is None and (build := row_of(domain, proto.op_type, opset)) is not None:
@@ -349,16 +396,18 @@ class _Importer:
         return "operands that the op takes" + (
             f"; where a dim is too large: tg.from_onnx(file, dims={{{', '.join(ranges)}}})" if ranges else "")
 
-    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
-        """Return the outputs of a body (GraphProto) on these inputs. Its names are its own; those around it are read."""
+    def subgraph(self, graph: Any, call: OnnxNode, inputs: Sequence[OnnxValue], always: bool = True) -> list[OnnxValue]:
+        """Return the outputs of a body (GraphProto) on these inputs. Its names are its own; those around it are read. always: each
+        run of the node around it runs the body too."""
         scope: Scope = call.scope.new_child({})
+        around, self.always = self.always, self.always and always
         self._deeper()
         self._initialisers(graph, scope)
         if len(graph.input) != len(inputs):
             raise OnnxError(f"the body {graph.name!r} has {len(graph.input)} inputs, and is given {len(inputs)}")
         scope.update({item.name: value for item, value in zip(graph.input, inputs, strict=True)})
         self._nodes(graph.node, scope, call.opsets)
-        self.depth -= 1
+        self.depth, self.always = self.depth - 1, around
         missing = [item.name for item in graph.output if item.name not in scope]
         if missing:
             raise OnnxError(f"the output {missing[0]!r} of the body {graph.name!r} is computed by no node")
@@ -419,6 +468,16 @@ class _Importer:
             return bytes(self.onnx.TypeProto().SerializeToString())
         shape = [size if isinstance(size, int) else str(size) for size in value.shape]
         return bytes(self.onnx.helper.make_tensor_type_proto(number_of(value.dtype), shape).SerializeToString())
+
+
+@functools.cache
+def _required(op: str, opset: int, domain: str) -> tuple[str, ...]:
+    """Return the attributes that the op's schema requires; none where the onnx package has no schema."""
+    defs = onnx_package().defs
+    try:
+        return tuple(name for name, attribute in defs.get_schema(op, opset, domain).attributes.items() if attribute.required)
+    except defs.SchemaError:
+        return ()
 
 
 def _opsets(imports: Sequence[Any]) -> dict[str, int]:

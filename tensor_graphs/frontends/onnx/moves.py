@@ -247,18 +247,17 @@ def _gather(n: OnnxNode) -> Built:
     x, index = n.value(0), n.value(1)
     axis, places = n.axis(0, len(x.shape)), index.array if index.array is None or index.array.dtype != object else None
     if x.array is not None and places is not None and x.array.size <= MOST_KNOWN:
-        size = x.array.shape[axis]
-        if places.size and not (-size <= places.min() and places.max() < size):
-            n.refuse(f"Gather of index {places.tolist()} from {size} elements")
+        n.indices(index.node(), x.shape[axis])
         return OnnxValue(x.dtype, array=np.asarray(np.take(x.array, places.astype(np.int64), axis), x.array.dtype))
+    where = n.indices(index.node(), x.shape[axis])
     if places is not None and places.ndim == 0:
         return x.node()[(*(slice(None),) * axis, int(places))]
-    return atomic.gather(x.node(), positive(index.node(), x.shape[axis]), axis)
+    return atomic.gather(x.node(), positive(where, x.shape[axis]), axis)
 
 
-def _coordinates(index: Node, sizes: Sequence[Dim], batch: int = 0) -> Node:
-    """Return index[…, k] counted from the front, behind the element's own place along each of the first `batch` axes."""
-    own = [positive(index[(..., k)], size) for k, size in enumerate(sizes)]
+def _coordinates(n: OnnxNode, sizes: Sequence[Dim], batch: int = 0) -> Node:
+    """Return operand 1[…, k] counted from the front, behind the element's own place along each of the first `batch` axes."""
+    own = [positive(n.indices(n.x(1)[(..., k)], size), size) for k, size in enumerate(sizes)]
     return c.stack(*(atomic.iota(own[0].shape, axis, i64) for axis in range(batch)), *own, axis=-1)
 
 
@@ -276,7 +275,7 @@ def _scattered(n: OnnxNode, read: Callable[[Node], Node], write: Callable[[Node,
 @row("GatherElements", "Scatter", "ScatterElements")
 def _elements(n: OnnxNode) -> Node:
     axis = n.axis(0)
-    index = positive(n.x(1), n.x().shape[axis])
+    index = positive(n.indices(n.x(1), n.x().shape[axis]), n.x().shape[axis])
     if n.op == "GatherElements":
         return c.take_along_axis(n.x(), index, axis)
     return _scattered(n, lambda x: c.take_along_axis(x, index, axis),
@@ -286,7 +285,7 @@ def _elements(n: OnnxNode) -> Node:
 @row("GatherND", "ScatterND")
 def _nd(n: OnnxNode) -> Node:
     batch = n.get("batch_dims", 0)
-    index = _coordinates(n.x(1), n.x().shape[batch:batch + n.static_size(n.x(1).shape[-1])], batch)
+    index = _coordinates(n, n.x().shape[batch:batch + n.static_size(n.x(1).shape[-1])], batch)
     if n.op == "GatherND":
         return c.gather_nd(n.x(), index)
     return _scattered(n, lambda x: c.gather_nd(x, index), lambda x, u, how: c.scatter_nd(x, index, u, mode=how))
@@ -297,22 +296,24 @@ def _tensor_scatter(n: OnnxNode) -> Node:
     past, update, axis, starts = n.x(), n.x(1), n.axis(-2), n.optional(2)
     place = atomic.iota(update.shape, axis, i64)
     place = place if starts is None else place + along(starts.cast(i64), 0, past.rank)
-    place = c.mod(place, past.shape[axis]) if n.get("mode", "linear") == "circular" else place
+    circular = n.get("mode", "linear") == "circular"
+    place = c.mod(place, past.shape[axis]) if circular else n.indices(place, past.shape[axis], back=False)
     return c.put_along_axis(past, place, update, axis)
 
 
 @row("ReverseSequence")
 def _reverse_sequence(n: OnnxNode) -> Node:
     x, time = n.x(), n.get("time_axis", 0)
-    lengths, step = along(n.x(1).cast(i64), n.get("batch_axis", 1), x.rank), atomic.iota(x.shape, time, i64)
+    last = n.indices(n.x(1).cast(i64) - 1, x.shape[time])
+    lengths, step = along(last + 1, n.get("batch_axis", 1), x.rank), atomic.iota(x.shape, time, i64)
     return c.take_along_axis(x, c.where(step < lengths, lengths - 1 - step, step), time)
 
 
 @row("Compress")
 def _compress(n: OnnxNode) -> Node:
     x, places = n.x(), leaves.constant(np.nonzero(n.known(1))[0], i64)
-    flat = n.get("axis") is None
-    return atomic.gather(x.reshape(d.product(x.shape)) if flat else x, places, 0 if flat else n.axis(0))
+    x, axis = (x.reshape(d.product(x.shape)), 0) if n.get("axis") is None else (x, n.axis(0))
+    return atomic.gather(x, n.indices(places, x.shape[axis], back=False), axis)
 
 
 # ---- of known values only --------------------------------------------------------------------------------------------

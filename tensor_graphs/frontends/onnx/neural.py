@@ -100,6 +100,7 @@ def _max_unpool(n: OnnxNode) -> Node:
     x, index, kernel, size = n.x(), n.x(1), n.get("kernel_shape"), d.product(n.x().shape)
     strides, _, pads = n.per_axis(len(kernel))
     own = (*x.shape[:2], *((s - 1) * by - sum(pad) + k for s, by, pad, k in zip(x.shape[2:], strides, pads, kernel, strict=True)))
+    n.indices(index, d.product(own), back=False)
     out = atomic.scatter(c.zeros((d.product(own),), x.dtype), index.reshape(size), x.reshape(size)).reshape(own)
     return atomic.pad(out, [(0, w - s) for w, s in zip(n.dims(2), own, strict=True)]) if n.has(2) else out
 

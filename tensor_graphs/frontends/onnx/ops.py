@@ -52,7 +52,8 @@ row("Gelu", since=20)(lambda n: c.gelu(n.x(), approximate=n.get("approximate", "
 row("Swish", since=24)(lambda n: c.silu(n.x()) if n.get("alpha", 1.0) == 1 else n.x() * c.sigmoid(n.get("alpha") * n.x()))
 row("BitCast")(lambda n: atomic.bitcast(n.x(), dtype_of(n.get("to"), "the result of BitCast")))
 row("Binarizer", domain="ai.onnx.ml")(lambda n: (n.x() > n.get("threshold", 0.0)).cast(n.x().dtype))
-row("ArrayFeatureExtractor", domain="ai.onnx.ml")(lambda n: atomic.gather(n.x(), n.x(1).reshape(-1), n.x().rank - 1))
+row("ArrayFeatureExtractor", domain="ai.onnx.ml")(
+    lambda n: atomic.gather(n.x(), n.indices(n.x(1), n.x().shape[-1], back=False).reshape(-1), n.x().rank - 1))
 
 
 @row("PRelu")

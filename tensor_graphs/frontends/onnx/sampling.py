@@ -150,7 +150,7 @@ def _grid_sample(n: OnnxNode) -> Node:
 @row("RoiAlign", since=10)
 def _roi_align(n: OnnxNode) -> Node:
     """Return means, or maxima, of samples between four elements each, on a fixed grid in every bin of every region."""
-    x, rois, batch = n.x(), n.x(1), n.x(2).cast(i64)
+    x, rois, batch = n.x(), n.x(1), n.indices(n.x(2), n.x().shape[0], back=False).cast(i64)
     height, width, ratio = n.get("output_height", 1), n.get("output_width", 1), n.get("sampling_ratio", 0)
     newer, mode = n.opset >= 16, n.get("mode", "avg")
     half = n.get("coordinate_transformation_mode", "half_pixel" if newer else "output_half_pixel") == "half_pixel"

@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.request import Request
 from tensor_graphs.errors import close_to
-from tensor_graphs.frontends.torch.exchange import before_a_run, in_axis_order, overlapping, to_array, to_numpy, to_tensor
+from tensor_graphs.frontends.torch.exchange import before_a_run, overlapping, to_array, to_numpy, to_tensor
 from tensor_graphs.frontends.torch.fx import Converter, GraphStep, TorchDoorError, TorchStep, is_scalar, value_of
 from tensor_graphs.frontends.torch.sizes import TorchSizes
 from tensor_graphs.kernels.registry import DEFAULT_BACKENDS
@@ -196,22 +196,21 @@ class _RunGraph:
         weights = {name: scope.values[node] for name, node in self.step.parameters.items()}
         versions = [(t.data_ptr(), 0 if t.is_inference() else t._version) for t in weights.values()]
         if self._model is None or versions != self._bound:
-            self._model, self._bound = bind(self.plan, {name: to_numpy(t) for name, t in weights.items()}), versions
+            arrays = {name: to_numpy(t, self.step.orders.get(name)) for name, t in weights.items()}
+            self._model, self._bound = bind(self.plan, arrays), versions
         return self._model
 
     def __call__(self, scope: _Scope) -> None:
         model = self.model(scope)
         if self.on_gpu:
             before_a_run([scope.values[node] for _, node in self.inputs])
-        arrays = {name: to_array(scope.values[node]) for name, node in self.inputs}
+        arrays = {name: to_array(scope.values[node], self.step.orders.get(name)) for name, node in self.inputs}
         results = model.run(arrays, dims=self.step.further_sizes(scope.size)) if self.more else model.run(arrays)
         for check in self.step.checks:
             check.require(results[check.name] if check.name in results else arrays[check.name],
                           lambda name: scope.size(self.step.symbols[name]))
         for name, node in self.outputs:
-            tensor = to_tensor(results[name])
-            order = self.step.orders.get(name)
-            scope.values[node] = tensor if order is None else in_axis_order(tensor, order)
+            scope.values[node] = to_tensor(results[name], self.step.orders.get(name))
 
 
 def plan_of(graph: Graph, request: Mapping[str, Any]) -> Plan:
@@ -240,21 +239,28 @@ def _size_sources(placeholders: Sequence[fx.Node], steps: Sequence[Any]) -> dict
     return sources
 
 
-def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None) -> Any:
+def tensor_graphs(module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+                  mode: str = "default") -> Any:
     """Return the compiled form of an FX graph, for `torch.compile(model, backend="tensor_graphs", options={…})`.
 
     options: tolerance, backends, database, threads, precision, simplify, assuming and accuracy_seconds as for `tg.compile`
     (default: as written); strict=True refuses an op that no graph computes, instead of running it by torch; freeze=True binds
-    parameters and buffers once, where no gradients are computed. Raises TorchDoorError for unknown options, and what `tg.compile`
-    raises.
+    parameters and buffers once, where no gradients are computed. Raises TorchDoorError for unknown options, for a mode (inductor
+    has some), and what `tg.compile` raises.
     """
+    if mode != "default":
+        raise TorchDoorError(f"the backend tensor_graphs has no mode {mode!r}", fix="no mode; its options={…} are "
+                             f"{', '.join(OPTIONS)}")
     chosen = dict(options or {})
     unknown = [name for name in chosen if name not in OPTIONS]
     if unknown:
         near = close_to(unknown[0], OPTIONS)
         raise TorchDoorError(f"the backend tensor_graphs has no option {unknown[0]!r}",
                              fix=f"did you mean {near[0]}?" if near else f"one of {', '.join(OPTIONS)}")
-    strict, freeze = bool(chosen.pop("strict", False)), bool(chosen.pop("freeze", False))
+    strict, freeze = switches = chosen.pop("strict", False), chosen.pop("freeze", False)
+    if not all(isinstance(switch, bool) for switch in switches):
+        raise TorchDoorError(f"the options strict and freeze are True or False, and not {strict!r} and {freeze!r}",
+                             fix="strict=True, or no option")
 
     def compiled(graph: fx.GraphModule, freeze: bool) -> Any:
         metadata = _traced_metadata()

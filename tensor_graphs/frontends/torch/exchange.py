@@ -22,10 +22,11 @@ STORED = {torch.bfloat16: (torch.int16, np.dtype(ml_dtypes.bfloat16)),
 _TORCH = {dtype: name for name, (_, dtype) in STORED.items()}
 
 
-def to_numpy(tensor: Any) -> np.ndarray:
-    """Return a tensor as an array of the host, on the same memory; a copy only of one on a GPU, and where it is not contiguous or
-    is lazily conjugated."""
+def to_numpy(tensor: Any, order: Sequence[int] | None = None) -> np.ndarray:
+    """Return a tensor, with its axes in an order, as an array of the host, on the same memory; a copy only of one on a GPU, and
+    where it is not contiguous in this order or is lazily conjugated."""
     tensor = tensor.detach().cpu()
+    tensor = tensor if order is None else tensor.permute(order)
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         tensor = tensor.resolve_neg().resolve_conj().contiguous()
     if tensor.dtype in STORED:
@@ -34,10 +35,11 @@ def to_numpy(tensor: Any) -> np.ndarray:
     return np.asarray(tensor.numpy())
 
 
-def to_array(tensor: Any) -> np.ndarray | DeviceArray:
+def to_array(tensor: Any, order: Sequence[int] | None = None) -> np.ndarray | DeviceArray:
     """Return a tensor for a run: on the CPU `to_numpy` of it, on a GPU an array on the same memory, or on a contiguous copy's."""
     if tensor.device.type == "cpu":
-        return to_numpy(tensor)
+        return to_numpy(tensor, order)
+    tensor = tensor if order is None else tensor.permute(order)
     if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         tensor = tensor.detach().resolve_neg().resolve_conj().contiguous()
     memory = Memory(device_named(gpu_name(tensor)), tensor.data_ptr(), tensor.nbytes, tensor)      # DLPack takes 40 µs for this
@@ -60,9 +62,12 @@ def before_a_run(tensors: Sequence[Any]) -> None:
                     tensor.record_stream(default)
 
 
-def to_tensor(array: Any) -> Any:
-    """Return an array of a run as a tensor on the same memory."""
-    return from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+def to_tensor(array: Any, order: Sequence[int] | None = None) -> Any:
+    """Return an array of a run as a tensor on the same memory; its axis i is axis order[i] of the tensor, whose shape and strides
+    are those that torch recorded."""
+    tensor = from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+    tensor = tensor if array.size else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)      # torch's strides
+    return tensor if order is None else tensor.permute(inverse(order))
 
 
 def from_numpy(array: np.ndarray) -> Any:
@@ -75,9 +80,9 @@ def from_numpy(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
-def in_axis_order(tensor: Any, order: Sequence[int]) -> Any:
-    """Return the view whose axis order[i] is axis i of `tensor`: it has the shape and the strides that torch recorded."""
-    return tensor.permute(sorted(range(len(order)), key=order.__getitem__))
+def inverse(order: Sequence[int]) -> list[int]:
+    """Return the place of each axis in an order of axes."""
+    return sorted(range(len(order)), key=order.__getitem__)
 
 
 def overlapping(tensors: Sequence[Any]) -> frozenset[tuple[int, int]]:

@@ -18,7 +18,7 @@ from tensor_graphs.language import composites as c
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import exact_div, proved_equal
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32
 from tensor_graphs.language.node import Node
 
 MOST_PIECES = 64  # largest number of pieces of a chunk or split
@@ -56,6 +56,7 @@ DTYPES: Mapping[str, DType] = {
     "int8": i8, "int16": i16, "short": i16, "int32": i32, "int": i32, "int64": i64, "long": i64, "uint8": u8,
     "bool": bool_,
 }  # fmt: skip
+BY_I64 = frozenset({i8, i16, u8, u16, u32})
 
 
 # ---- dtypes of two operands ------------------------------------------------------------------------------------------
@@ -152,7 +153,11 @@ def _axes(x: Node, dim: Any) -> tuple[int, ...]:
     return tuple(_axis(x, axis) for axis in (dim if isinstance(dim, (tuple, list)) else (dim,)))
 
 
-def _cast(x: Node, dtype: DType | None) -> Node:
+def converted(x: Node, dtype: DType | None) -> Node:
+    """Return x in another dtype, if there is one. Floats become narrow integers by way of i64, whose low bits torch keeps: it
+    states so of u8, and does so of others; the language's cast saturates."""
+    if dtype in BY_I64 and x.dtype.kind == "float":
+        x = atomic.cast(x, i64)
     return x if dtype is None else atomic.cast(x, dtype)
 
 
@@ -269,8 +274,8 @@ def _rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: float | No
 # ---- reductions ------------------------------------------------------------------------------------------------------
 
 
-_row("softmax")(lambda x, /, dim, dtype=None: c.softmax(_cast(tensor(x), dtype), axis=dim))
-_row("log_softmax")(lambda x, /, dim, dtype=None: c.log_softmax(_cast(tensor(x), dtype), axis=dim))
+_row("softmax")(lambda x, /, dim, dtype=None: c.softmax(converted(tensor(x), dtype), axis=dim))
+_row("log_softmax")(lambda x, /, dim, dtype=None: c.log_softmax(converted(tensor(x), dtype), axis=dim))
 
 
 @_row("logsumexp")
@@ -279,7 +284,7 @@ def _logsumexp(x: Any, /, dim: Any, keepdim: bool = False) -> Any:
     return c.logsumexp(x, axis=axis, keepdims=keepdim)
 
 
-_row("mean")(lambda x, /, dim=None, keepdim=False, dtype=None: c.mean(_cast(tensor(x), dtype), _axes(x, dim), keepdims=keepdim))
+_row("mean")(lambda x, /, dim=None, keepdim=False, dtype=None: c.mean(converted(tensor(x), dtype), _axes(x, dim), keepdims=keepdim))
 
 
 @_row("var")
@@ -291,7 +296,7 @@ def _var(x: Any, /, dim: Any = None, unbiased: bool = True, keepdim: bool = Fals
 
 @_row("sum")
 def _sum(x: Any, /, dim: Any = None, keepdim: bool = False, dtype: DType | None = None) -> Any:
-    node = _cast(tensor(x), dtype)
+    node = converted(tensor(x), dtype)
     wide = node if node.dtype.kind == "float" or dtype is not None else atomic.cast(node, i64)
     return wide.sum(_axes(node, dim), keepdims=keepdim)
 
@@ -331,7 +336,7 @@ def _argmax(x: Any, /, dim: Any = None, keepdim: bool = False) -> Any:
 
 @_row("cumsum")
 def _cumsum(x: Any, /, dim: int, dtype: DType | None = None) -> Any:
-    node = _cast(tensor(x), dtype)
+    node = converted(tensor(x), dtype)
     return c.cumsum(node if node.dtype.kind == "float" or dtype is not None else atomic.cast(node, i64), axis=dim)
 
 
@@ -355,10 +360,10 @@ def _to(x: Any, /, *where: Any, dtype: Any = None, device: Any = None, copy: boo
             dtype = argument.dtype
         elif not isinstance(argument, (str, AnyDevice, bool)):
             refuse(f"to({argument!r})")
-    return _cast(tensor(x), dtype)
+    return converted(tensor(x), dtype)
 
 
-_row("type_as")(lambda x, other, /: atomic.cast(tensor(x), tensor(other).dtype))
+_row("type_as")(lambda x, other, /: converted(tensor(x), tensor(other).dtype))
 
 
 for _name in ("float", "half", "bfloat16", "double", "int", "long", "bool"):
@@ -545,7 +550,7 @@ def _arange(first: Any, second: Any = None, /, dtype: DType | None = None, devic
     start, stop = (0, first) if second is None else (first, second)
     if not all(isinstance(bound, (int, d.Expr)) for bound in (start, stop)):
         refuse("arange of numbers that are not sizes")
-    return _cast(c.add(atomic.iota((stop - start,), 0, i64), start), dtype)
+    return converted(c.add(atomic.iota((stop - start,), 0, i64), start), dtype)
 
 
 @_row("full")

@@ -10,6 +10,7 @@ dims and no steps.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import getitem
@@ -22,7 +23,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.frontends.torch import aten  # noqa: F401 - which fills the table
 from tensor_graphs.frontends.torch.aten.table import ROWS, AtenCall
-from tensor_graphs.frontends.torch.exchange import gpu_name
+from tensor_graphs.frontends.torch.exchange import gpu_name, inverse
 from tensor_graphs.frontends.torch.functions import OpaqueReference
 from tensor_graphs.frontends.torch.index_ranges import RangeCheck, Read, checks
 from tensor_graphs.frontends.torch.sizes import TorchSizes
@@ -40,10 +41,6 @@ CHECKS = frozenset({
 })
 """ops without a result, which tell torch's compiler about sizes; torch's guards have checked them"""
 
-VIEWS = frozenset({"alias.default", "expand.default", "permute.default", "select.int", "slice.Tensor", "squeeze.dim",
-                   "squeeze.dims", "t.default", "transpose.int", "unsqueeze.default", "view.default"})
-"""ops whose result is memory of their operand"""
-
 LAYOUT = frozenset({"layout", "device", "pin_memory", "memory_format", "non_blocking", "dtype"})
 """keywords that a row does not get: the dtype is that of the result, and a graph has no memory formats"""
 
@@ -54,9 +51,9 @@ class TorchDoorError(FrontendError):
 
 @dataclass
 class GraphStep:
-    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: for an output, the order of its
-    axes from the largest stride down, where torch's strides are not those of C order. symbols: name of a dim -> torch's symbol.
-    checks: of the range of indices, on a CPU."""
+    """A graph to be compiled. inputs, parameters, outputs: names of the graph -> values. orders: name -> the order of the axes of
+    the value, from the largest stride down, that the graph's has where torch's strides are not those of C order. symbols: name of a
+    dim -> torch's symbol. checks: of the range of indices, on a CPU."""
 
     outputs: dict[str, fx.Node]
     inputs: dict[str, fx.Node]
@@ -123,10 +120,12 @@ class Converter:
         self.level: dict[fx.Node, int] = {}                     # of the graph that computes it, or after which torch does
         self.opaque: dict[fx.Node, str] = {}
         self.names: dict[fx.Node, str] = {}
+        self.orders: dict[str, tuple[int, ...] | None] = {}     # of inputs
 
     def _input(self, value: fx.Node, name: str, fake: Any) -> Node:
-        make = leaves.parameter if value in self.frozen else leaves.input
-        return make(name, self.sizes.shape(fake), dtype_of(fake))
+        make, shape = leaves.parameter if value in self.frozen else leaves.input, self.sizes.shape(fake)
+        order = self.orders[name] = axis_order(fake)
+        return make(name, shape if order is None else [shape[axis] for axis in order], dtype_of(fake))
 
     def convert(self) -> list[Step]:
         """Return the steps. Raises TorchDoorError for tensors on a device that is neither the CPU nor a GPU of CUDA."""
@@ -159,9 +158,11 @@ class Converter:
     def _build(self, node: fx.Node, fake: Any, level: int) -> Any:
         """Return the node, or the tuple of nodes, of an op. Raises OpaqueReference where there is no row, or it refuses."""
         if node.target is getitem:
-            return self._tensor(node.args[0], level)[node.args[1]]
+            return self.tensor(node.args[0], level)[node.args[1]]
         row = ROWS.get(op_name(node))
         if op_name(node).startswith("as_strided"):
+            if self._places and is_view(node) and node.args[0].op == "placeholder":
+                raise OpaqueReference("")                   # a view that torch makes: runs differ in where an input's memory begins
             _require_own_storage(node, row is not None)
         if row is None:
             raise OpaqueReference("no row")
@@ -186,7 +187,7 @@ class Converter:
         self.levels.setdefault(level, _Level()).reads += [replace(read, op=op_name(node).partition(".")[0]) for read in call.reads]
         return result
 
-    def _tensor(self, node: fx.Node, level: int) -> Any:
+    def tensor(self, node: fx.Node, level: int) -> Any:
         """Return a tensor of FX in the graph of a level: computed there, or an input of it."""
         here = self.levels.setdefault(level, _Level())
         if node not in self.opaque and node in here.nodes:
@@ -196,10 +197,11 @@ class Converter:
         fake = value_of(node)
         if not isinstance(fake, torch.Tensor):
             raise OpaqueReference(f"an operand of type {type(fake).__name__}")
+        name = self.names.setdefault(node, f"x{len(self.names)}")
         if node not in here.inputs:
-            name = self.names.setdefault(node, f"x{len(self.names)}")
             here.inputs[node] = self._leaf(node, name, fake)
-        return self._placed(here.inputs[node], fake)
+        leaf, order = self._placed(here.inputs[node], fake), self.orders.get(name)
+        return leaf if order is None else permute(leaf, inverse(order))
 
     def _placed(self, node: Node, fake: Any) -> Node:
         """Return a node where torch has the tensor: on the host as it is, on a GPU as a copy there (of an input there: itself)."""
@@ -209,7 +211,7 @@ class Converter:
         """Return an argument of FX for a row: tensors as nodes, SymInts as dims, dtypes as ours."""
         if isinstance(argument, fx.Node):
             if not is_scalar(argument):
-                return self._tensor(argument, level)
+                return self.tensor(argument, level)
             argument = value_of(argument)
         if isinstance(argument, torch.SymInt):
             return self.sizes.of(argument)
@@ -226,11 +228,13 @@ class Converter:
             here = self.levels.get(level, _Level())
             outputs: dict[fx.Node, Node] = {}
             views: dict[fx.Node, None] = {}
+            of_results = Counter(self._views_to(node)[0] for node in here.nodes if any(u.op == "output" for u in node.users))
             for node, result in here.nodes.items():
-                readers = [user for user in node.users if user.op == "output" or (user in self.level and self._reads(user, level))]
-                if readers and all(user in self.opaque for user in readers) and (chain := self._views_to(node)):
+                read = any(user.op == "output" or (user in self.level and self._reads(user, level)) for user in node.users)
+                base, *chain = self._views_to(node, outputs)
+                if read and chain and self._places and (base.op != "call_function" or base in self.opaque or base in outputs):
                     views |= dict.fromkeys(chain)
-                elif readers and not isinstance(result, (tuple, list)):
+                elif (read or of_results[node] > 1) and not isinstance(result, (tuple, list)):     # results share its memory
                     outputs[node] = result
             if outputs:
                 steps.append(self._graph_step(outputs, here))
@@ -238,14 +242,13 @@ class Converter:
             steps += [TorchStep(n, self.opaque[n]) for n in self.module.graph.nodes if n in self.opaque and self.level[n] == level]
         return steps
 
-    def _views_to(self, node: fx.Node) -> list[fx.Node]:
-        """Return the ops by which a value is a view of an input, or of what torch computes, in order; [] if it is none. torch makes
-        these for an op that it runs itself: a graph would copy (a stack of experts' weights, 1.4 GB)."""
-        chain: list[fx.Node] = []
-        while op_name(node) in VIEWS and node not in self.opaque:
-            chain.insert(0, node)
-            node = node.args[0]
-        return chain if node.op == "placeholder" or node in self.opaque else []
+    def _views_to(self, node: fx.Node, outputs: Collection[fx.Node] = ()) -> list[fx.Node]:
+        """Return an input, an output, or what torch or a graph computes, then the ops by which a value is a view of it. torch makes
+        views of what it has: it needs their offsets and counts writes to their memory, and a graph would copy."""
+        chain = [node]
+        while chain[0] not in self.opaque and chain[0] not in outputs and is_view(chain[0]):
+            chain.insert(0, chain[0].args[0])
+        return chain
 
     def _reads(self, user: fx.Node, level: int) -> bool:
         """Return whether a user reads a value of a level's graph from outside: torch, or the graph of a later level."""
@@ -254,7 +257,7 @@ class Converter:
     def _graph_step(self, outputs: Mapping[fx.Node, Node], here: _Level) -> GraphStep:
         names: dict[str, fx.Node] = {}
         roots: dict[str, Node] = {}
-        orders: dict[str, tuple[int, ...]] = {}
+        orders = {name: order for name, order in self.orders.items() if order is not None}
         for i, (value, node) in enumerate(outputs.items()):
             name = f"y{i}"
             order = axis_order(value_of(value))
@@ -279,12 +282,19 @@ def is_scalar(node: fx.Node) -> bool:
     return isinstance(value_of(node), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool))
 
 
+def is_view(node: fx.Node) -> bool:
+    """Return whether the result of a node of FX is memory of its first operand, by the schema of its op."""
+    op = node.args[0].target if node.target is getitem else node.target
+    return isinstance(op, torch._ops.OpOverload) and op.is_view
+
+
 def axis_order(fake: Any) -> tuple[int, ...] | None:
     """Return the order of axes from the largest stride to the smallest, for a dense tensor that is not in C order; else None."""
-    numbers = [[s if isinstance(s, int) else s.node.hint for s in values] for values in (fake.shape, fake.stride())]
-    if any(number is None for values in numbers for number in values) or 0 in numbers[0]:
-        return None                                         # sizes that depend on values, or no elements
-    shape, strides = numbers
+    formulas = [[size if isinstance(size, int) else size.node.expr for size in sizes] for sizes in (fake.shape, fake.stride())]
+    symbols = {symbol for sizes in formulas for size in sizes if not isinstance(size, int) for symbol in size.free_symbols}
+    large = {symbol: 5040 * i for i, symbol in enumerate(sorted(symbols, key=str), 2)}     # an example's strides may be equal
+    shape, strides = ([size if isinstance(size, int) else int(size.subs(large)) for size in sizes] for sizes in formulas)
+    shape = [max(size, 1) for size in shape]                # as torch's strides of a tensor without elements
     order = tuple(sorted(range(len(shape)), key=lambda i: (-strides[i], -shape[i], i)))
     dense = 1
     for axis in reversed(order):

@@ -53,9 +53,10 @@ class TorchSizes:
         if expression.is_Symbol:
             if expression not in self.dims:
                 span = shape_env.var_to_range[expression]
-                low, high = max(int(span.lower), 0), min(span.upper, LARGEST)
+                if span.lower < 0:
+                    refuse("an integer that may be negative, and is no size")
                 name = self.names.get(str(expression), f"d{len(self.dims)}")
-                self.dims[expression] = d.dim(name, low, int(high))
+                self.dims[expression] = d.dim(name, int(span.lower), int(min(span.upper, LARGEST)))
             return self.dims[expression]
         function = FUNCTIONS.get(type(expression).__name__)
         if function is None:

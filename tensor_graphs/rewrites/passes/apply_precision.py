@@ -88,10 +88,11 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
 
     A region's values are computed and stored in the dtype of its word. Inputs and parameters are unchanged: an op that takes a
     narrow weight with a wider operand (linear, rms_norm, embedding, …) reads the weight as it is; for any other op it is cast. In a
-    region with a word, casts between floats disappear, whatever they would have rounded. Values that depend on integers alone
-    (positions, say) are never narrowed. Constants keep the value that is written. If a product's word is narrower than its
-    operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it. With the word of a format
-    the product is computed in f32, from operands rounded to it; one that has no more bits, or cannot round so, stays as it is.
+    region with a word, casts between floats disappear, whatever they would have rounded, but for casts to 8 bits. Values that
+    depend on integers alone (positions, say) are never narrowed. Constants keep the value that is written. If a product's word is
+    narrower than its operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it. With
+    the word of a format the product is computed in f32, from operands rounded to it; one that has no more bits, or cannot round so,
+    stays as it is.
 
     Ops whose result depends on their dtype are computed as written: `bitcast`, `uniform` and opaque ops outside of the library take
     and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
@@ -348,7 +349,7 @@ class _Application:
         if (op.facts.dtype_matters and not adds) or (isinstance(op, CompositeOp) and not _is_library(op)):
             return self.as_written(node, inputs)
         if word is not None and op.name == "cast" and node.dtype.is_float and inputs[0].dtype.is_float:
-            return (inputs[0],)
+            return (inputs[0],) if node.dtype.itemsize > 1 else self.as_written(node, inputs)
         if op.facts.writes is not None and inputs[0].dtype.is_float:
             inputs = [inputs[0], *(_to(x, inputs[0].dtype) if x.dtype.is_float else x for x in inputs[1:])]
             return _items(apply(op, inputs, node.attrs))

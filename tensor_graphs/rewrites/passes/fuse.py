@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensor_graphs.codegen.arithmetic_count import steps_of
-from tensor_graphs.codegen.epilogue_products import EpilogueProduct, is_epilogue_product
+from tensor_graphs.codegen.epilogue_products import is_epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
+from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.spec_to_loops import loops_of, tiles_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -63,21 +64,21 @@ class _Cluster:
     passes: int
 
 
-def _loops(written: Definition) -> StageProgram | str:
+def _loops(written: Definition) -> StageProgram:
     return loops_of(written)
 
 
-def _streams(written: Definition) -> StageProgram | str:
+def _streams(written: Definition) -> StageProgram:
     return loops_of(written, few_rows=True)
 
 
-def _tiles(written: Definition) -> StageProgram | str:
-    """Return the loops of products and what is computed from their elements, or other loops."""
-    product = tiles_of(written)
-    return product.program if isinstance(product, EpilogueProduct) else loops_of(written)
+def _tiles(written: Definition) -> StageProgram:
+    """Return the loops of products and what is computed from their elements, or other loops. Raises NotLowered."""
+    product = or_none(tiles_of, written)
+    return loops_of(written) if product is None else product.program
 
 
-Lowering = Callable[[Definition], StageProgram | str]
+Lowering = Callable[[Definition], StageProgram]
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,7 @@ class _Cut:
 @lru_cache(maxsize=4096)
 def _program_of(cut: _Cut) -> StageProgram | None:
     """Return the loops of a piece, or None; cached, as layers repeat and a graph is searched several times."""
-    program = cut.lowering(cut.written)
-    return program if isinstance(program, StageProgram) else None
+    return or_none(cut.lowering, cut.written)
 
 
 def _shape_of(outputs: Sequence[Node], operands: Sequence[Node]) -> Hashable:
@@ -233,8 +233,8 @@ class _Clusters:
     def is_said_again(self, node: Node) -> bool:
         if node.op.kind == "leaf" or node.op in (leaves.ITEM, leaves.COPY_TO):
             return False
-        if node in self.bound and node in self.fed:
-            return self.few_rows and _is_wider(node)
+        if node in self.bound and node in self.fed:                 # made once, when it is bound, with more bytes perhaps
+            return (self.few_rows or not is_step(node)) and _is_wider(node)
         if not is_step(node):
             return True
         return (node not in self.fed and len(node.types) == 1 and _is_cheap(node)

@@ -30,7 +30,7 @@ CASES = {
 def test_a_count_is_an_index(name: str) -> None:
     graph, definition = definition_of(tg.cast(how_many(CASES[name]), tg.f32) + X[:, 0])
     program = lower(definition)
-    counted(program)
+    program = counted(program)
     assert not any(s.reduce for nest in program.nests for s in nest.stages), str(program)
     for s in (1, 5, 20):
         values = {"x": np.zeros((9, s), np.float32)}
@@ -42,7 +42,7 @@ def test_a_count_is_an_index(name: str) -> None:
 def test_what_indices_do_not_tell_stays_a_sum(condition: Node) -> None:
     program = lower(definition_of(tg.cast(how_many(condition), tg.f32) + X[:, 0])[1])
     before = str(program)
-    counted(program)
+    program = counted(program)
     assert str(program) == before
 
 
@@ -51,7 +51,7 @@ def test_a_choice_by_a_count_that_is_never_0_is_what_is_chosen() -> None:
     graph, definition = definition_of(tg.attention(q, k, k, scale=0.3, causal=True))
     program = lower(definition)
     assert "≠ 0" in str(program)
-    counted(program)
+    program = counted(program)
     assert "≠ 0" not in str(program) and len(program.nests) == len(lower(definition).nests) - 1
     rng = np.random.default_rng(0)
     values = {name: rng.normal(size=(9, 1, 8)).astype(np.float32) for name in graph.inputs}

@@ -10,11 +10,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
-from tensor_graphs.codegen.loop_ir import Pairs, StageProgram
+from tensor_graphs.codegen.loop_ir import Pairs
 from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.language import atomic
 from tensor_graphs.language.anonymous_composite import part_between
-from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.composites import write_rows
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.interpreter import interpret
@@ -26,14 +25,8 @@ SQUARE = tg.input("s", (6, 6))
 MEAN = X * 0.9 + Y * 0.1
 
 
-def program_of(definition: Definition) -> StageProgram:
-    found = loops_of(definition)
-    assert isinstance(found, StageProgram), found
-    return found
-
-
 def shared(outputs: list[Node], operands: list[Node]) -> set[tuple[int, int]]:
-    return set(program_of(part_between(outputs, operands).written).shared)
+    return set(loops_of(part_between(outputs, operands).written).shared)
 
 
 @pytest.mark.parametrize(("outputs", "operands", "pairs"), [
@@ -58,7 +51,7 @@ def test_what_is_read_at_the_turn_that_writes_it_may_be_written_over(
 
 
 def test_outputs_made_of_each_other_element_by_element_are_one_loop() -> None:
-    made = program_of(part_between([MEAN, Z - MEAN, MEAN * MEAN], [X, Y, Z]).written)
+    made = loops_of(part_between([MEAN, Z - MEAN, MEAN * MEAN], [X, Y, Z]).written)
     (nest,) = made.nests
     assert len({s.axes for s in nest.stages}) == 1
 
@@ -73,7 +66,7 @@ STARTS = {"first": 0, "last": 19, "behind": 25, "a dim": P, "a sum of dims": P +
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_rows_that_are_written_are_all_that_is_stored(start: tg.Dim) -> None:
-    made = program_of(part_between([write_rows(CACHE, tg.tanh(ROWS), start=start)], [CACHE, ROWS]).written)
+    made = loops_of(part_between([write_rows(CACHE, tg.tanh(ROWS), start=start)], [CACHE, ROWS]).written)
     assert made.updated == made.shared == ((0, 0),)
     assert not any("x0[" in line for line in str(made).splitlines())
 
@@ -83,7 +76,7 @@ def test_rows_that_are_written_are_all_that_is_stored(start: tg.Dim) -> None:
     write_rows(tg.tanh(CACHE), ROWS, start=P)], ids=["a start below 0", "rows of itself", "read again", "of what is computed"])
 def test_elsewhere_the_whole_is_made(output: Node) -> None:
     operands = [x for x in (CACHE, ROWS) if x in tg.graph(output).nodes]
-    assert not program_of(part_between([output], operands).written).updated
+    assert not loops_of(part_between([output], operands).written).updated
 
 
 def norm_and_rows() -> tuple[list[Node], list[Node]]:
@@ -94,7 +87,7 @@ def norm_and_rows() -> tuple[list[Node], list[Node]]:
 
 
 def test_a_norm_of_rows_that_are_written_is_made_in_the_nest_that_writes_them() -> None:
-    made = program_of(part_between([write_rows(CACHE, tg.rms_norm(ROWS, tg.input("g", (4,))), start=P)],
+    made = loops_of(part_between([write_rows(CACHE, tg.rms_norm(ROWS, tg.input("g", (4,))), start=P)],
                                    [CACHE, ROWS, tg.input("g", (4,))]).written)
     assert len(made.nests) == 1 and len(made.nests[0].stages) == 2
 
@@ -124,7 +117,7 @@ PARTS = [part_between(*case) for case in CASES]
 
 @pytest.fixture(scope="module")
 def library() -> Library:
-    return Library([program_of(part.written) for part in PARTS])
+    return Library([loops_of(part.written) for part in PARTS])
 
 
 def choices(pairs: Pairs, must: Pairs) -> list[Pairs]:
@@ -163,6 +156,6 @@ def test_values_are_right_in_whatever_memory_they_lie(library: Library, number: 
 def test_a_pair_that_is_none_is_seen(library: Library) -> None:
     """That the comparison notices an operand that is written over too early."""
     part = part_between([SQUARE + SQUARE.T], [SQUARE])
-    own = Library([program_of(part.written)])
+    own = Library([loops_of(part.written)])
     x = np.arange(36, dtype=np.float32).reshape(6, 6)
     assert not np.array_equal(own.run(0, part.written, [x], {}, {0: 0})[0], x + x.T)

@@ -12,8 +12,9 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import StageError, run
-from tensor_graphs.codegen.loop_ir import StageProgram
+from tensor_graphs.codegen.loop_ir import StageProgram, Value
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.online_reductions import (
     BLOCK,
     LONG,
@@ -68,9 +69,10 @@ def definition_of(*outputs: Node) -> tuple[Graph, Definition]:
 
 
 def passed(definition: Definition) -> StageProgram:
-    program = lower(definition)
-    assert online(program), str(program)
-    return program
+    program = counted(lower(definition))
+    found = online(program)
+    assert found is not None, str(program)
+    return found[0]
 
 
 def drawn(graph: Graph, s: int, strange: bool = False) -> dict[str, np.ndarray]:
@@ -198,19 +200,17 @@ def test_a_pass_that_forgets_the_factor_is_seen_to_be_wrong() -> None:
     graph, definition = definition_of(CASES["one head"])
     values = drawn(graph, 3 * BLOCK)
     program = passed(definition)
-    for nest in program.nests:
-        nest.stages = [replace(s, factor=None) for s in nest.stages]
+    forgets = program.mapped(lambda s: [replace(s, does=replace(s.does, held=1)) if isinstance(s.held, Value) else s])
     with pytest.raises(AssertionError):
-        agree(run(program, list(values.values()), {"s": 3 * BLOCK}), graph, values, 3 * BLOCK, 1e-9)
+        agree(run(forgets, list(values.values()), {"s": 3 * BLOCK}), graph, values, 3 * BLOCK, 1e-9)
 
 
 def test_a_sum_that_was_not_begun_is_an_error() -> None:
     graph, definition = definition_of(CASES["one head"])
     program = passed(definition)
-    (nest,) = program.nests
-    nest.stages = [s for s in nest.stages if s.note != "before the first turn"]
+    forgets = program.mapped(lambda s: [] if s.note == "before the first turn" else [s])
     with pytest.raises(StageError, match="before it is written"):
-        run(program, list(drawn(graph, 9).values()), {"s": 9})
+        run(forgets, list(drawn(graph, 9).values()), {"s": 9})
 
 
 # ---- what is one pass, and what is not -----------------------------------------------------------------------------------------
@@ -226,9 +226,7 @@ def test_a_sum_that_was_not_begun_is_an_error() -> None:
 ], ids=["softmax", "logsumexp of short rows", "tanh", "a square", "a sum inside", "a product"])
 def test_what_has_no_such_pass_stays_as_it_is(output: Node) -> None:
     _, definition = definition_of(output)
-    program = lower(definition)
-    before = str(program)
-    assert not online(program) and str(program) == before
+    assert online(counted(lower(definition))) is None
 
 
 def test_softmax_statistics_of_long_rows_are_read_once() -> None:
@@ -236,7 +234,7 @@ def test_softmax_statistics_of_long_rows_are_read_once() -> None:
     most = tg.reduce_max(x, axis=1, keepdims=True)
     program = passed(definition_of(tg.exp(x - most).sum(axis=1))[1])
     assert sum("x0[" in line for line in str(program).splitlines()) == 2  # of one block, which stays in the cache
-    assert all(s.within is not None for n in program.nests for s in n.stages if s.reduce)
+    assert all(n.blocks is not None and s in n.blocks.stages for n in program.nests for s in n.stages if s.reduce)
 
 
 def test_the_derivation_is_said_with_the_program() -> None:

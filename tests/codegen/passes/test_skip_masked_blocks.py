@@ -8,6 +8,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.online_reductions import BLOCK, online
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.tile_rows import laned
@@ -29,12 +30,13 @@ CASES: dict[str, Node] = {
 
 
 def walked(definition: Definition, lanes: bool) -> StageProgram:
-    program = lower(definition)
-    found = online(program)
-    assert found is not None and found.may_skip
-    assert not lanes or laned(program, library.load().tile(4).lanes)
-    assert without_hidden(program, found)
-    return program
+    found = online(counted(lower(definition)))
+    assert found is not None and found[1].may_skip
+    program = laned(found[0], library.load().tile(4).lanes) if lanes else found[0]
+    assert not lanes or program is not found[0]
+    fewer = without_hidden(program, found[1])
+    assert fewer is not program
+    return fewer
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -58,7 +60,7 @@ def test_what_is_left_out_changes_nothing_in_c() -> None:
 
 def test_a_window_walks_the_blocks_it_meets() -> None:
     program = walked(definition_of(CASES["a window"])[1], True)
-    (blocks,) = {s.within for nest in program.nests for s in nest.stages if s.within is not None}
+    (blocks,) = (nest.blocks.axis for nest in program.nests if nest.blocks is not None)
     nest = program.nests[-1]
     last = d.evaluate(blocks.size, {"s": 300, nest.axes[-1].name: 1})
     assert last == 1 and d.evaluate(blocks.size, {"s": 300, nest.axes[-1].name: 0}) <= 2
@@ -69,11 +71,8 @@ def test_a_window_walks_the_blocks_it_meets() -> None:
     tg.attention(*qkv(40, 2, 2, 24), tg.input("m", (40, S), tg.bool_), scale=0.3),         # read, and not compared
 ], ids=["nothing is hidden", "a mask"])
 def test_what_hides_no_block_is_walked_whole(output: Node) -> None:
-    program = lower(definition_of(output)[1])
-    found = online(program)
-    assert found is not None
-    before = str(program)
-    assert not without_hidden(program, found) and str(program) == before
+    found = online(counted(lower(definition_of(output)[1])))
+    assert found is not None and without_hidden(*found) is found[0]
 
 
 def test_a_row_that_is_read_where_nothing_is_seen_is_walked_whole() -> None:
@@ -81,5 +80,5 @@ def test_a_row_that_is_read_where_nothing_is_seen_is_walked_whole() -> None:
     seen = tg.less(tg.cast(tg.iota((40, S), axis=1), tg.i32), tg.cast(tg.iota((40, S), axis=0), tg.i32))
     some = tg.less(tg.input("at", (40, 1)), 0.0)
     hidden = tg.where(tg.bit_and(some, tg.equals(seen, False)), -float("inf"), x)
-    found = online(lower(definition_of(tg.softmax(hidden) @ w)[1]))
-    assert found is not None and not found.may_skip                 # where `some` does not hold, all count
+    found = online(counted(lower(definition_of(tg.softmax(hidden) @ w)[1])))
+    assert found is not None and not found[1].may_skip                 # where `some` does not hold, all count

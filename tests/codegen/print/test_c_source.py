@@ -10,9 +10,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import schedule_actions
-from tensor_graphs.codegen.default_schedule import CHUNK, LANES, LONG_ROW, arranged
+from tensor_graphs.codegen.default_schedule import CHUNK, LANES, LONG_ROW
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print.c_source import rendered
 from tensor_graphs.language.anonymous_composite import part_between, part_of
 from tensor_graphs.language.dtypes import f32
@@ -65,8 +66,8 @@ def test_what_is_stored_along_the_same_axes_is_one_loop_unless_it_is_read_at_ano
     values, i, n = Values(), Axis("_i", 64), 64
     x, first, second = Array("x0", "operand", 0, f32, n), Array("y0", "output", 0, f32, n), Array("y1", "output", 1, f32, n)
     read = values.load(first, n - 1 - i.symbol if turned else i.symbol)
-    stages = [Stage(first, i.symbol, (i,), values.load(x, i.symbol), 0), Stage(second, i.symbol, (i,), read, 0)]
-    program = StageProgram((x,), (first, second), [Nest((Axis("_o", 1),), stages)], values)
+    stages = Stage(first, i.symbol, (i,), values.load(x, i.symbol), 0), Stage(second, i.symbol, (i,), read, 0)
+    program = StageProgram((x,), (first, second), (Nest((Axis("_o", 1),), stages),))
     assert rendered(program).count("for (int64_t _i ") == loops
 
 
@@ -92,3 +93,11 @@ def test_reductions_beside_each_other_have_variables_of_their_own() -> None:
         given = {k: values[k] for k in graph.inputs}
         (found,) = library.run(0, written, list(given.values()), {"n": 5})
         np.testing.assert_array_equal(found, interpret(graph, given).outputs["y"])
+
+
+def test_numbers_of_bf16_that_are_only_moved_are_not_rounded_again() -> None:
+    table, ids = tg.input("t", (50, 8), tg.bf16), tg.input("i", (9,), tg.i32)
+    moved, scaled = tg.embedding(table, ids, dtype=tg.bf16), tg.embedding(table, ids, dtype=tg.bf16, scale=0.3)
+    wide = tg.cast(tg.input("f", (50, 8)), tg.bf16)
+    texts = [rendered(arranged(lower(part_of(tg.graph(y)).written))) for y in (moved, scaled, wide)]
+    assert ["bf16_of_f32" in text for text in texts] == [False, True, True]

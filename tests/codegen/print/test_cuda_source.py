@@ -28,7 +28,7 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated
 from tests.codegen.launched import run
-from tests.codegen.test_generated import CASES, CLOSE, drawn, expected_of
+from tests.codegen.test_generated import CASES, CLOSE, EIGHT, drawn, expected_of, rounded_to
 
 N = tg.dim("n", 1, 4096)
 
@@ -133,6 +133,8 @@ def small(dtype: DType) -> dict[str, tuple[Node, ...]]:
             "columns in parts": (given("x", dtype, 600, 72).sum(axis=0),), "flat": (tg.gelu(x * 3.0),),
             "tails": (tg.erfc(x * 3.0),), "outputs of each other": of_each_other(r, given("u", dtype, 9, 264)),
             "groups": (tg.silu(tg.group_norm(image, gain, gain, groups=3)),), "groups of one": (tg.group_norm(image, groups=12),),
+            "groups between reshapes": (tg.reshape(tg.layer_norm(tg.reshape(image, (9, 240))), image.shape)
+                                        * tg.reshape(gain, (12, 1, 1)),),
             "windows": (tg.max_pool2d(image, 3, stride=2, padding=1),), "sums of windows": (tg.avg_pool2d(image, 2),),
             "windows of a channel each": (tg.conv(image, given("w", dtype, 12, 1, 3, 3), padding=1, groups=12),),
             "long rows in parts": (tg.mean(given("x", dtype, 70, 2, 520), axis=(0, 2)),),
@@ -156,8 +158,10 @@ def test_outputs_of_each_other_are_threads_of_their_elements() -> None:
 
 
 def test_a_group_is_a_turn_whose_threads_share_its_sums() -> None:
-    call = call_of(definition_of(tg.silu(tg.group_norm(given("x", tg.f32, 4, 64, 16, 16), groups=8))))
-    assert [launch.grid for launch in call.launches] == [4 * 8] and "reduced<" in call.text
+    image = given("x", tg.f32, 4, 64, 16, 16)
+    for norm in (tg.group_norm(image, groups=8), tg.reshape(tg.layer_norm(tg.reshape(image, (32, 2048))), image.shape)):
+        call = call_of(definition_of(tg.silu(norm)))
+        assert [launch.grid for launch in call.launches] == [4 * 8] and "reduced<" in call.text
 
 
 def test_a_window_is_reduced_by_one_thread() -> None:
@@ -209,6 +213,14 @@ def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarra
         kind = parse_dtype(out.dtype)
         report = measure(out, ref, kind)
         assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
+
+
+def test_a_cast_to_eight_bits_rounds_inside_of_a_kernel(folder: Path) -> None:
+    nodes, expected = rounded_to("f8e4m3")
+    definition = definition_of(*nodes.values())
+    kinds = [(expected[name].shape, np.dtype(node.dtype.numpy)) for name, node in nodes.items()]
+    for name, out in zip(nodes, emulated.run(folder, definition, kinds, [EIGHT], {}), strict=True):
+        np.testing.assert_allclose(out.astype(np.float64), expected[name].astype(np.float64), rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f32"])

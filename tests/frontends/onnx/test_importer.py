@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tensor_graphs as tg
 from tensor_graphs.frontends.onnx.errors import NotSupported, OnnxError, ValueNeeded
+from tensor_graphs.frontends.torch.index_ranges import IndexRangeError
 from tests.frontends.onnx.files import INT64, info, model, one, perceptron, run
 
 
@@ -39,6 +40,25 @@ def test_named_sizes_are_dims_with_the_range_that_is_asked_for() -> None:
     assert tg.from_onnx(perceptron(), dims={"batch": 3}).graph.inputs["x"].shape == (3, 6)
     assert tg.from_onnx(perceptron(None)).graph.inputs["x"].shape[0] == tg.dim("x_0", 1, 4096)
     assert tg.from_onnx(perceptron("batch size")).graph.inputs["x"].shape[0] == tg.dim("batch_size", 1, 4096)
+
+
+@pytest.mark.parametrize("size", ["8", True, -1, 8.0, (5, 2), (1,), (1, None)])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(OnnxError, match=r"dims\['batch'\] is .*\n  fix: a size, or its range \(lowest, highest\)"):
+        tg.from_onnx(perceptron(), dims={"batch": size})
+
+
+@pytest.mark.parametrize("shape", [(), (3, 4)])
+def test_a_value_takes_the_place_of_an_input_s_default(shape: tuple[int, ...]) -> None:
+    """A number is a constant of the graph, a matrix a parameter."""
+    default, x = np.ones(shape, np.float32), normal(3, 4)
+    proto = model([helper.make_node("Mul", ["x", "s"], ["y"])], [info("x", (3, 4)), info("s", shape)], [info("y", (3, 4))],
+                  {"s": default})
+    assert tg.from_onnx(proto).defaults == ("s",)
+    assert np.array_equal(run(proto, {"x": x})["y"], x)
+    assert np.array_equal(run(proto, {"x": x}, values={"s": default * 3})["y"], x * 3)
+    with pytest.raises(OnnxError, match=r"values\['s'\] has the shape \[7\]"):
+        tg.from_onnx(proto, values={"s": np.zeros(7, np.float32)})
 
 
 def test_names_of_sizes_that_are_spelt_alike_stay_two_dims() -> None:
@@ -377,3 +397,65 @@ def test_what_is_made_of_weights_alone_is_computed_when_the_plan_is_bound() -> N
     plan = tg.compile(tg.from_onnx(source).graph, database=":memory:", backends=("numpy",), simplify=False)
     program = plan.variants[0].program
     assert {i.op for i in program.instructions} == {"linear", "scan"} and "concat" in {i.op for i in program.bind_instructions}
+
+
+ROW = np.arange(1, 5, dtype=np.float32)[None]
+OUT_OF_RANGE: dict[str, tuple[dict[str, np.ndarray], dict[str, Any]]] = {
+    "Gather": ({"i": np.array([7])}, {"axis": 1}),
+    "Gather of 20 indices, which are a parameter": ({"i": np.arange(-20, 0)}, {"axis": 1}),
+    "Gather of one index": ({"i": np.array(-5)}, {"axis": 1}),
+    "GatherElements": ({"i": np.array([[4]])}, {"axis": 1}),
+    "GatherND": ({"i": np.array([[0, 4]])}, {}),
+    "ScatterElements": ({"i": np.array([[4]]), "u": np.float32([[9]])}, {"axis": 1}),
+    "ScatterND": ({"i": np.array([[1, 0]]), "u": np.float32([9])}, {}),
+    "Compress": ({"i": np.array([False] * 4 + [True])}, {"axis": 1}),
+    "ReverseSequence": ({"i": np.array([2, 2, 2, 2])}, {"time_axis": 0, "batch_axis": 1}),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_RANGE)
+def test_constant_indices_out_of_range_are_refused_with_the_node_the_index_and_the_size(case: str) -> None:
+    (stored, attributes), op = OUT_OF_RANGE[case], case.split()[0]
+    node = helper.make_node(op, ["x", *stored], ["y"], name="the node", **attributes)
+    proto = model([node], [info("x", ROW.shape)], [helper.make_empty_tensor_value_info("y")], stored)
+    with pytest.raises(OnnxError, match=rf"{op} of the index -?\d+ of an axis of \d elements in the node 'the node'"):
+        tg.from_onnx(proto)
+
+
+def test_an_index_that_is_in_range_at_some_sizes_is_no_error() -> None:
+    node = helper.make_node("Gather", ["x", "i"], ["y"])
+    proto = model([node], [info("x", ("rows", 2))], [info("y", (1, 2))], {"i": np.array([5])})
+    x = normal(6, 2)
+    assert np.array_equal(run(proto, {"x": x})["y"], x[5:])
+    with pytest.raises(OnnxError, match="index 5 of an axis of rows elements"):
+        tg.from_onnx(proto, dims={"rows": (1, 5)})
+
+
+def test_indices_of_a_run_out_of_range_read_0_and_write_nothing_and_can_be_checked() -> None:
+    i, u = np.array([[1, -1, 4, -5]]), np.float32([[10, 20, 30, 40]])
+    gathers, scatters = (one(op, inputs, axis=1) for op, inputs in (
+        ("GatherElements", {"x": ROW, "i": i}), ("ScatterElements", {"x": ROW, "i": i, "u": u})))
+    assert run(gathers, {"x": ROW, "i": i})["y"].tolist() == [[2, 4, 0, 0]]
+    assert run(scatters, {"x": ROW, "i": i, "u": u})["y"].tolist() == [[1, 10, 3, 20]]
+    imported = tg.from_onnx(gathers)
+    imported.require_indices({"x": ROW, "i": i.clip(-4, 3)})
+    with pytest.raises(IndexRangeError, match=r"GatherElements 'the node': index -5 is out of bounds for an axis of size 4"):
+        imported.require_indices({"x": ROW, "i": i})
+    with pytest.raises(OnnxError, match="the input 'i' has no array"):
+        imported.require_indices({"x": ROW})
+
+
+def test_an_index_of_a_branch_that_may_not_run_is_not_checked() -> None:
+    branches = {f"{which}_branch": helper.make_graph(nodes, which, [], [info(which, (1, 1))]) for which, nodes in {
+        "then": [helper.make_node("Gather", ["x", "i"], ["then"], axis=1)],
+        "else": [helper.make_node("ReduceMax", ["x"], ["else"])]}.items()}
+    node = helper.make_node("If", ["c"], ["y"], **branches)
+    proto = model([node], [info("x", (1, 4)), info("i", (1,), INT64), info("c", (), TensorProto.BOOL)], [info("y", (1, 1))])
+    inputs = {"x": ROW, "i": np.array([9]), "c": np.array(False)}
+    tg.from_onnx(proto).require_indices(inputs)
+    assert run(proto, inputs)["y"] == 4
+
+
+def test_integers_divided_by_0_are_0_and_the_rest_is_the_dividend() -> None:
+    inputs = {"a": np.array([7, -7, 0], np.int32), "b": np.zeros(3, np.int32)}
+    assert [run(one(op, inputs), inputs)["y"].tolist() for op in ("Div", "Mod")] == [[0, 0, 0], [7, -7, 0]]

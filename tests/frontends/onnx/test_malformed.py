@@ -103,6 +103,10 @@ CASES: dict[str, Callable[[], onnx.ModelProto]] = {
     "an op of ours in a domain that is not": lambda: changed(lambda g: setattr(g.node[1], "domain", "com.nobody")),
     "an unknown attribute": lambda: one("Neg", {"x": X}, opset=21, spin=1),
     "a sparse initialiser": lambda: changed(lambda g: g.sparse_initializer.add()),
+    "an output of another size": lambda: changed(lambda g: setattr(g.output[0].type.tensor_type.shape.dim[1], "dim_value", 4)),
+    "an output of another rank": lambda: changed(lambda g: g.output[0].type.tensor_type.shape.dim.add(dim_value=1)),
+    "an output of another dtype": lambda: changed(
+        lambda g: setattr(g.output[0].type.tensor_type, "elem_type", TensorProto.DOUBLE)),
     "no kernel": lambda: one("MaxPool", {"x": X}),
     "a kernel larger than the tensor": lambda: one("MaxPool", {"x": X}, kernel_shape=[9, 9]),
     "a kernel of size 0": lambda: one("MaxPool", {"x": X}, kernel_shape=[0, 0]),
@@ -132,6 +136,26 @@ def test_a_malformed_model_is_one_error_that_says_what_to_do(name: str) -> None:
         tracemalloc.stop()
     assert "\n  fix: " in str(e.value) and len(str(e.value)) < 700, str(e.value)
     assert memory < MOST_MEMORY, f"{memory >> 20} MB"
+
+
+REQUIRED = [(op.name, name) for op in onnx.defs.get_all_schemas() for name, attribute in op.attributes.items()
+            if attribute.required and not op.domain and op.min_input == 1]
+
+
+@pytest.mark.parametrize(("op", "attribute"), REQUIRED)
+def test_an_attribute_that_the_schema_requires_is_required(op: str, attribute: str) -> None:
+    others = {name: onnx.helper.get_attribute_value(a.default_value) for name, a in onnx.defs.get_schema(op).attributes.items()
+              if a.default_value.name}
+    proto = one(op, {"x": X}, opset=onnx.defs.onnx_opset_version(), **others)
+    with pytest.raises(OnnxError, match=rf"the attribute \w+ of {op}, which the op requires, is missing in the node 'the node'"):
+        tg.from_onnx(proto)
+
+
+def test_a_declared_size_that_the_output_never_has_is_named() -> None:
+    proto = one("Concat", {"a": X, "b": X}, axis=0)
+    proto.graph.output[0].CopyFrom(info("y", (3, 1, 4, 4)))
+    with pytest.raises(OnnxError, match=r"the output 'y' is f32\[2, 1, 4, 4\], and is declared as f32\[3, 1, 4, 4\]"):
+        tg.from_onnx(proto)
 
 
 def test_functions_that_call_each_other_8_times_each_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from benchmarks.torch_op_info import DTYPES, Verdict, control, judge_sample, nearer, samples
 from benchmarks.torch_samples import op_db
 from tensor_graphs.frontends.torch.aten.table import ROWS
+from tests.frontends.torch.oracle import interpreted
 
 SEED = 7
 BY_NAME = {(info.name, info.variant_test_name): info for info in op_db}
@@ -52,6 +55,34 @@ def test_gradients_of_samples_are_right() -> None:
              "nn.functional.scaled_dot_product_attention"]
     verdicts = [v for name in names for v in judged(name, "f32", 1, gradients=True)]
     assert wrong(verdicts) == [] and sum(v.status == "right" for v in verdicts) >= len(names) - 2
+
+
+HIDING = torch.tensor([[True, False], [False, False]])          # of two queries, the second sees no key
+
+
+@pytest.mark.parametrize("mask", [HIDING, torch.where(HIDING, 0.5, -torch.inf), torch.zeros(2, 1, 1, 2, dtype=torch.bool)])
+def test_a_query_that_sees_no_key_is_0_and_its_gradient_too(mask: torch.Tensor) -> None:
+    def attended(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    operands = [torch.randn(2, 3, 2, 4, requires_grad=True) for _ in range(3)]
+    results = [(out, *torch.autograd.grad(out.square().sum(), operands))
+               for out in (run(*operands) for run in (torch.compile(attended, backend=interpreted([])), attended))]
+    torch.testing.assert_close(*results)
+    assert (results[0][0][:, :, 1] == 0).all()
+
+
+NARROW = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.uint32, torch.int32)
+
+
+def test_floats_become_narrow_integers_by_their_low_bits_and_the_sign_of_nan_is_0() -> None:
+    x = torch.tensor([-1.5, -2.5, 300.0, 40000.0, 3.9, float("nan")])
+
+    def forward(x: torch.Tensor) -> Any:
+        return *(x[:5].to(dtype) for dtype in NARROW), x.sign(), x.sgn()
+
+    for actual, expected in zip(torch.compile(forward, backend=interpreted([]))(x), forward(x), strict=True):
+        assert actual.dtype is expected.dtype and actual.tolist() == expected.tolist()
 
 
 @pytest.mark.long

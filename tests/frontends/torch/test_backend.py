@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
+import sys
+import threading
 import tomllib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.backends import registry
 
 import tensor_graphs as tg
 from tensor_graphs.frontends.torch import backend
 from tensor_graphs.frontends.torch.backend import tensor_graphs
+from tests.frontends.torch.oracle import interpreted
 
 ROOT = Path(__file__).parents[3]
 NUMPY = {"backends": ["numpy"], "simplify": False}
@@ -30,10 +36,27 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def test_the_entry_point_is_this_callable() -> None:
+class Loaded(EntryPoint):
+    """An entry point that three threads have loaded before torch registers what the first of them loads."""
+
+    barrier = threading.Barrier(3)
+
+    def load(self) -> Any:
+        self.barrier.wait(timeout=60)
+        value = super().load()
+        self.barrier.wait(timeout=60)
+        return value
+
+
+def test_threads_that_look_the_backend_up_together_all_get_this_callable(monkeypatch: pytest.MonkeyPatch) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    module, _, name = project["entry-points"]["torch_dynamo_backends"]["tensor_graphs"].partition(":")
-    assert getattr(importlib.import_module(module), name) is tensor_graphs
+    path = project["entry-points"]["torch_dynamo_backends"]["tensor_graphs"]
+    registry.list_backends()
+    monkeypatch.setitem(registry._BACKENDS, "tensor_graphs", Loaded("tensor_graphs", path, "torch_dynamo_backends"))
+    registry._COMPILER_FNS.pop("tensor_graphs", None)
+    sys.modules.pop(path.partition(":")[0], None)
+    with ThreadPoolExecutor(3) as threads:
+        assert set(threads.map(registry.lookup_backend, ["tensor_graphs"] * 3)) == {tensor_graphs}
 
 
 def test_outputs_and_gradients_are_those_of_eager_torch() -> None:
@@ -113,6 +136,13 @@ def test_an_unknown_option_is_an_error_that_names_a_near_one() -> None:
         compiled(mlp(), tolerence=1e-3)(torch.randn(2, 6))
 
 
+@pytest.mark.parametrize(("how", "message"), [({"options": {"strict": "yes"}}, "strict and freeze are True or False"),
+                                              ({"mode": "reduce-overhead"}, "no mode 'reduce-overhead'")])
+def test_a_mode_and_a_switch_that_is_neither_true_nor_false_are_errors(how: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        torch.compile(mlp(), backend="tensor_graphs", **how)(torch.randn(2, 6))
+
+
 def test_the_request_reaches_the_plan() -> None:
     with torch.no_grad():
         compiled(mlp(), threads=1)(torch.randn(2, 6))
@@ -128,6 +158,71 @@ def test_a_result_has_the_strides_that_torch_has() -> None:
     x = torch.randn(3, 4)
     out = compiled(turned)(x)
     assert out.stride() == turned(x).stride() and torch.equal(out, turned(x))
+
+
+def test_results_without_elements_have_the_strides_of_eager_torch() -> None:
+    for x in (torch.empty(0, 4), torch.empty(0), torch.empty(3, 0)):
+        result, expected = compiled(lambda x: ((x * 2).t(), x + 1))(x), ((x * 2).t(), x + 1)
+        assert [(r.shape, r.stride()) for r in result] == [(e.shape, e.stride()) for e in expected]
+
+
+VIEWS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "chunk": lambda x: x.chunk(2)[1], "slice": lambda x: x[x.shape[0] // 2:], "select": lambda x: x[x.shape[0] - 1],
+    "diagonal": lambda x: (x.diagonal(1), x.unfold(0, 2, 1)), "of another result": lambda x: (x + 1).chunk(2),
+    "with others": lambda x: (x * 2, x.T[1:]),
+    "of a view": lambda x: x.T[x.shape[1] // 2:].split(1)[1],
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_views_lie_where_torch_has_them_at_all_sizes(view: Callable[[torch.Tensor], Any]) -> None:
+    fast = torch.compile(view, backend=interpreted([]), dynamic=True)
+    for rows in (4, 7):
+        x = torch.randn(rows, 6)
+        pairs = zip(*([r] if isinstance(r, torch.Tensor) else r for r in (fast(x), view(x))), strict=True)
+        assert all(torch.equal(a, b) and (a.stride(), a.storage_offset()) == (b.stride(), b.storage_offset()) for a, b in pairs)
+
+
+def test_a_write_to_a_result_is_seen_in_those_that_overlap_it() -> None:
+    def overlapping(x: torch.Tensor) -> Any:
+        y = x + 1
+        return y[:2], y[1:], y.T
+
+    first, *others = torch.compile(overlapping, backend=interpreted([]))(torch.zeros(3, 2))
+    first.zero_()
+    assert [t.sum().item() for t in others] == [2.0, 2.0]
+
+
+def test_a_write_to_a_weight_whose_transpose_is_kept_for_the_gradient_is_an_error_as_in_eager_torch() -> None:
+    weight, x = torch.randn(3, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)
+    out = compiled(lambda x, weight: x @ weight.t())(x, weight)
+    assert weight.data_ptr() in [t.data_ptr() for t in out.grad_fn.saved_tensors]
+    with torch.no_grad():
+        weight.mul_(0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_a_number_that_may_be_negative_is_none_of_the_sizes_of_a_graph() -> None:
+    def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x * n + n % 4
+
+    fast = torch.compile(scaled, backend=tensor_graphs, options=NUMPY, dynamic=True)
+    for n in (-3, 1 << 33):
+        assert torch.equal(fast(torch.ones(2), n), scaled(torch.ones(2), n))
+
+
+def test_a_diagonal_is_written_to_as_by_eager_torch() -> None:
+    def jitter(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x.diagonal(1, 0, 2).add_(2.0)
+        x.diagonal(-1).copy_(torch.arange(3.0))
+        return x
+
+    x = torch.randn(4, 3, 4)
+    assert torch.equal(torch.compile(jitter, backend=interpreted([]))(x), jitter(x))
+    jacobian = torch.func.jacrev(lambda y: y * y)
+    assert torch.equal(torch.compile(lambda y: jacobian(y), backend=interpreted([]))(x[0, 0]), jacobian(x[0, 0]))
 
 
 def test_inputs_are_written_to_as_by_eager_torch() -> None:
@@ -155,6 +250,12 @@ def test_inputs_that_overlap_only_later_are_refused_where_one_is_written_to() ->
     assert torch.equal(fast(torch.ones(4), torch.ones(4)), torch.full((4,), 2.0))
     with pytest.raises(tg.TensorGraphsError, match="share memory, which they did not when it was compiled"):
         fast(base[:4], base[2:])
+
+
+def test_as_strided_reads_the_storage_of_this_run() -> None:
+    fast = compiled(lambda x: torch.as_strided(x, (2, 3), (3, 2), 0) * 2)
+    for x in (torch.arange(12.0), torch.arange(20.0)[4:16]):
+        assert torch.equal(fast(x), torch.as_strided(x, (2, 3), (3, 2), 0) * 2)
 
 
 @pytest.mark.parametrize("x", [torch.arange(12.0), torch.arange(12.0).reshape(3, 4).T, torch.arange(20.0)[4:16]])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tensor_graphs.frontends.torch.exchange import from_numpy, in_axis_order, overlapping, to_numpy
+from tensor_graphs.frontends.torch.exchange import from_numpy, overlapping, to_numpy, to_tensor
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool])
@@ -32,7 +32,7 @@ def test_a_transposed_tensor_becomes_a_contiguous_copy() -> None:
 
 def test_a_result_gets_the_axes_that_torch_has() -> None:
     stored = torch.arange(24.0).reshape(4, 2, 3)                       # axis order[i] of the result is its axis i
-    result = in_axis_order(stored, (2, 0, 1))
+    result = to_tensor(stored.numpy(), (2, 0, 1))
     assert result.shape == (2, 3, 4) and torch.equal(result.permute(2, 0, 1), stored)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -50,3 +53,24 @@ def test_a_module_that_writes_to_a_buffer_is_refused_and_is_taken_when_it_evalua
     loaded = tg.from_torch(model.eval(), (x,))
     out = tg.interpret(loaded.graph, {"input": x.numpy()}, loaded.weights).outputs["y0"]
     np.testing.assert_allclose(out, model(x).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_inputs_and_results_of_a_function_are_those_of_its_signature() -> None:
+    x = torch.arange(3.0)
+    loaded = tg.from_torch(lambda a, b, unread: (b - a, None, a), (x, x, x))
+    assert (loaded.inputs, loaded.unused, list(loaded.graph.outputs)) == (("a", "b"), ("unread",), ["y0", "y2"])
+    out = tg.interpret(loaded.graph, {"a": x.numpy(), "b": x.numpy() + 5}).outputs
+    assert out["y0"].tolist() == [5.0] * 3 and out["y2"].tolist() == x.tolist()
+
+
+@pytest.mark.parametrize(("function", "args", "message"), [
+    (lambda x: x, torch.ones(2), "args is a tuple"),
+    (lambda x: x * 2, (np.ones(2),), "torch.export does not take the module: Unsupported input type"),
+    (lambda x: x if x.sum() > 0 else -x, (torch.ones(2),), "torch.export does not take the module: .*data-dependent"),
+    (lambda x: (x, 3), (torch.ones(2),), "returns 3, which is no tensor"),
+    (lambda x: torch.linalg.qr(x)[0], (torch.ones(2, 2),), r"no graph computes aten.linalg_qr.default \(no row\)$"),
+])
+def test_what_is_no_graph_is_refused_in_one_sentence(function: Any, args: Any, message: str) -> None:
+    with pytest.raises(tg.TensorGraphsError) as error:
+        tg.from_torch(function, args)
+    assert re.search(message, str(error.value).splitlines()[0])

@@ -143,6 +143,19 @@ def test_what_reads_a_copy_to_a_device_is_in_the_part_and_the_copy_is_not() -> N
     assert [n.op.name for n in made.graph.nodes if n.op.kind != "leaf" or n.op.name == "copy_to"] == ["copy_to", op.name, "copy_to"]
 
 
+def test_a_weight_for_each_channel_is_read_as_it_is_and_not_spread_over_the_image() -> None:
+    gain, image = tg.parameter("g", (12,)), tg.input("x", (2, 12, 8, 8))
+    (op,) = parts_in(fuse(tg.graph(tg.tanh(image * tg.reshape(gain, (12, 1, 1))))).graph)
+    assert sorted(int(a.type.size()) for a in op.written.arguments) == [12, 2 * 12 * 8 * 8]
+
+
+def test_a_norm_between_reshapes_is_one_part_with_what_scales_it() -> None:
+    gain, image = tg.parameter("g", (12,)), tg.input("x", (4, 12, 8, 8))
+    norm = tg.reshape(tg.layer_norm(tg.reshape(image, (4 * 3, 4 * 8 * 8))), image.shape)
+    (op,) = parts_in(fuse(tg.graph(norm * tg.reshape(gain, (12, 1, 1)))).graph)
+    assert any(n.op.name == "layer_norm" for n in walk(op.written.outputs))
+
+
 def test_what_saves_no_pass_is_not_joined() -> None:
     total = (X * Y).sum()                                           # everything is read before anything can be multiplied
     (op,) = parts_in(fuse(tg.graph(Y * total)).graph)

@@ -15,7 +15,7 @@ DECOMPOSED = (
     "_adaptive_avg_pool2d_backward", "_log_softmax_backward_data", "_native_batch_norm_legit",
     "_native_batch_norm_legit_functional", "_softmax_backward_data", "_unsafe_masked_index",
     "_unsafe_masked_index_put_accumulate", "addbmm", "addmv", "affine_grid_generator", "cumprod",
-    "diagonal_scatter", "dist", "elu", "elu_backward", "embedding_dense_backward", "fmax", "fmin", "gelu_backward", "glu",
+    "dist", "elu", "elu_backward", "embedding_dense_backward", "fmax", "fmin", "gelu_backward", "glu",
     "glu_backward", "grid_sampler_2d", "hardtanh", "hardtanh_backward", "heaviside", "huber_loss_backward", "im2col", "index_add",
     "index_copy", "index_fill", "index_reduce", "isneginf", "isposinf", "ldexp", "leaky_relu",
     "leaky_relu_backward", "linalg_vector_norm", "logaddexp", "logaddexp2", "logsumexp", "masked_fill",
@@ -24,7 +24,7 @@ DECOMPOSED = (
     "nll_loss_forward", "norm", "pixel_shuffle", "pixel_unshuffle", "put", "reflection_pad1d", "reflection_pad1d_backward",
     "reflection_pad2d", "reflection_pad2d_backward", "reflection_pad3d", "reflection_pad3d_backward", "renorm", "replication_pad1d",
     "replication_pad2d", "replication_pad3d", "select_backward", "select_scatter", "sgn", "silu_backward", "slice_backward",
-    "slice_scatter", "smooth_l1_loss_backward", "soft_margin_loss", "std", "std_mean", "threshold_backward", "trace", "unfold",
+    "slice_scatter", "smooth_l1_loss_backward", "soft_margin_loss", "std", "std_mean", "threshold_backward", "trace",
     "unfold_backward", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d",
     "upsample_nearest3d", "upsample_trilinear3d", "var_mean", "xlogy",
 )

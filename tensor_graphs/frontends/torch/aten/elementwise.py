@@ -33,7 +33,8 @@ for _name, _build in ROUNDED.items():
 row("neg.default")(lambda call, x: c.neg(x))
 row("abs.default")(lambda call, x: c.abs(x) if x.dtype.kind != "bool" else x)
 row("relu.default")(lambda call, x: c.relu(x) if x.dtype.kind == "float" else c.maximum(x, 0))
-row("sign.default")(lambda call, x: c.sign(x) if x.dtype.kind != "bool" else x)
+row("sign.default")(lambda call, x: x if x.dtype is bool_ else c.sign(x) if x.dtype.kind != "float" else c.where(
+    c.is_nan(x), 0.0, c.sign(x)))
 row("isnan.default")(lambda call, x: c.is_nan(x) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
 row("isinf.default")(lambda call, x: c.is_inf(x) if x.dtype.kind == "float" else atomic.fill(False, x.shape, bool_))
 row("logical_not.default")(lambda call, x: atomic.logical_not(cast(x, bool_)))

@@ -45,20 +45,25 @@ def _addmm(call: AtenCall, bias: Node, x: Node, y: Node, beta: Any = 1, alpha: A
 
 
 def _attention(q: Node, k: Node, v: Node, causal: bool, mask: Node | None, scale: float | None) -> tuple[Node, Node]:
-    """Return attention of [b, h, t, d] and the logarithms of its sums. Without a mask it is one op, for which there are kernels."""
+    """Return attention of [b, h, t, d] and the logarithms of its sums. Without a mask it is one op, for which there are kernels. A
+    row whose mask hides all keys is 0; its scores are those without the mask, as softmax and its gradient are NaN of −∞ alone."""
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     wide = wide_dtype(q.dtype)
     scores = c.dot(cast(q, wide), move_axis(cast(k, wide), -1, -2)) * float(factor)
     if causal:
         rows, columns = (atomic.iota(scores.shape[-2:], axis, i32) for axis in (0, 1))
         scores = c.where(c.less_equal(columns, rows), scores, -math.inf)
-    if mask is not None:
-        scores = scores + cast(mask, wide) if mask.dtype is not bool_ else c.where(mask, scores, -math.inf)
     if mask is None:
         swapped = [atomic.permute(x, (0, 2, 1, 3)) for x in (q, k, v)]
         out = atomic.permute(attention(*swapped, scale=float(factor), causal=causal), (0, 2, 1, 3))
     else:
-        out = atomic.cast(c.dot(c.softmax(scores), cast(v, wide)), q.dtype)
+        if mask.dtype is bool_:
+            hidden = atomic.logical_not(c.any(mask, -1, keepdims=True))
+            scores = c.where(c.bit_or(mask, hidden), scores, -math.inf)
+        else:
+            hidden = c.equals(c.reduce_max(mask, -1, keepdims=True), -math.inf)
+            scores = scores + cast(c.where(hidden, 0.0, mask), wide)
+        out = atomic.cast(c.where(hidden, 0.0, c.dot(c.softmax(scores), cast(v, wide))), q.dtype)
     return out, c.logsumexp(scores)
 
 

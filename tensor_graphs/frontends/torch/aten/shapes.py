@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tensor_graphs.frontends.torch.aten.reductions import move_axis
 from tensor_graphs.frontends.torch.aten.table import NO_END, AtenCall, cast, filled, row, to_shape
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -70,6 +71,25 @@ def _as_strided(call: AtenCall, x: Node, size: Any, stride: Sequence[Any], offse
 
 
 row("diagonal.default", "diagonal_copy.default")(lambda call, x, *axes: c.diagonal(x, *axes))
+
+
+@row("unfold.default")
+def _unfold(call: AtenCall, x: Node, dim: int, size: int, step: int) -> Node:
+    axis, windows = dim % max(x.rank, 1), (call.shape[dim % max(x.rank, 1)], size)
+    places = atomic.iota(windows, 0, i64) * step + atomic.iota(windows, 1, i64)
+    return move_axis(atomic.gather(x, places, axis=axis), axis + 1, -1) if x.rank else atomic.reshape(x, call.shape)
+
+
+@row("diagonal_scatter.default")
+def _diagonal_scatter(call: AtenCall, x: Node, diagonal: Node, offset: int = 0, row: int = 0, column: int = 1) -> Node:
+    axes = row % x.rank, column % x.rank
+    places = atomic.iota(x.shape, axes[1], i64) - atomic.iota(x.shape, axes[0], i64)
+    along = axes[offset < 0]                                    # the axis by whose places the diagonal counts
+    padded = atomic.pad(cast(diagonal, x.dtype), [*[(0, 0)] * (diagonal.rank - 1), (0, x.shape[along] - diagonal.shape[-1])], 0)
+    order = [axis for axis in range(x.rank) if axis not in axes]
+    whole = atomic.permute(padded, [order.index(i) if i in order else len(order) for i in range(x.rank) if i in (*order, along)])
+    sizes = [1 if axis in axes and axis != along else size for axis, size in enumerate(x.shape)]
+    return c.where(c.equals(places, offset), to_shape(atomic.reshape(whole, sizes), x.shape), x)
 
 
 @row("prims.broadcast_in_dim.default")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensor_graphs.frontends.torch.functions import converted
 from tensor_graphs.frontends.torch.index_ranges import Read
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -62,7 +63,7 @@ def cast(x: Any, dtype: DType) -> Node:
         return filled(x, dtype)
     if dtype is bool_ and x.dtype is not bool_:
         return c.not_equal(x, atomic.fill(0, x.shape, x.dtype))
-    return atomic.cast(x, dtype)
+    return converted(x, dtype)
 
 
 def wide_dtype(dtype: DType) -> DType:
