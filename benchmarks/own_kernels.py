@@ -95,7 +95,7 @@ FUNCTIONS = {"numpy.norm_linear": numpy_norm_linear, "numpy.linear_norm_add": nu
              "torch.norm_linear": torch_norm_linear, "torch.linear_norm_add": torch_linear_norm_add}
 
 C_NORM = """#include <stdlib.h>
-#include "linear.h"
+#include "product.h"
 #include "loops.h"
 
 /* out = x / sqrt(mean(x^2) + eps) (1 + g), plus what is in `more`; out may be x. */

@@ -195,7 +195,7 @@ def compared(judge: Judge, node: Node, kernels: Sequence[Kernel], seeds: Sequenc
     benches = {kernel.name: Bench(signature.graph, kernel, os.memfd_create(kernel.name)) for kernel in kernels}
     counts = {kernel.name: Count() for kernel in kernels}
     for seed in seeds:
-        judge._answers.clear()                                      # answers of one draw serve all kernels, and no other draw
+        judge._answers.by_signature.clear()                         # answers of one draw serve all kernels, and no other draw
         for name, bench in benches.items():
             points = [p for p in anew(asked[name], seed) if judge.expected(signature, p) is not None]
             status, error, log = verdict(judge, bench, signature, points)
