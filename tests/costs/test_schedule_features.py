@@ -60,7 +60,7 @@ def test_each_action_is_seen_where_it_acts() -> None:
     assert grain["grain"] == -3.0 and grain["parts"] > 0.0
     cut = changes(seen(tg.sum(tg.input("x", (512, 32)), axis=0), Parts(64, 0)))
     assert cut["nests"] == 1.0 and cut["scratch"] > 0.0 and cut["traffic"] > 0.0
-    assert changes(seen(turned(), Tiled(0, 0)))["tile"] == -6.0
+    assert changes(seen(turned(), Tiled(0, 0)))["tile"] == -4.0
 
 
 def test_how_far_apart_neighbours_lie_is_seen() -> None:
