@@ -114,15 +114,15 @@ def layer_cases(torch: Any) -> list[Case]:
         return Given(shape, dtype, weight=True, scale=shape[-1] ** -0.5)
 
     def gated(rows: int, width: int, inner: int) -> Case:
-        given = {"x": x(rows, width), "g": w(inner, width), "u": w(inner, width), "d": w(width, inner)}
-        return Case("layers", f"SwiGLU of {rows} rows, {width}, {inner}", given,
+        operands = {"x": x(rows, width), "g": w(inner, width), "u": w(inner, width), "d": w(width, inner)}
+        return Case("layers", f"SwiGLU of {rows} rows, {width}, {inner}", operands,
                     lambda x, g, u, d: tg.linear(tg.silu(tg.linear(x, g)) * tg.linear(x, u), d),
                     lambda x, g, u, d: f.linear(f.silu(f.linear(x, g)) * f.linear(x, u), d))
 
     def mlp(rows: int, width: int, dtype: Any) -> Case:
-        given = {"x": x(rows, width, dtype=dtype), "a": w(4 * width, width, dtype=dtype), "b": w(4 * width, dtype=dtype),
+        operands = {"x": x(rows, width, dtype=dtype), "a": w(4 * width, width, dtype=dtype), "b": w(4 * width, dtype=dtype),
                  "c": w(width, 4 * width, dtype=dtype), "e": w(width, dtype=dtype)}
-        return Case("layers", f"MLP of {rows} rows, {width} {dtype}", given,
+        return Case("layers", f"MLP of {rows} rows, {width} {dtype}", operands,
                     lambda x, a, b, c, e: x + tg.linear(tg.gelu(tg.linear(x, a, b)), c, e),
                     lambda x, a, b, c, e: x + f.linear(f.gelu(f.linear(x, a, b)), c, e))
 

@@ -80,8 +80,8 @@ def merged(program: StageProgram) -> StageProgram:
 
 
 def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgram:
-    """Return the program with each nest cut into parts of so many elements (None: by rule). A nest stays uncut if that is 0 or if
-    it cannot be cut.
+    """Return the program with each nest cut into parts. parts: elements of a part, for each nest (None: by rule). A nest stays
+    uncut if the number is 0 or if it cannot be cut.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> program = lower_text("input x f32[98304]", "output y = sum(x; axes=(0,))")
@@ -186,7 +186,7 @@ def _merged(program: StageProgram, place: int, stages: Sequence[Stage], pair: Se
 
 
 def _joined(axes: tuple[Axis, ...], first: Axis, both: Axis) -> tuple[Axis, ...]:
-    """Return the axes with one in place of `first` and the one behind it."""
+    """Return the axes with one axis in place of `first` and its successor."""
     at = axes.index(first)
     return (*axes[:at], both, *axes[at + 2:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, fields, replace
 
 import pytest
@@ -37,10 +38,8 @@ def steps(definition: Definition) -> list[StageProgram]:
         programs.append(lower(definition))
         for each in passes:
             programs.append(each(programs[-1]))
-    try:
+    with suppress(NotLowered):                                      # only programs around a softmax have a form in one pass
         programs.append(fused(lower(definition), 16, 64))
-    except NotLowered:
-        pass
     return programs
 
 
