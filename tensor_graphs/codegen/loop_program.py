@@ -1,0 +1,315 @@
+"""loop_program: a program mapped to a machine: loops with kinds, memory with places, and statements in order.
+
+    kernel columns: grid 2, 512 threads
+    grid c in 0..2
+        thread w in 0..16
+            thread l in 0..32
+                wait
+                serial r in w..65536 step 16
+                    part[0] sum= x0[32·c + l + 64·r]
+                tile[32·w + l] = part[0]
+                barrier block
+                if w < 1
+                    serial k in 0..16
+                        total[0] sum= tile[32·k + l]
+                    y0[32·c + l] = total[0]
+
+A program of stages says what is computed, this says where and when: each decision is made before it is printed. The values are
+those of the stages (loop_ir.py). They read a buffer by an `Array` of its name; role "operand" or "output" means that the buffer
+holds elements as they are stored (a narrow float is widened by the load and rounded by the store), "scratch" that it holds them as
+they are computed. The following rules define what any printer prints; interpret_loops.py implements them in numpy.
+
+- The kernels run one after another. Before its `Wait` a kernel may run while earlier ones still do.
+- Iterations of `grid`, `thread` and `vector` loops are independent of each other, and run at the same time. Grid loops are
+  outermost, thread loops follow; together these are the blocks and the threads of a kernel. `vector` loops are the elements of one
+  access to memory. `serial` and `unrolled` loops run in order.
+- A register buffer exists once for each thread, a shared one for each block, a global one for all kernels.
+- A thread sees what another has written to shared memory only after a `Barrier` of their scope, and what another block has written
+  to global memory only in a later kernel, after its wait.
+- A value is computed where it is used. `Compute` computes one earlier; what it has loaded does not change by later stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from tensor_graphs.codegen.loop_ir import Array, Monoid, StageProgram, Value, index_symbol, shown
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DType
+
+Kind = Literal["grid", "thread", "vector", "unrolled", "serial"]
+Place = Literal["global", "shared", "register"]
+Scope = Literal["warp", "block"]
+How = Literal["plain", "once", "now"]
+"""how memory is loaded: as usual; not kept in the nearest cache; in this place of the program and from read-only memory"""
+
+PARALLEL: tuple[Kind, ...] = ("grid", "thread", "vector")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory. The array has its name, its dtype and its size in elements, which is that of one thread (register) or block (shared).
+    dtype: that of an accumulator which is wider than its array, else None."""
+
+    array: Array
+    place: Place
+    wide: DType | None = None
+
+    @property
+    def name(self) -> str:
+        return self.array.name
+
+    def __str__(self) -> str:
+        kind = f"{self.wide}" if self.wide is not None else f"{self.array.dtype}"
+        return f"{self.place} {self.name}: {kind}[{d.format_dim(self.array.size)}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Let:
+    """An index by a name: of a dim, or of an integer value that is read at run time."""
+
+    name: str
+    index: Dim | Value
+
+
+@dataclass(frozen=True, eq=False)
+class Compute:
+    """A value that is computed here, once for all later uses in the same body and inside of it."""
+
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """into[at + k] = buffer[index + k] for all k below `lanes`, as one access, where `when` is true; 0 elsewhere. The bits are
+    those in memory."""
+
+    into: Array
+    at: Dim
+    buffer: Array
+    index: Dim
+    lanes: int = 1
+    when: Value | None = None
+    how: How = "plain"
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """buffer[index] = value, rounded to what the buffer holds."""
+
+    buffer: Array
+    index: Dim
+    value: Value
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Put:
+    """buffer[index + k] = source[at + k] for all k below `lanes`, as one access. The bits are those in registers."""
+
+    buffer: Array
+    index: Dim
+    source: Array
+    at: Dim
+    lanes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Clear:
+    """All elements of an accumulator become the identity of a monoid."""
+
+    buffer: Array
+    monoid: Monoid
+
+
+@dataclass(frozen=True, eq=False)
+class Take:
+    """buffer[index] is combined with a value."""
+
+    buffer: Array
+    index: Dim
+    monoid: Monoid
+    value: Value
+    note: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Combine:
+    """buffer[index] of all threads along the innermost thread loop is combined, and each of them gets the result. shared: memory
+    for a number of each warp, where the loop is longer than one; all threads of the block then wait for each other."""
+
+    buffer: Array
+    index: Dim
+    monoid: Monoid
+    threads: int
+    shared: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Prefetch:
+    """The memory around buffer[index] is brought nearer. Nothing is read, so whoever writes it meanwhile does no harm."""
+
+    buffer: Array
+    index: Dim
+
+
+@dataclass(frozen=True, eq=False)
+class Barrier:
+    scope: Scope
+
+
+@dataclass(frozen=True, eq=False)
+class Wait:
+    """All earlier kernels are done."""
+
+
+@dataclass(frozen=True, eq=False)
+class If:
+    when: Value
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """The body for each value of the axis from `first` on, in steps, below `size`. unroll: iterations that a printer writes out (0:
+    the compiler decides; an unrolled loop is written out completely)."""
+
+    axis: str
+    size: Dim
+    kind: Kind
+    body: tuple[Stmt, ...]
+    first: Dim = 0
+    step: int = 1
+    unroll: int = 0
+
+    @property
+    def symbol(self) -> Dim:
+        return index_symbol(self.axis, self.size)
+
+
+Stmt = Let | Compute | Load | Store | Put | Clear | Take | Combine | Prefetch | Barrier | Wait | If | Loop
+
+
+@dataclass(frozen=True, eq=False)
+class LoopKernel:
+    """One launch. buffers: those in registers and in shared memory. early: numbers of the operands that are read before the wait."""
+
+    entry: str
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    early: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LoopProgram:
+    """source: the stages that it computes. scratch: arrays in global memory that only its kernels use."""
+
+    source: StageProgram
+    scratch: tuple[Array, ...]
+    kernels: tuple[LoopKernel, ...]
+
+    def __str__(self) -> str:
+        lines: list[str] = []
+        for kernel in self.kernels:
+            lines.append(f"kernel {kernel.entry}")
+            lines += [f"    {buffer}" for buffer in kernel.buffers]
+            lines += _shown(kernel.body, 1)
+        return "\n".join(lines)
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Yield all statements, those inside of others too, in order."""
+    for s in body:
+        yield s
+        if isinstance(s, If | Loop):
+            yield from statements(s.body)
+
+
+def values_of(s: Stmt) -> tuple[Value, ...]:
+    """Return the values that a statement itself uses, not those of its body."""
+    match s:
+        case Let(index=Value() as value) | Compute(value=value) | Store(value=value) | Take(value=value) | If(when=value):
+            return (value,)
+        case Load(when=Value() as value):
+            return (value,)
+        case _:
+            return ()
+
+
+def dims_of(s: Stmt) -> tuple[Dim, ...]:
+    """Return the indices and sizes that a statement itself uses."""
+    match s:
+        case Let(index=index) if not isinstance(index, Value):
+            return (index,)
+        case Load() :
+            return s.at, s.index
+        case Put():
+            return s.index, s.at
+        case Store() | Take() | Combine() | Prefetch():
+            return (s.index,)
+        case Loop():
+            return s.first, s.size
+        case _:
+            return ()
+
+
+def written(s: Stmt) -> Array | None:
+    """Return the array that a statement itself writes."""
+    match s:
+        case Load():
+            return s.into
+        case Store() | Put() | Clear() | Take() | Combine():
+            return s.buffer
+        case _:
+            return None
+
+
+def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
+    lines: list[str] = []
+    for s in body:
+        text, inside = _text(s), "    " * depth
+        own = [shown(value) for value in values_of(s)]
+        lines.append(inside + text)
+        lines += [f"{inside}    where {line}" for _, named in own for line in named]
+        if isinstance(s, If | Loop):
+            lines += _shown(s.body, depth + 1)
+    return lines
+
+
+def _text(s: Stmt) -> str:
+    def at(buffer: Array, index: Dim) -> str:
+        return f"{buffer}[{d.format_dim(index)}]"
+
+    match s:
+        case Let():
+            return f"{s.name} = {shown(s.index)[0] if isinstance(s.index, Value) else d.format_dim(s.index)}"
+        case Compute():
+            return f"compute {shown(s.value)[0]}"
+        case Load():
+            when = f" where {shown(s.when)[0]}" if s.when is not None else ""
+            how = "" if s.how == "plain" else f" {s.how}"
+            return f"{at(s.into, s.at)} = load{s.lanes}{how} {at(s.buffer, s.index)}{when}"
+        case Store():
+            return f"{at(s.buffer, s.index)} = {shown(s.value)[0]}"
+        case Put():
+            return f"store{s.lanes} {at(s.buffer, s.index)} = {at(s.source, s.at)}"
+        case Clear():
+            return f"{s.buffer} = identity of {s.monoid}"
+        case Take():
+            return f"{at(s.buffer, s.index)} {s.monoid}= {shown(s.value)[0]}"
+        case Combine():
+            return f"combine {at(s.buffer, s.index)} by {s.monoid} across {s.threads} threads"
+        case Prefetch():
+            return f"prefetch {at(s.buffer, s.index)}"
+        case Barrier():
+            return f"barrier {s.scope}"
+        case Wait():
+            return "wait"
+        case If():
+            return f"if {shown(s.when)[0]}"
+        case Loop():
+            first = d.format_dim(s.first)
+            return f"{s.kind} {s.axis} in {first}..{d.format_dim(s.size)}" + (f" step {s.step}" if s.step > 1 else "")
