@@ -14,7 +14,6 @@ from functools import lru_cache
 from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, parallel, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.spec_to_loops import definition_of, loops_of
 from tensor_graphs.kernels.signature import Signature
