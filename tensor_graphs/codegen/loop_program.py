@@ -195,7 +195,7 @@ Stmt = Let | Compute | Load | Store | Put | Clear | Take | Combine | Prefetch | 
 
 @dataclass(frozen=True, eq=False)
 class LoopKernel:
-    """One launch. buffers: those in registers and in shared memory. early: numbers of the operands that are read before the wait."""
+    """One launch. buffers: those in registers and in shared memory. early: numbers of operands that are read before the wait."""
 
     entry: str
     buffers: tuple[Buffer, ...]
@@ -270,7 +270,7 @@ def written(s: Stmt) -> Array | None:
 def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
     lines: list[str] = []
     for s in body:
-        text, inside = _text(s), "    " * depth
+        text, inside = text_of(s), "    " * depth
         own = [shown(value) for value in values_of(s)]
         lines.append(inside + text)
         lines += [f"{inside}    where {line}" for _, named in own for line in named]
@@ -279,7 +279,7 @@ def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
     return lines
 
 
-def _text(s: Stmt) -> str:
+def text_of(s: Stmt) -> str:
     def at(buffer: Array, index: Dim) -> str:
         return f"{buffer}[{d.format_dim(index)}]"
 
