@@ -54,7 +54,8 @@ class Units:
 
     def named(self, unit: int) -> str:
         thread = unit // self.lanes
-        return f"thread {thread % self.threads} of block {thread // self.threads}"
+        lane = f"lane {unit % self.lanes} of " if self.lanes > 1 else ""
+        return f"{lane}thread {thread % self.threads} of block {thread // self.threads}"
 
 
 class TrackedMemory:
@@ -77,8 +78,8 @@ class TrackedMemory:
         """Return the elements that units read. Raises StageError."""
         flat = self._elements(offsets, units)
         early = self.array.role == "operand" and self.array.number in self.units.early
-        if self.place == "global" and not early and not self.units.waited[units // self.units.lanes].all():
-            raise StageError(f"{self.array} is read before the wait")
+        if self.place == "global" and not early and not (waited := self.units.waited[units // self.units.lanes]).all():
+            raise StageError(f"{self.array}[{offsets[~waited][0]}] is read before the wait")
         if not (full := self.full[flat]).all():
             raise StageError(f"{self.array}[{offsets[~full][0]}] is read before it is written")
         if self.changes:
@@ -92,11 +93,11 @@ class TrackedMemory:
         if self.place == "global":
             if self.array.role == "operand":
                 raise StageError(f"the operand {self.array} is written")
-            if not self.units.waited[own].all():
-                raise StageError(f"{self.array} is written before the wait")
+            if not (waited := self.units.waited[own]).all():
+                raise StageError(f"{self.array}[{offsets[~waited][0]}] is written before the wait")
             if self.array.role == "output":
                 other = self.writer[flat]
-                self._report(flat, units, other, (other >= 0) & (other // self.units.lanes != own), "written", "written")
+                self._report(flat, units, other, (other >= 0) & (other // self.units.lanes != own), "written", "written before")
         self._apart(flat, units, self.writer, self.wrote, "written", "written")
         for readers in (self.low, self.high):
             self._apart(flat, units, readers, self.read_at, "written", "read")
