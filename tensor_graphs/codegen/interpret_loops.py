@@ -9,8 +9,9 @@ show a race, and memory reports it (races.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def run(program: lp.LoopProgram, operands: Sequence[Numbers], dims: Mapping[str,
     sizes = {str(s): int((dims or {})[str(s)]) for s in source.dims}
     for array, values in zip(source.operands, operands, strict=True):
         memory[array.name] = TrackedMemory(array, "global", values.size, 1, wide(values.reshape(-1), array.dtype))
-    for array in (*source.outputs, *program.scratch):
+    for array in (*source.outputs, *(a for a in source.scratch if a.level == 0), *program.scratch):
         memory[array.name] = TrackedMemory(array, "global", int(at_sizes(array.size, sizes)))
     for output, operand in source.updated:
         array, old = source.outputs[output], memory[source.operands[operand].name]
@@ -101,7 +102,7 @@ class _KernelRun:
         bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
         self.outside = {s for body in bodies if any(map(_is_unit, lp.statements(body))) for s in body}
         self.written = {array.name for s in inside if (array := lp.written(s)) is not None}
-        most = self.most(kernel.body, dict(sizes), 0)
+        most = self.most(kernel.body, {name: partial(int, size) for name, size in sizes.items()}, 0)
         self.units = Units(most["grid"], most["thread"], most["vector"], warp, kernel.early)
         copies = {"register": self.units.blocks * self.units.threads, "shared": self.units.blocks}
         own = {b.name: TrackedMemory(b.array, b.place, int(at_sizes(b.array.size, sizes)), copies[b.place]) for b in kernel.buffers}
@@ -109,24 +110,22 @@ class _KernelRun:
         for name, m in self.memory.items():
             m.begin(self.units, name in self.written)
 
-    def most(self, body: tuple[lp.Stmt, ...], at: dict[str, Any], rank: int) -> dict[str, int]:
+    def most(self, body: tuple[lp.Stmt, ...], at: Mapping[str, Callable[[], Any]], rank: int) -> dict[str, int]:
         """Return the most iterations of all loops of each parallel kind, inside of each other. The size of one may depend on those
-        outside of it."""
+        outside of it. at: the indices that are defined, of which few are needed."""
         out: dict[str, int] = dict.fromkeys(lp.PARALLEL, 1)
         for s in body:
-            inner, count = dict(at), 1
-            if isinstance(s, lp.Let) and not isinstance(s.index, Value) and _bound(s.index, at):
-                at[s.name] = at_sizes(s.index, at)
-            if isinstance(s, lp.Loop):
-                if _bound(s.first, at) and _bound(s.size, at):
-                    first, size = at_sizes(s.first, at), at_sizes(s.size, at)
-                    self.counts[s] = count = int(np.max(_count(s, first, size), initial=0))
-                    inner[s.axis] = first + s.step * np.arange(count).reshape(-1, *(1,) * rank)
-                elif s.kind in lp.PARALLEL:
-                    raise StageError(f"{self.kernel.entry} reads the size of `{lp.text_of(s)}` at run time")
-            if isinstance(s, lp.If | lp.Loop):
-                for kind, n in self.most(s.body, inner, rank + 1).items():
-                    out[kind] = max(out[kind], n * count if isinstance(s, lp.Loop) and s.kind == kind else n)
+            if isinstance(s, lp.Let) and not isinstance(s.index, Value):
+                at = {**at, s.name: partial(_early, s.index, at)}
+            elif isinstance(s, lp.Loop):
+                numbers = partial(_numbers, s, at, rank)
+                inner = self.most(s.body, {**at, s.axis: numbers}, rank + 1)
+                if s.kind in lp.PARALLEL:
+                    self.counts[s] = len(numbers())
+                    inner[s.kind] *= self.counts[s]
+                out = {kind: max(out[kind], n) for kind, n in inner.items()}
+            elif isinstance(s, lp.If):
+                out = {kind: max(out[kind], n) for kind, n in self.most(s.body, at, rank).items()}
         return out
 
     def run(self) -> None:
@@ -175,14 +174,14 @@ class _KernelRun:
                     self.loop(s, p)
 
     def loop(self, s: lp.Loop, p: _Points) -> None:
-        first, size = p.offset(s.first), p.offset(s.size)
+        first, size, step = p.offset(s.first), p.offset(s.size), p.offset(s.step)
         if s.kind not in lp.PARALLEL:
-            for k in range(int(np.max(p.chosen(_count(s, first, size)), initial=0))):
-                axis = first + k * s.step
+            for k in range(int(np.max(p.chosen(-((first - size) // step)), initial=0))):
+                axis = first + k * step
                 self.body(s.body, p.inner(at={**p.at, s.axis: axis}, inside=p.inside & (axis < size)))
             return
         number = np.arange(count := self.counts[s]).reshape(-1, *(1,) * p.inside.ndim)
-        axis = first + s.step * number
+        axis = first + step * number
         p = p.inner(at={**p.at, s.axis: axis}, inside=p.inside & (axis < size))
         if s.kind == "grid":
             p.block = p.block * count + number
@@ -289,9 +288,16 @@ def _bits(array: Array) -> DType:
     return computed_in(array.dtype) if array.role == "scratch" else array.dtype
 
 
-def _bound(x: Dim, at: Mapping[str, Any]) -> bool:
-    return not isinstance(x, d.Expr) or all(name in at for name in x.symbols)
+def _early(x: Dim, at: Mapping[str, Callable[[], Any]]) -> Any:
+    """Return a dim at all iterations of a kernel. Raises StageError if it depends on what is read at run time."""
+    names = x.symbols if isinstance(x, d.Expr) else ()
+    if (late := [name for name in names if name not in at]):
+        raise StageError(f"the number of threads depends on {late[0]}, which is read at run time")
+    return at_sizes(x, {name: at[name]() for name in names})
 
 
-def _count(s: lp.Loop, first: Any, size: Any) -> Any:
-    return -((first - size) // s.step)
+def _numbers(s: lp.Loop, at: Mapping[str, Callable[[], Any]], rank: int) -> Numbers:
+    """Return the indices of a loop as the first axis of an array."""
+    first, size, step = (_early(x, at) for x in (s.first, s.size, s.step))
+    count = int(np.max(-((first - size) // step), initial=0))
+    return np.asarray(first + step * np.arange(count).reshape(-1, *(1,) * rank))
