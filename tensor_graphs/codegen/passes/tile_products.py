@@ -257,7 +257,7 @@ class _NestByTiles:
         return pack, [*copies, by_tile, self.stored(s, self.sum_of(sums))]
 
     def packed(self, panel: Array, digits: tuple[Axis, ...], value: Value) -> list[Stage]:
-        """Return the stages that store the values of a panel, and zeros where no lanes are, or values that conditions make zeros."""
+        """Return the stages that store the values of a panel, and zeros where there are no lanes or no values."""
         def store(some: Dim, axis: Axis, x: Value, note: str) -> Stage:
             return Stage(panel, flat(digits) * self.width + some, (*digits, axis), x, self.level, note=note)
 
