@@ -106,10 +106,11 @@ def prepares(spec: Spec) -> tuple[Preparation, ...]:
 def traffic(template: Template, spec: Spec) -> Dim:
     """Return the bytes moved: operands and the result. Raises NotLowered."""
     product = _product(spec)
+    one = _spec_of(product)
     multiplied = (product.x, *product.weights)
-    others = sum(a.size * a.dtype.itemsize for a in product.program.operands if a not in multiplied)
-    weights = sum(a.size * a.dtype.itemsize for a in product.weights[1:])
-    return template.traffic(_spec_of(product)) + others + weights
+    others: Dim = sum(a.size * a.dtype.itemsize for a in product.program.operands if a not in multiplied)
+    apart = sum(d.product(t.shape) * t.dtype.itemsize for t in (one.inputs[0], one.outputs[0]))     # once for both weights
+    return template.traffic(one) * len(product.weights) + others - apart * (len(product.weights) - 1)
 
 
 def arithmetic(template: Template, spec: Spec) -> Dim:

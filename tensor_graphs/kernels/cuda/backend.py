@@ -224,9 +224,9 @@ def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Return the operations of a tensor-core kernel, divided by 3 for the estimates. These assume that kernels reach a third of a
-    device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach nearly all of it."""
-    return d.ceil_div(arithmetic(spec), 3)
+    """Return the operations of a tensor-core kernel, three tenths of them for the estimates. These assume that kernels reach as little of
+    a device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach all that SHARE says."""
+    return d.ceil_div(arithmetic(spec) * 3, 10)
 
 
 def kernels() -> list[Kernel]:

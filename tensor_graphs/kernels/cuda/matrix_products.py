@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
@@ -294,14 +295,19 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
     return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
 
 
+BOXED = Fraction(3, 2)
+"""time to read a weight in boxes with rows of 128 bytes, in times to read it row by row"""
+
+
 def product_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: operands and results; for f32 operands also their parts (of 2 bytes), written and read. Of a prepared
-    weight only the parts are read."""
+    """Return the bytes moved: operands, those of a weight as what they take in boxes, and results; for f32 operands also their parts
+    (of 2 bytes), written and read. Of a prepared weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
     for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], is_prepared(spec))):
         itemsize = t.dtype.itemsize
-        moved = moved + d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
+        read = d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
+        moved = moved + (d.ceil_div(read * BOXED.numerator, BOXED.denominator) if t is w else read)
     return moved
 
 
