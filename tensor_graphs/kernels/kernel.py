@@ -216,7 +216,8 @@ class Kernel:
     source: text for people, and part of the identity.  sources: further files (C code, tables), relative to the folder of `module`.
     prepare(spec): values computed before the call, from parameters; in the call they follow the op's operands. When the kernel is
     compared and timed, the operands that they are computed from are taken as parameters.  traffic(spec): bytes moved, where fewer
-    than in operands and outputs.  arithmetic(spec): operations, where not as in the definition.  requirements: of the device
+    than in operands and outputs.  arithmetic(spec): operations, where not as in the definition.  extends(spec): (name of a kernel, node)
+    where this kernel is that one on that node, with more in it; times of that one correct estimates of this one.  requirements: of the device
     (device_requirements.py); elsewhere the kernel is no candidate.
     strided(spec, strides): return the call for operands that are not contiguous. strides: in elements, a tuple for each operand; 0
     along an axis where all indices are one element. Where it is missing or returns None, such operands are copied first. Outputs
@@ -250,6 +251,7 @@ class Kernel:
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None
     arithmetic: Callable[[Spec], Dim] | None = None
+    extends: Callable[[Spec], tuple[str, Node]] | None = None
     sources: Sequence[str | Path] = ()
     strided: Callable[[Spec, Sequence[Strides]], Call | None] | None = None
     together: Callable[[Sequence[Spec]], Sequence[str | None]] | None = None
@@ -327,7 +329,7 @@ class Kernel:
                 raise KernelError(f"kernel {self.name!r} names {str(name)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
         functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided,
-                     *(function for function in (self.together, self.shares) if function is not None))
+                     *(function for function in (self.together, self.shares, self.extends) if function is not None))
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:

@@ -26,7 +26,7 @@ from tensor_graphs.language.composite import LIBRARY, Definition
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
-from tensor_graphs.language.node import TensorType
+from tensor_graphs.language.node import Node, TensorType, walk
 
 
 class _Ended(_Cuda):
@@ -51,10 +51,11 @@ class _Ended(_Cuda):
 
 @dataclass(frozen=True)
 class Template:
-    """A kernel by hand into which the stages are printed. name: mark of the kernel. call: of the spec of one product, and what is
+    """A kernel by hand into which the stages are printed. name, alone: marks of the kernel, and of the one of products alone. call: of the spec of one product, and what is
     printed. takes, traffic, steps: of that spec; steps: and of how many weights. arch: GPUs that have its instructions."""
 
     name: str
+    alone: str
     files: str
     call: Callable[..., LaunchCall]
     takes: Callable[[Spec], str | None]
@@ -65,9 +66,9 @@ class Template:
 
 
 TEMPLATES = (
-    Template("tiles", p.BY_TILES, p.product, p.product_takes, p.product_traffic, lambda spec, n: p.product_steps(spec) * n),
-    Template("turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes), p.product_traffic, p.turned_steps),
-    Template("skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic, lambda spec, n: p.skinny_steps(spec) * n,
+    Template("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic, lambda spec, n: p.product_steps(spec) * n),
+    Template("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes), p.turned_traffic, p.turned_steps),
+    Template("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic, lambda spec, n: p.skinny_steps(spec) * n,
               FROM_80, False))
 """tiles of many rows; tiles whose rows are those of the weights, for a few dozen rows; weights from memory to registers, for few"""
 
@@ -77,7 +78,8 @@ def kernels(backend: str) -> list[Kernel]:
     return [Kernel(name=f"{backend}.{t.name}", backend=backend, op=ANY_OP, build=partial(build, t), accepts=partial(refuse, t),
                    source=f"the stages after a product's sums, in: {read(f'{p.SUMS} {t.files}')}", module=__name__,
                    toolchain=nvrtc.made_with(TENSOR_CORES), contiguous=True, requirements={"arch": t.arch},
-                   prepare=prepares if t.prepared else None, traffic=partial(traffic, t), arithmetic=partial(arithmetic, t))
+                   prepare=prepares if t.prepared else None, traffic=partial(traffic, t), arithmetic=partial(arithmetic, t),
+                   extends=partial(extends, t))
             for t in TEMPLATES]
 
 
@@ -101,6 +103,12 @@ def prepares(spec: Spec) -> tuple[Preparation, ...]:
     """Return the preparations of f32 weights: their bf16 parts. Raises NotLowered."""
     product = _product(spec)
     return p.product_prepares(_spec_of(product), [w.number for w in product.weights])
+
+
+def extends(template: Template, spec: Spec) -> tuple[str, Node]:
+    """Return the kernel of products alone of a template, and the product in a spec."""
+    node = next(n for n in walk(spec_to_loops.definition_of(spec).outputs) if n.op.facts.product)
+    return f"cuda.{node.op.name}_{template.alone}", node
 
 
 def traffic(template: Template, spec: Spec) -> Dim:

@@ -295,11 +295,11 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
     return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
 
 
-BOXED = Fraction(3, 2)
-"""time to read a weight in boxes with rows of 128 bytes, in times to read it row by row"""
+BOXED, BOXED_ROWS = Fraction(3, 2), Fraction(21, 20)
+"""time to read a weight in boxes beside those of many rows of x, and beside those of few, in times to read it row by row"""
 
 
-def product_traffic(spec: Spec) -> Dim:
+def product_traffic(spec: Spec, boxed: Fraction = BOXED) -> Dim:
     """Return the bytes moved: operands, those of a weight as what they take in boxes, and results; for f32 operands also their parts
     (of 2 bytes), written and read. Of a prepared weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
@@ -307,8 +307,13 @@ def product_traffic(spec: Spec) -> Dim:
     for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], is_prepared(spec))):
         itemsize = t.dtype.itemsize
         read = d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
-        moved = moved + (d.ceil_div(read * BOXED.numerator, BOXED.denominator) if t is w else read)
+        moved = moved + (d.ceil_div(read * boxed.numerator, boxed.denominator) if t is w else read)
     return moved
+
+
+def turned_traffic(spec: Spec) -> Dim:
+    """Return the bytes moved by turned tiles."""
+    return product_traffic(spec, BOXED_ROWS)
 
 
 def product_steps(spec: Spec) -> Dim:
@@ -361,10 +366,10 @@ def turned(spec: Spec, printed: Printed | None = None) -> LaunchCall:
     return _by_tiles(spec, wide, most, tiles, _piece(spec), True, printed)
 
 
-SKINNY_ROWS, SKINNY_REGISTERS, FEW_TILES = 16, 184, 4
+SKINNY_ROWS, SKINNY_REGISTERS, FEW_TILES = 16, 128, 4
 """constants of skinny_product.cu: most rows of a block; registers of a thread for operands and sums; most tiles of a block of 16 warps"""
 
-ROW_OF_X = 0.3
+ROW_OF_X = Fraction(3, 10)
 """time to read a row of x, which is in the cache, in times to read a row of a weight"""
 
 
@@ -386,10 +391,10 @@ def _skinny_tiles(columns: int, products: int, groups: int, parts: int) -> int:
     """Return the tiles of 16 columns of a block with which the busiest multiprocessor reads least. groups: of eight rows of x."""
     most = (SKINNY_REGISTERS - 8 * groups * parts) // ((8 + 4 * groups) * products)
 
-    def time(tiles: int) -> float:
+    def time(tiles: int) -> Fraction:
         return -(-columns // (16 * tiles * MULTIPROCESSORS)) * (16 * tiles * products + ROW_OF_X * 8 * groups)
 
-    return min(range(1, most + 1), key=time)
+    return min(range(1, max(1, most) + 1), key=time)
 
 
 def skinny(spec: Spec, printed: Printed | None = None) -> LaunchCall:
@@ -414,11 +419,13 @@ def skinny(spec: Spec, printed: Printed | None = None) -> LaunchCall:
 
 
 def skinny_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: all of w once per SKINNY_ROWS rows, counted as a fifth after the first time (it is in the cache)."""
+    """Return the bytes moved: all of w once per SKINNY_ROWS rows, and x by each block, from the cache."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
-    of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
-    small = d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize
-    return of_w + of_w // 5 * (d.dim_max(1, d.ceil_div(rows_of(x), SKINNY_ROWS)) - 1) + small
+    columns, k = (int(s) for s in w.shape)
+    of_x, of_y = d.product(x.shape) * x.dtype.itemsize, d.product(y.shape) * y.dtype.itemsize
+    blocks = -(-columns // (16 * _skinny_tiles(columns, 1, SKINNY_ROWS // 8, 1)))
+    return d.ceil_div(rows_of(x), SKINNY_ROWS) * (columns * k * w.dtype.itemsize) + of_y + d.ceil_div(
+        of_x * (blocks * ROW_OF_X.numerator), ROW_OF_X.denominator)
 
 
 def skinny_steps(spec: Spec) -> Dim:
