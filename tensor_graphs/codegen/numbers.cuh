@@ -232,13 +232,12 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
     T at[N];
 };
 template <int N, class T> TG_INLINE Pack<T, N> pack_at(const T *from) { return *reinterpret_cast<const Pack<T, N> *>(from); }
-/* The same here and not later, of memory that nobody writes by then, and whose neighbourhood is read next: also before what others write
- * is waited for. */
+/* The same here and not later, of memory that nobody writes by then: also before what others write is waited for. */
 template <int N, class T> TG_INLINE Pack<T, N> pack_now(const T *from) {
 #ifdef __CUDA_ARCH__
     if (sizeof(T) * N == 16) {
         Pack<uint32_t, 4> x;
-        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+        asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x.at[0]), "=r"(x.at[1]), "=r"(x.at[2]), "=r"(x.at[3]) : "l"(from));
         return *reinterpret_cast<Pack<T, N> *>(&x);
     }

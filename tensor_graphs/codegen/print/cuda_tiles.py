@@ -6,7 +6,7 @@ sums in registers; one result is loaded and stored instead of two, and a launch 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -22,6 +22,7 @@ from tensor_graphs.kernels.cuda.matrix_products import Printed
 from tensor_graphs.kernels.cuda.source_text import FLOATS, FROM_80, read
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Preparation, Spec
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import LIBRARY, Definition
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
@@ -107,7 +108,7 @@ def prepares(spec: Spec) -> tuple[Preparation, ...]:
 
 def extends(template: Template, spec: Spec) -> tuple[str, Node]:
     """Return the kernel of products alone of a template, and the product in a spec."""
-    node = next(n for n in walk(spec_to_loops.definition_of(spec).outputs) if n.op.facts.product)
+    node = next(_products_in(spec_to_loops.definition_of(spec).outputs))
     return f"cuda.{node.op.name}_{template.alone}", node
 
 
@@ -125,6 +126,14 @@ def arithmetic(template: Template, spec: Spec) -> Dim:
     """Return the operations as other tensor-core kernels count them. Raises NotLowered."""
     product = _product(spec)
     return of_tiles(lambda spec: template.steps(spec, len(product.weights)), _spec_of(product))
+
+
+def _products_in(outputs: Sequence[Node]) -> Iterator[Node]:
+    for n in walk(outputs):
+        if n.op.facts.product:
+            yield n
+        elif isinstance(n.op, PartOp):
+            yield from _products_in(n.op.written.outputs)
 
 
 def _product(spec: Spec) -> EpilogueProduct:

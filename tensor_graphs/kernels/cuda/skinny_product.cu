@@ -17,6 +17,13 @@
 
 typedef Pack<uint32_t, 4> Eights;                                   /* eight numbers of 16 bits */
 
+/* Of a weight, here and not later; the 256 bytes around them come near, which are read next. */
+TG_INLINE Eights eight_now(const W *from) {
+    Eights x;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.at[0]), "=r"(x.at[1]), "=r"(x.at[2]), "=r"(x.at[3]) : "l"(from));
+    return x;
+}
 /* What the eight numbers of x at `from` are multiplied as; zeros where they are not there. */
 TG_INLINE void eight_of(Eights (&part)[PARTS_X], const X *from, bool is) {
 #pragma unroll
@@ -50,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) skinny_product(Y *__res
         for (int h = 0; h < 2; h++) {
             const int column = first_column + m % TILES * 16 + 8 * h + g;
             const int64_t at = (WIDTH % TG_COLUMNS == 0 || column < WIDTH ? column : WIDTH - 1) * (int64_t)INNER + k;
-            if (k < INNER) weights[m][h] = pack_now<4>((const uint32_t *)(TG_W(m / TILES) + at));
+            if (k < INNER) weights[m][h] = eight_now(TG_W(m / TILES) + at);
             else weights[m][h] = Eights{};
         }
     };
