@@ -216,9 +216,10 @@ class Kernel:
     source: text for people, and part of the identity.  sources: further files (C code, tables), relative to the folder of `module`.
     prepare(spec): values computed before the call, from parameters; in the call they follow the op's operands. When the kernel is
     compared and timed, the operands that they are computed from are taken as parameters.  traffic(spec): bytes moved, where fewer
-    than in operands and outputs.  arithmetic(spec): operations, where not as in the definition.  extends(spec): (name of a kernel, node)
-    where this kernel is that one on that node, with more in it; times of that one correct estimates of this one.  requirements: of the device
+    than in operands and outputs.  arithmetic(spec): operations, where not as in the definition.  requirements: of the device
     (device_requirements.py); elsewhere the kernel is no candidate.
+    extends(spec): (name of a kernel, node) where this kernel is that one on that node, with more in it: a measured time of that one
+    corrects the estimate of this one.
     strided(spec, strides): return the call for operands that are not contiguous. strides: in elements, a tuple for each operand; 0
     along an axis where all indices are one element. Where it is missing or returns None, such operands are copied first. Outputs
     are contiguous. The comparison with the oracle covers the strides that it takes (measure/points/point_plan.py).

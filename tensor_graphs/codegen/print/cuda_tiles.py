@@ -1,4 +1,4 @@
-"""cuda_tiles: `gencuda.tiles`, `.turned`, `.skinny`: products on tensor cores in one launch with what is computed from their elements.
+"""cuda_tiles: products on tensor cores in one launch with what follows them (`gencuda.tiles`, `gencuda.turned`, `gencuda.skinny`).
 
 The stages after the sums become the function `ended` of a template (kernels/cuda/tensor_tiles.cu, skinny_product.cu), which runs on
 sums in registers; one result is loaded and stored instead of two, and a launch is saved for each step.
@@ -35,7 +35,7 @@ class _Ended(_Cuda):
 
     def lines(self, product: EpilogueProduct) -> list[str]:
         write = self.write
-        write.open("TG_INLINE float ended(const Sums &sums, int64_t row, int64_t column, TG_OPERANDS)")
+        write.open(p.ENDED)
         self.scopes, self.open_axes = [set()], []
         self.split_index("row", product.rows)
         self.split_index("column", product.columns)
@@ -51,9 +51,10 @@ class _Ended(_Cuda):
 
 
 @dataclass(frozen=True)
-class Template:
-    """A kernel by hand into which the stages are printed. name, alone: marks of the kernel, and of the one of products alone. call: of the spec of one product, and what is
-    printed. takes, traffic, steps: of that spec; steps: and of how many weights. arch: GPUs that have its instructions."""
+class TileTemplate:
+    """A kernel by hand into which the stages are printed. name, alone: marks of the kernel, and of the one of products alone. call:
+    of the spec of one product, and what is printed. takes, traffic, steps: of that spec; steps: and of how many weights. arch: GPUs
+    that have its instructions. prepared: weights of f32 come as parts."""
 
     name: str
     alone: str
@@ -67,10 +68,12 @@ class Template:
 
 
 TEMPLATES = (
-    Template("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic, lambda spec, n: p.product_steps(spec) * n),
-    Template("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes), p.turned_traffic, p.turned_steps),
-    Template("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic, lambda spec, n: p.skinny_steps(spec) * n,
-              FROM_80, False))
+    TileTemplate("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic,
+                 lambda spec, weights: p.product_steps(spec) * weights),
+    TileTemplate("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes), p.turned_traffic,
+                 p.turned_steps),
+    TileTemplate("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic,
+                 lambda spec, weights: p.skinny_steps(spec) * weights, FROM_80, False))
 """tiles of many rows; tiles whose rows are those of the weights, for a few dozen rows; weights from memory to registers, for few"""
 
 
@@ -84,7 +87,7 @@ def kernels(backend: str) -> list[Kernel]:
             for t in TEMPLATES]
 
 
-def refuse(template: Template, spec: Spec) -> str | None:
+def refuse(template: TileTemplate, spec: Spec) -> str | None:
     """Return why a spec is no product with steps after it that a template computes; None where it is one."""
     try:
         product = _product(spec)
@@ -95,7 +98,7 @@ def refuse(template: Template, spec: Spec) -> str | None:
         return str(e)
 
 
-def build(template: Template, spec: Spec) -> LaunchCall:
+def build(template: TileTemplate, spec: Spec) -> LaunchCall:
     """Return the call; its text is compiled when a plan needs it. Raises NotLowered."""
     return call_of(template, spec_to_loops.definition_of(spec))
 
@@ -106,13 +109,13 @@ def prepares(spec: Spec) -> tuple[Preparation, ...]:
     return p.product_prepares(_spec_of(product), [w.number for w in product.weights])
 
 
-def extends(template: Template, spec: Spec) -> tuple[str, Node]:
+def extends(template: TileTemplate, spec: Spec) -> tuple[str, Node]:
     """Return the kernel of products alone of a template, and the product in a spec."""
     node = next(_products_in(spec_to_loops.definition_of(spec).outputs))
     return f"cuda.{node.op.name}_{template.alone}", node
 
 
-def traffic(template: Template, spec: Spec) -> Dim:
+def traffic(template: TileTemplate, spec: Spec) -> Dim:
     """Return the bytes moved: operands and the result. Raises NotLowered."""
     product = _product(spec)
     one = _spec_of(product)
@@ -122,7 +125,7 @@ def traffic(template: Template, spec: Spec) -> Dim:
     return template.traffic(one) * len(product.weights) + others - apart * (len(product.weights) - 1)
 
 
-def arithmetic(template: Template, spec: Spec) -> Dim:
+def arithmetic(template: TileTemplate, spec: Spec) -> Dim:
     """Return the operations as other tensor-core kernels count them. Raises NotLowered."""
     product = _product(spec)
     return of_tiles(lambda spec: template.steps(spec, len(product.weights)), _spec_of(product))
@@ -154,7 +157,7 @@ def _spec_of(product: EpilogueProduct, same_dtype: bool = False) -> Spec:
 
 
 @lru_cache(maxsize=1024)
-def call_of(template: Template, definition: Definition) -> LaunchCall:
+def call_of(template: TileTemplate, definition: Definition) -> LaunchCall:
     """Return the call that computes a definition by a template. Raises NotLowered."""
     product = spec_to_loops.tiles_of(definition)
     return template.call(_spec_of(product), printed=printed(product, template.prepared))
@@ -165,19 +168,10 @@ def printed(product: EpilogueProduct, prepared: bool) -> Printed:
     program, of_w = product.program, product.weights
     parts = [f"w_parts{k}" for k in range(len(of_w))] if prepared and p.is_prepared(_spec_of(product)) else []
     ended = _Ended(program, False, "tiles")
-
-    def chosen(names: list[str]) -> str:
-        return names[0] if len(names) == 1 else f"((number) ? {names[1]} : {names[0]})"
-
-    operands = [f"const {STORED[a.dtype.name]} * {a.name}" for a in program.operands] + [f"const uint16_t * {name}" for name in parts]
+    operands = [(STORED[a.dtype.name], a.name) for a in program.operands] + [("uint16_t", name) for name in parts]
     lines = ["/* " + str(program).replace("\n", "\n * ").replace("*/", "* /") + " */",
-             f"typedef {'int64_t' if ended.wide else 'int'} index_t;",
-             f"#define TG_OPERANDS {', '.join(operands)}",
-             f"#define TG_GIVEN {', '.join([*(a.name for a in program.operands), *parts])}",
-             f"#define TG_X {product.x.name}",
-             f"#define TG_W(number) {chosen([w.name for w in of_w])}",
-             f"#define TG_W_PARTS_OF(number) {chosen(parts) if parts else 'w_parts'}",
-             *ended.lines(product)]
+             f"typedef {'int64_t' if ended.wide else 'int'} index_t;", *ended.lines(product)]
+    text = p.printed_operands(operands, product.x.name, [w.name for w in of_w], lines)
     narrow = computed_in(program.outputs[0].dtype) is not program.outputs[0].dtype
-    return Printed("\n".join(lines) + "\n", len(program.operands), product.x.number, tuple(w.number for w in of_w),
+    return Printed(text, len(program.operands), product.x.number, tuple(w.number for w in of_w),
                    "#define NARROW\n" if narrow else "")

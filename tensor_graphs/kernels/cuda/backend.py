@@ -224,8 +224,8 @@ def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Return the operations of a tensor-core kernel, three tenths of them for the estimates. These assume that kernels reach as little of
-    a device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach all that SHARE says."""
+    """Return three tenths of the operations of a tensor-core kernel, for the estimates. These assume that kernels reach as much of a
+    device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach all that SHARE says."""
     return d.ceil_div(arithmetic(spec) * 3, 10)
 
 
@@ -254,7 +254,7 @@ def kernels() -> list[Kernel]:
                      p.product_steps),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",
                      p.turned_traffic, p.turned_steps),
-            by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
+            by_tiles("conv", conv.conv, conv.conv_takes, f"{p.SUMS} {conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
                      conv.conv_steps, prepare=conv.conv_prepares),
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),
             *(kernel(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)

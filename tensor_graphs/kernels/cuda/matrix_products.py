@@ -51,28 +51,50 @@ CLUSTERED = {2: 132, 4: 112, 8: 96}
 # ---- products of many rows ---------------------------------------------------------------------------------------------
 
 
-SUMS, OPERANDS, BY_TILES = "product_sums.cu", "operands.cu", "one_element.cu plain_elements.cu product_tiles.cu tensor_tiles.cu"
+SUMS, BY_TILES = "product_sums.cu", "one_element.cu plain_elements.cu product_tiles.cu tensor_tiles.cu"
 OF_FEW_ROWS = "one_element.cu plain_elements.cu skinny_product.cu"
-TILED, SKINNY = f"{SUMS} {OPERANDS} {BY_TILES}", f"{SUMS} {OPERANDS} {OF_FEW_ROWS}"
+TILED, SKINNY = f"{SUMS} {BY_TILES}", f"{SUMS} {OF_FEW_ROWS}"
 """files of the sources of tiled products, and of products of few rows"""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """Text in place of operands.cu: its macros and `ended`. operands: how many there are. x, weights: the
-    operands that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
+    """Text of a product's operands, as macros, and of `ended`, what becomes of its sums. operands: how many there are. x, weights:
+    those that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
 
     text: str
     operands: int
-    x: int
-    weights: tuple[int, ...]
+    x: int = 0
+    weights: tuple[int, ...] = (1,)
     head: str = ""
 
 
-def _source(files: str, numbers: dict[str, object], types: Mapping[str, DType], printed: Printed | None) -> str:
-    """Return the source of a product by `files`, with operands.cu or what is printed in its place."""
-    if printed is None:
-        return text_of(f"{SUMS} {OPERANDS} {files}", numbers, types)
+def printed_operands(operands: Sequence[tuple[str, str]], x: str, weights: Sequence[str], ended: Sequence[str]) -> str:
+    """Return the text of a product's operands, each a type and a name, and of `ended`, whose lines follow them."""
+    of_w = weights[0] if len(weights) == 1 else f"((number) ? {weights[1]} : {weights[0]})"
+    return "\n".join((f"#define TG_OPERANDS {', '.join(f'const {kind} * {name}' for kind, name in operands)}",
+                      f"#define TG_GIVEN {', '.join(name for _, name in operands)}", f"#define TG_X {x}",
+                      f"#define TG_W(number) {of_w}", *ended)) + "\n"
+
+
+ENDED = "TG_INLINE float ended(const Sums &sums, int64_t row, int64_t column, TG_OPERANDS)"
+
+
+def as_written(spec: Spec, prepared: bool) -> Printed:
+    """Return the operands of a product or a convolution alone: its sums times the scales, plus the bias. prepared: parts of w come
+    behind them."""
+    scales = {name: scale for name in ("x_scale", "weight_scale") if (scale := spec.role(name)) is not None}
+    operands = [("X", "x"), ("W", "w"), *(("float", name) for name in scales)]
+    at = {"x_scale": "row", "weight_scale": "column"}               # one number, or one of each row of x, of each column of y
+    value = " * ".join(("sums.at[0]", *(f"{name}[{at[name] if scale.rank else 0}]" for name, scale in scales.items())))
+    if spec.role("bias") is not None:
+        operands, value = [*operands, ("B", "bias")], f"{value} + WIDE_B(bias[column])"
+    operands += [("uint16_t", "w_parts")] * prepared
+    return Printed(printed_operands(operands, "x", ("w",), (f"{ENDED} {{ return {value}; }}",)), len(spec.inputs))
+
+
+def source_of(files: str, numbers: dict[str, object], types: Mapping[str, DType], printed: Printed) -> str:
+    """Return the source of a product or a convolution by `files`."""
     return printed.head + text_of(SUMS, numbers | {"PRODUCTS": len(printed.weights)}, types) + printed.text + read(files)
 
 
@@ -217,7 +239,8 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared, tf32 = spec.role("bias"), is_prepared(spec), is_tf32(spec)
     parts_x, parts_w = parts_of(spec)
-    weights, operands = ((1,), len(spec.inputs)) if printed is None else (printed.weights, printed.operands)
+    printed = as_written(spec, prepared) if printed is None else printed
+    weights, operands = printed.weights, printed.operands
     itemsize = 4 if tf32 else 2
     of_rows, of_columns = (parts_w * len(weights), parts_x) if turned else (parts_x, parts_w)
     stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
@@ -228,20 +251,17 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     pitch_x, pitch_w = _pitch(k, itemsize), _pitch(columns if across else k, itemsize)
     numbers: dict[str, object] = {
         "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
-        "INNER": k, "WIDTH": columns, "COLUMNS": wide * (len(weights) if turned else 1), "STAGES": stages, "SPLITS": splits, "PIECE": piece,
+        "INNER": k, "WIDTH": columns, "COLUMNS": wide * (len(weights) if turned else 1),
+        "STAGES": stages, "SPLITS": splits, "PIECE": piece,
         "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
         "PITCH_X": pitch_x, "PITCH_W": pitch_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
-    more |= {"ROUNDED": 1} if tf32 else {}
-    for name in ("x_scale", "weight_scale"):
-        if (scale := spec.role(name)) is not None:
-            more[name.upper()] = int(scale.rank > 0)
-    text = _source(BY_TILES, numbers | more, types, printed)
+    more = {name: 1 for name, holds in (("W_PREPARED", prepared), ("TURNED", turned), ("ROUNDED", tf32)) if holds}
+    text = source_of(BY_TILES, numbers | more, types, printed)
     results, pieces = rows * (matrices * columns), list[Dim]()
     of_weights = tuple(range(operands, operands + len(weights))) if prepared else weights
     scratch = 2 + operands + len(weights) * prepared                # the argument behind the result, the operands and the sizes
-    x_word = scratch if parts_x > 1 else 1 + (0 if printed is None else printed.x)
+    x_word = scratch if parts_x > 1 else 1 + printed.x
     words = (scratch + 1,) if parts_w > 1 and not prepared else tuple(1 + w for w in of_weights)
     size = x.dtype.itemsize if None not in kinds else itemsize
     maps_x = [matrix_map(x_word, k, rows, parts_x * of_x, wide if turned else TILE_ROWS, pitch_x, size)]
@@ -300,8 +320,8 @@ BOXED, BOXED_ROWS = Fraction(3, 2), Fraction(21, 20)
 
 
 def product_traffic(spec: Spec, boxed: Fraction = BOXED) -> Dim:
-    """Return the bytes moved: operands, those of a weight as what they take in boxes, and results; for f32 operands also their parts
-    (of 2 bytes), written and read. Of a prepared weight only the parts are read."""
+    """Return the bytes moved: operands, those of a weight times `boxed`, and results; of f32 operands their parts (of 2 bytes) too,
+    written and read. Of a prepared weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
     for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], is_prepared(spec))):
@@ -367,7 +387,7 @@ def turned(spec: Spec, printed: Printed | None = None) -> LaunchCall:
 
 
 SKINNY_ROWS, SKINNY_REGISTERS, FEW_TILES = 16, 128, 4
-"""constants of skinny_product.cu: most rows of a block; registers of a thread for operands and sums; most tiles of a block of 16 warps"""
+"""constants of skinny_product.cu: most rows of a block; registers of a thread for operands and sums; most tiles for 16 warps"""
 
 ROW_OF_X = Fraction(3, 10)
 """time to read a row of x, which is in the cache, in times to read a row of a weight"""
@@ -402,7 +422,8 @@ def skinny(spec: Spec, printed: Printed | None = None) -> LaunchCall:
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     rows, (columns, k) = rows_of(x), (int(s) for s in w.shape)
     bias, parts = spec.role("bias"), 3 if x.dtype is f32 else 1
-    weights = (1,) if printed is None else printed.weights
+    printed = as_written(spec, False) if printed is None else printed
+    weights = printed.weights
     groups = 1 if d.bounds(rows)[1] <= 8 else SKINNY_ROWS // 8
     tiles = _skinny_tiles(columns, len(weights), groups, parts)
     warps = 16 if tiles * len(weights) <= FEW_TILES else 8
@@ -410,7 +431,7 @@ def skinny(spec: Spec, printed: Printed | None = None) -> LaunchCall:
         "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "ACROSS": 0, "MATRICES": 1, "MATRICES_X": 1,
         "MATRICES_W": 1, "PARTS_X": parts, "TILES": tiles, "GROUPS": groups, "WARPS": warps}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    text = _source(OF_FEW_ROWS, numbers | ({} if bias is None else {"BIAS": 1}), types, printed)
+    text = source_of(OF_FEW_ROWS, numbers, types, printed)
     shared = 4 * warps * 8 * groups * (16 * tiles * len(weights) + 4)
     launch = Launch("skinny_product", d.ceil_div(rows, 8 * groups) * -(-columns // (16 * tiles)), 32 * warps, shared, waits=True,
                     early=weights)

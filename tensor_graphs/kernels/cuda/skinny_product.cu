@@ -4,7 +4,7 @@
  * eight numbers of two rows of a weight and those of x by which they are multiplied; in which order numbers are summed is free. A step of
  * the weights is under way while the one before it is multiplied, the first before what computes x has ended.
  * A float of x is three bf16 numbers, the smallest multiplied first; sums that are not finite are made again.
- * Given by the text before: what operands.cu and one_element.cu are given; KIND (Bf16, F16: what is multiplied), TILES, GROUPS (of eight
+ * Given by the text before: what one_element.cu is given; KIND (Bf16, F16: what is multiplied), TILES, GROUPS (of eight
  * rows of x), WARPS. */
 #include "float_parts.cuh"
 #include "tensor_cores.cuh"

@@ -1,5 +1,5 @@
-"""gencuda.tiles, .turned, .skinny: products with what is computed from their elements. Texts are compiled without a GPU, and the form for operands
-that lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
+"""gencuda.tiles, .turned, .skinny: products with what is computed from their elements. Texts are compiled without a GPU, and the
+form for operands that lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def part_of(y: Node) -> Node:
 TILES = cuda_tiles.TEMPLATES[0]
 
 
-def takes(template: cuda_tiles.Template, part: Node) -> bool:
+def takes(template: cuda_tiles.TileTemplate, part: Node) -> bool:
     return cuda_tiles.refuse(template, Spec.of(part)) is None
 
 
-def call_of(part: Node, template: cuda_tiles.Template = TILES) -> LaunchCall:
+def call_of(part: Node, template: cuda_tiles.TileTemplate = TILES) -> LaunchCall:
     assert takes(template, part)
     return cuda_tiles.build(template, Spec.of(part))
 
