@@ -224,7 +224,7 @@ def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Return three tenths of the operations of a tensor-core kernel, for the estimates. These assume that kernels reach as much of a
+    """Return the operations of a tensor-core kernel as estimates take them: these assume that a kernel reaches three tenths of a
     device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach all that SHARE says."""
     return d.ceil_div(arithmetic(spec) * 3, 10)
 
