@@ -33,7 +33,7 @@ from tensor_graphs.codegen.loop_program import (
     Wait,
 )
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, split
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -95,7 +95,7 @@ class Rows(NestMapper):
         number = d.dim_min(begin + g, turns - 1) if self.groups > 1 else begin
         self.ahead: dict[Key, Array] = {}
         self.later: dict[int, list[Stmt]] = {}
-        body: list[Stmt] = [Let("_turn", number), *split(turn, outer), *self.load_ahead(), *self.level(len(outer))]
+        body: list[Stmt] = [Let("_turn", number), *lets(turn, outer), *self.load_ahead(), *self.level(len(outer))]
         if self.scratch:
             body = [Loop("_begin", turns, "serial", (*body, self.barrier()), b * self.groups, grid * self.groups)]
         threads = Loop("_t", self.group, "thread", (*self.prefetched(turns), Wait(), *body))
@@ -181,10 +181,10 @@ class Rows(NestMapper):
         """Return the loop over a thread's packs, with the axes at the first element of each pack."""
         at, t = index_symbol("_at", d.dim_max(1, loop.total)), index_symbol("_t", loop.threads)
         if not loop.turns:
-            inner = (*split(at, loop.axes), *body)
+            inner = (*lets(at, loop.axes), *body)
             return [Loop("_at", loop.total, "serial", inner, t * loop.pack, loop.threads * loop.pack)]
         first = (index_symbol("_k", loop.turns) * loop.threads + t) * loop.pack
-        return [Loop("_k", loop.turns, "unrolled", tuple(self.inside("_at", first, loop.total, [*split(at, loop.axes), *body])))]
+        return [Loop("_k", loop.turns, "unrolled", tuple(self.inside("_at", first, loop.total, [*lets(at, loop.axes), *body])))]
 
     def barrier(self) -> Stmt:
         return Barrier("block" if self.group > self.target.warp else "warp")
@@ -259,7 +259,7 @@ class Rows(NestMapper):
         blocks = max(1, min(RESIDENT * self.target.units, BROUGHT // of_block))
         b = index_symbol("_b", max(1, d.bounds(turns)[1]))
         number = d.dim_min(b * self.groups + index_symbol("_g", self.groups), turns - 1) if self.groups > 1 else b
-        body = [Let("_turn", number), *split(index_symbol("_turn", d.dim_max(1, turns)), self.outer)]
+        body = [Let("_turn", number), *lets(index_symbol("_turn", d.dim_max(1, turns)), self.outer)]
         for v, loop in far.values():
             body += self.over(loop, [Prefetch(v.attr[0], v.attr[1])])
         return [If(self.below(b, blocks), tuple(body))]

@@ -66,6 +66,11 @@ class Rendered:
     scratch: tuple[Dim, ...]
 
 
+def index_type(*sizes: Dim) -> str:
+    """Return the type of indices below some sizes."""
+    return "int64_t" if any(d.bounds(x)[1] >= WIDE for x in sizes) else "int"
+
+
 def printed(program: LoopProgram) -> Rendered:
     """Return the CUDA source of a program. Parameters of each kernel: outputs, operands, the dims (if any), scratch."""
     printer = _Printer(program)
@@ -101,8 +106,7 @@ class _Printer(CudaValues):
         self.program = program
         self.scratch = [a for a in source.scratch if a.level == 0] + list(program.scratch)
         arrays = [*source.outputs, *source.operands, *self.scratch]
-        loops = [s for kernel in program.kernels for s in statements(kernel.body) if isinstance(s, Loop)]
-        wide = any(d.bounds(x)[1] >= WIDE for x in (*(a.size for a in arrays), *(s.size for s in loops)))
+        loops = [s.size for kernel in program.kernels for s in statements(kernel.body) if isinstance(s, Loop)]
         self.buffers: dict[str, Buffer] = {}
         write = self.write
         write("/* " + str(source).replace("\n", "\n * ").replace("*/", "* /") + " */")
@@ -110,7 +114,7 @@ class _Printer(CudaValues):
             write("#define NARROW")
         write('#include "numbers.cuh"')
         write()
-        write(f"typedef {'int64_t' if wide else 'int'} index_t;")
+        write(f"typedef {index_type(*(a.size for a in arrays), *loops)} index_t;")
         changed, read = set[Array](), set[Array]()
         for kernel in program.kernels:                              # numbers.cuh, after_those_before, says which may be restrict
             own = {a for s in statements(kernel.body) if (a := written(s)) is not None}

@@ -12,9 +12,10 @@ from functools import lru_cache, partial
 
 from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.epilogue_products import EpilogueProduct
-from tensor_graphs.codegen.loop_ir import computed_in
-from tensor_graphs.codegen.print.cuda_source import _Cuda
-from tensor_graphs.codegen.print.values import STORED, c_type
+from tensor_graphs.codegen.loop_ir import computed_in, index_symbol, products_alone
+from tensor_graphs.codegen.mapping.nest_mapper import split
+from tensor_graphs.codegen.print.cuda_loops import CudaValues, index_type
+from tensor_graphs.codegen.print.values import STORED, c_of, c_type
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.cuda import matrix_products as p
 from tensor_graphs.kernels.cuda.backend import TENSOR_CORES, of_tiles
@@ -30,15 +31,17 @@ from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import Node, TensorType, walk
 
 
-class _Ended(_Cuda):
+class _Ended(CudaValues):
     """The function `ended` of a template."""
 
     def lines(self, product: EpilogueProduct) -> list[str]:
         write = self.write
         write.open(p.ENDED)
-        self.scopes, self.open_axes = [set()], []
-        self.split_index("row", product.rows)
-        self.split_index("column", product.columns)
+        self.scopes = [set()]
+        for name, axes in (("row", product.rows), ("column", product.columns)):
+            write(f"const index_t _{name} = (index_t){name};")
+            for axis, index in split(index_symbol(f"_{name}", d.dim_max(2, d.product(a.size for a in axes))), axes):
+                write(f"const index_t {axis} = {c_of(index)};")
         for k, s in enumerate(product.sums):
             write(f"const float {s.target.name} = sums.at[{k}];")
         for s in product.after:
@@ -167,10 +170,11 @@ def printed(product: EpilogueProduct, prepared: bool) -> Printed:
     """Return the text of the operands and of `ended`. prepared: weights of f32 come as parts, too."""
     program, of_w = product.program, product.weights
     parts = [f"w_parts{k}" for k in range(len(of_w))] if prepared and p.is_prepared(_spec_of(product)) else []
-    ended = _Ended(program, False, "tiles")
+    sizes = (a.size for a in (*program.outputs, *program.operands))
+    ended = _Ended(program.gathered, [str(s) for s in program.dims], products_alone(program))
     operands = [(STORED[a.dtype.name], a.name) for a in program.operands] + [("uint16_t", name) for name in parts]
     lines = ["/* " + str(program).replace("\n", "\n * ").replace("*/", "* /") + " */",
-             f"typedef {'int64_t' if ended.wide else 'int'} index_t;", *ended.lines(product)]
+             f"typedef {index_type(*sizes)} index_t;", *ended.lines(product)]
     text = p.printed_operands(operands, product.x.name, [w.name for w in of_w], lines)
     narrow = computed_in(program.outputs[0].dtype) is not program.outputs[0].dtype
     return Printed(text, len(program.operands), product.x.number, tuple(w.number for w in of_w),
