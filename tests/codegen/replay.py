@@ -33,8 +33,9 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tests.codegen import test_scans, test_schedule_actions, test_skinny_product, test_tiles
+from tests.codegen.mapping import test_streams
 from tests.codegen.passes import test_online_reductions, test_skip_masked_blocks, test_split_variance, test_tile_rows
-from tests.codegen.print import test_c_source, test_cuda_source, test_cuda_streams, test_scan_cuda
+from tests.codegen.print import test_c_source, test_cuda_source, test_scan_cuda
 from tests.codegen.test_generated import drawn
 from tests.fuzzing.cases import Ungrown, case_of
 from tests.fuzzing.stage_runs import FORMS, Case, formed
@@ -110,7 +111,7 @@ def samples() -> Iterator[tuple[str, Definition]]:
             nodes = (first,) if isinstance(first, Node) and not isinstance(outputs, tuple) else (
                 tuple(outputs) if isinstance(first, Node) and isinstance(outputs[-1], Node) else (first,))
             yield f"{number} {name}", written(*nodes)
-    for k, (kind, sizes, dtype) in enumerate((*test_skinny_product.CASES, *test_cuda_streams.PARTS)):
+    for k, (kind, sizes, dtype) in enumerate((*test_skinny_product.CASES, *test_streams.PARTS)):
         yield f"stream {k}", part_between(*kind(*sizes, dtype)).written
     for seed in range(GRAPHS):
         try:
