@@ -170,8 +170,8 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """buffer[index] of all threads along the innermost thread loop is combined, and each of them gets the result. shared: memory
-    for a number of each warp, where the loop is longer than one; all threads of the block then wait for each other."""
+    """buffer[index] of each `threads` neighbours along the innermost thread loop is combined, and each of them gets the result.
+    shared: memory for a number of each warp, where these are more than one; all threads of the block then wait for each other."""
 
     buffer: Array
     index: Dim

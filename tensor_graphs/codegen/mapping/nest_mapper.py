@@ -222,6 +222,12 @@ class NestMapper:
         return out, copies, fixed
 
 
+def within(values: Values, x: Dim, low: Dim, high: Dim) -> Value:
+    """Return the condition low <= x < high."""
+    here, *ends = (values.index(at, i64) for at in (x, low, high))
+    return values.make("and", bool_, values.make("at_least", bool_, here, ends[0]), values.make("less", bool_, here, ends[1]))
+
+
 def split(flat: Dim, axes: Sequence[Axis]) -> list[tuple[str, Dim]]:
     """Return (name, index) of the axes for a flat index, the last axis counting fastest, and of what is left for the others."""
     out: list[tuple[str, Dim]] = []

@@ -44,6 +44,7 @@ from tensor_graphs.codegen.loop_program import (
     statements,
 )
 from tensor_graphs.codegen.map_loops import nest_kernels
+from tensor_graphs.codegen.mapping.elementwise import reads
 from tensor_graphs.codegen.mapping.place_values import placed
 from tensor_graphs.codegen.mapping.rows import HELD_READ, HELD_WORDS, Key, Rows
 from tensor_graphs.codegen.passes.row_independence import FewRows
@@ -151,7 +152,9 @@ def _step(scan: RowsInTurns, aligned: bool, keep: bool, target: Target) -> _Step
     sliced, arguments = len(scan.turns.carries) + len(scan.turns.sliced), len(scan.few.step.arguments)
     lasting = _Lasting({f"x{k}" for k in range(sliced, arguments)} if keep else ())
     values = scan.program.values
-    kernels, scratch = nest_kernels(scan.program, values, target, aligned, "step", partial(_StepRows, lasting=lasting))
+    names = {a.name for s in scan.program.stages for a in (s.target, *reads(scan.program, s))}
+    rows = partial(_StepRows, lasting=lasting)
+    kernels, scratch = nest_kernels(scan.program, scan.program.nests, values, target, aligned, "step", names, rows)
     if scratch:
         raise NotLowered("a row of its step is in scratch")
     return _StepKernels(values, kernels, lasting, _block(kernels, target))
