@@ -8,25 +8,16 @@ one stage, and an output not fully written.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, values_in
-from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DTYPES, DType
-from tensor_graphs.language.node import TensorType
-from tensor_graphs.meaning.algebra import At, Real, carrier, wide
-
-Numbers = np.ndarray[Any, np.dtype[Any]]
-
-
-class StageError(TensorGraphsError):
-    """A program that reads or writes memory wrongly."""
+from tensor_graphs.meaning.algebra import carrier, wide
 
 
 def run(program: StageProgram, operands: Sequence[Numbers], dims: Mapping[str, int] | None = None) -> list[Numbers]:
@@ -88,17 +79,17 @@ class _ProgramRun:
         """Return the most iterations of an axis, whose size may depend on the nest's axes."""
         at = dict(self.sizes)
         for k, outer in enumerate(nest.axes):
-            count = int(np.max(_index(outer.size, at), initial=0))
+            count = int(np.max(at_sizes(outer.size, at), initial=0))
             at[outer.name] = np.arange(count).reshape([-1 if i == k else 1 for i in range(len(nest.axes))])
-        return int(np.max(_index(axis.size, at), initial=0))
+        return int(np.max(at_sizes(axis.size, at), initial=0))
 
     def written(self, array: Array, outer: tuple[int, ...]) -> _WrittenArray:
         if array not in self.memory:
-            self.memory[array] = _WrittenArray(array, (*outer, int(_index(array.size, self.sizes))))
+            self.memory[array] = _WrittenArray(array, (*outer, int(at_sizes(array.size, self.sizes))))
         return self.memory[array]
 
 
-class _StageTurns:
+class _StageTurns(Evaluation):
     """All iterations of one stage, vectorised: each axis (the nest's axes first) is an axis of the value arrays."""
 
     def __init__(self, run: _ProgramRun, nest: Nest, stage: Stage, within: Axis | None = None, turn: int = 0) -> None:
@@ -110,12 +101,12 @@ class _StageTurns:
             self.at[within.name] = turn
         sizes = []
         for k, axis in enumerate(axes):                             # the size of one may depend on those before
-            size = np.asarray(_index(axis.size, self.at))
+            size = np.asarray(at_sizes(axis.size, self.at))
             sizes.append(int(size.max(initial=0)))
             self.at[axis.name] = np.arange(sizes[-1]).reshape([-1 if i == k else 1 for i in range(len(axes))])
             self.inside = self.inside & (self.at[axis.name] < size)
         if within is not None:
-            self.inside = self.inside & (turn < np.asarray(_index(within.size, self.at)))
+            self.inside = self.inside & (turn < np.asarray(at_sizes(within.size, self.at)))
         self.shape = tuple(sizes)
         self.inside = np.broadcast_to(self.inside, self.shape)
         self.values: dict[Value, Numbers] = {}
@@ -127,7 +118,7 @@ class _StageTurns:
         value = np.broadcast_to(self.value(s.value), self.shape)
         factor = self.before_reduced(s.held) if isinstance(s.held, Value) and value.size else None
         if s.monoid is not None:
-            take, along, identity = _MONOIDS[s.monoid]
+            take, along, identity = MONOIDS[s.monoid]
             value = np.where(whole, value, np.asarray(identity(s.value.dtype), value.dtype))
             if s.scan is not None:
                 value = self.scanned(value, along, identity(s.value.dtype))
@@ -149,7 +140,7 @@ class _StageTurns:
             held = target.values.reshape(-1)[flat]
             if factor is not None:
                 held = held * factor[whole]
-            target.values.reshape(-1)[flat] = _MONOIDS[s.monoid or "sum"][1](held, value[whole])
+            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"][1](held, value[whole])
         else:
             target.values.reshape(-1)[flat] = value[whole]
         target.known.reshape(-1)[flat] = True
@@ -179,32 +170,8 @@ class _StageTurns:
             raise StageError(f"{array}[{d.format_dim(index)}] is element {place[-1][wrong][0]} of {size}")
         return [np.where(whole, x, 0) for x in place]
 
-    def offset(self, index: Dim) -> Any:
-        for name in index.symbols if isinstance(index, d.Expr) else ():
-            if name not in self.at:                                 # an index that is read
-                self.at[name] = self.value(self.run.program.gathered[name]).astype(np.int64)
-        return _index(index, self.at)
-
-    def value(self, root: Value) -> Numbers:
-        for v in sorted(values_in(root), key=lambda v: v.number):   # arguments are made before what they are arguments of
-            if v not in self.values:
-                self.values[v] = np.asarray(self.one(v, [self.values[a] for a in v.args]))
-        return self.values[root]
-
-    def one(self, v: Value, args: list[Numbers]) -> Any:
-        if v.op == "constant":
-            return np.asarray(v.attr, carrier(v.dtype))
-        if v.op == "index":
-            return np.asarray(self.offset(v.attr)).astype(carrier(v.dtype))
-        if v.op == "load":
-            return self.loaded(v, args)
-        if v.op in _FUNCTIONS:
-            return _FUNCTIONS[v.op](*args)
-        old, new = (DTYPES[name] for name in v.attr.split()) if v.op == "bitcast" else (v.dtype, v.dtype)
-        shape = np.broadcast_shapes(*(a.shape for a in args))
-        types = (TensorType(shape, old if v.op == "bitcast" else a.dtype) for a in v.args)
-        at = At(None, {}, (TensorType(shape, new),), tuple(types))  # type: ignore[arg-type]
-        return getattr(Real(), {"and": "bit_and", "xor": "bit_xor"}.get(v.op, v.op))(at, *(np.broadcast_to(a, shape) for a in args))
+    def unbound(self, name: str) -> Any:
+        return self.value(self.run.program.gathered[name]).astype(np.int64)
 
     def loaded(self, v: Value, args: list[Numbers]) -> Numbers:
         array, index, _ = v.attr
@@ -217,40 +184,3 @@ class _StageTurns:
         if not memory.known[tuple(p[whole] for p in place)].all():
             raise StageError(f"{array}[{d.format_dim(index)}] is read before it is written")
         return np.where(whole, memory.values[tuple(place)], memory.values.dtype.type(0))
-
-
-def _index(x: Dim, at: Mapping[str, Any]) -> Any:
-    """Return the value of a dim whose symbols may be arrays."""
-    if not isinstance(x, d.Expr):
-        return x
-    total: Any = 0
-    for monomial, k in x.terms:
-        product: Any = k
-        for atom in monomial:
-            if isinstance(atom, d.Symbol):
-                product = product * at[atom.name]
-            else:
-                args = [_index(a, at) for a in atom.args]
-                step: Callable[[Any, Any], Any] = {"floordiv": np.floor_divide, "min": np.minimum, "max": np.maximum}[atom.fn]
-                called = args[0]
-                for other in args[1:]:
-                    called = step(called, other)
-                product = product * called
-        total = total + product
-    return total
-
-
-def _least(dtype: DType) -> Any:
-    return -math.inf if dtype.is_float else dtype.min
-
-
-_MONOIDS: Mapping[str, tuple[Any, np.ufunc, Callable[[DType], Any]]] = {
-    "sum": (np.sum, np.add, lambda _: 0), "product": (np.prod, np.multiply, lambda _: 1),
-    "max": (lambda x, axis, dtype: np.max(x, axis=axis, initial=-np.inf if dtype.kind == "f" else np.iinfo(dtype).min),
-            np.maximum, _least)}
-"""name -> (reduction over axes, the same operation on two arrays, its identity for a dtype)"""
-
-
-_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "at_least": np.greater_equal, "div": np.divide, "exp": np.exp, "tanh": np.tanh, "cos": np.cos, "tan": np.tan, "mod": np.mod,
-    "erf": np.vectorize(math.erf, otypes=[np.float64]), "erfc": np.vectorize(math.erfc, otypes=[np.float64])}

@@ -288,7 +288,7 @@ def written(s: Stmt) -> Array | None:
 def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
     lines: list[str] = []
     for s in body:
-        text, inside = _text(s), "    " * depth
+        text, inside = text_of(s), "    " * depth
         own = [shown(value) for value in values_of(s)]
         lines.append(inside + text)
         lines += [f"{inside}    where {line}" for _, named in own for line in named]
@@ -297,7 +297,7 @@ def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
     return lines
 
 
-def _text(s: Stmt) -> str:
+def text_of(s: Stmt) -> str:
     def at(buffer: Array, index: Dim) -> str:
         return f"{buffer}[{d.format_dim(index)}]"
 

@@ -239,7 +239,8 @@ def split(flat: Dim, axes: Sequence[Axis]) -> list[Stmt]:
         else:
             name = f"{axis.name}_rest"
             over = index_symbol(name, 1 + d.bounds(rest)[1])
-            out += [Let(name, rest // axis.size), Let(axis.name, rest - over * axis.size)]
+            size = axis.size if d.bounds(axis.size)[0] > 0 else d.dim_max(1, axis.size)     # an empty one is never entered
+            out += [Let(name, rest // size), Let(axis.name, rest - over * size)]
             rest = over
     return out
 

@@ -1,0 +1,114 @@
+"""evaluate: values and dims in numpy, with floats as float64, for the interpreters of stage programs and of loop programs.
+
+Each loop that is evaluated at once is an axis of the arrays. An interpreter says what a load is, and what an index is that is read.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tensor_graphs.codegen.loop_ir import Value
+from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import DTYPES, DType
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.meaning.algebra import At, Real, carrier
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+
+
+class StageError(TensorGraphsError):
+    """A program that reads or writes memory wrongly."""
+
+
+class Evaluation(ABC):
+    """Values at some iterations. at: the numbers of axes, dims and other indices by name. values: those that are computed."""
+
+    at: dict[str, Any]
+    values: dict[Value, Numbers]
+
+    @abstractmethod
+    def loaded(self, v: Value, args: list[Numbers]) -> Numbers:
+        """Return what a load reads."""
+
+    @abstractmethod
+    def unbound(self, name: str) -> Any:
+        """Return an index that is not in `at`."""
+
+    def offset(self, index: Dim) -> Any:
+        for name in index.symbols if isinstance(index, d.Expr) else ():
+            if name not in self.at:
+                self.at[name] = self.unbound(name)
+        return at_sizes(index, self.at)
+
+    def value(self, root: Value) -> Numbers:
+        todo = [root]
+        while todo:
+            v = todo[-1]
+            missing = [] if v in self.values else [a for a in v.args if a not in self.values]
+            if not missing:
+                todo.pop()
+                if v not in self.values:
+                    self.values[v] = np.asarray(self.one(v, [self.values[a] for a in v.args]))
+            todo += missing
+        return self.values[root]
+
+    def one(self, v: Value, args: list[Numbers]) -> Any:
+        if v.op == "constant":
+            return np.asarray(v.attr, carrier(v.dtype))
+        if v.op == "index":
+            return np.asarray(self.offset(v.attr)).astype(carrier(v.dtype))
+        if v.op == "load":
+            return self.loaded(v, args)
+        if v.op in _FUNCTIONS:
+            return _FUNCTIONS[v.op](*args)
+        old, new = (DTYPES[name] for name in v.attr.split()) if v.op == "bitcast" else (v.dtype, v.dtype)
+        shape = np.broadcast_shapes(*(a.shape for a in args))
+        types = (TensorType(shape, old if v.op == "bitcast" else a.dtype) for a in v.args)
+        at = At(None, {}, (TensorType(shape, new),), tuple(types))  # type: ignore[arg-type]
+        return getattr(Real(), {"and": "bit_and", "xor": "bit_xor"}.get(v.op, v.op))(at, *(np.broadcast_to(a, shape) for a in args))
+
+
+def at_sizes(x: Dim, at: Mapping[str, Any]) -> Any:
+    """Return the value of a dim whose symbols may be arrays."""
+    if not isinstance(x, d.Expr):
+        return x
+    total: Any = 0
+    for monomial, k in x.terms:
+        product: Any = k
+        for atom in monomial:
+            if isinstance(atom, d.Symbol):
+                product = product * at[atom.name]
+            else:
+                args = [at_sizes(a, at) for a in atom.args]
+                step: Callable[[Any, Any], Any] = {"floordiv": np.floor_divide, "min": np.minimum, "max": np.maximum}[atom.fn]
+                called = args[0]
+                for other in args[1:]:
+                    called = step(called, other)
+                product = product * called
+        total = total + product
+    return total
+
+
+def _least(dtype: DType) -> Any:
+    return -math.inf if dtype.is_float else dtype.min
+
+
+MONOIDS: Mapping[str, tuple[Any, np.ufunc, Callable[[DType], Any]]] = {
+    "sum": (np.sum, np.add, lambda _: 0), "product": (np.prod, np.multiply, lambda _: 1),
+    "max": (lambda x, axis, dtype: np.max(x, axis=axis, initial=-np.inf if dtype.kind == "f" else np.iinfo(dtype).min),
+            np.maximum, _least)}
+"""name -> (reduction over axes, the same operation on two arrays, its identity for a dtype)"""
+
+
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "at_least": np.greater_equal, "div": np.divide, "exp": np.exp, "tanh": np.tanh, "cos": np.cos, "tan": np.tan, "mod": np.mod,
+    "erf": np.vectorize(math.erf, otypes=[np.float64]), "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
+    # what only loop programs have: how a printer writes them differs, not what they are
+    "divisor": np.asarray, "divided": np.divide, "exp_in_sum": np.exp, "mul_alone": np.multiply}
