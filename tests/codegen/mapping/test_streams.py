@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import backend_cuda
+from tensor_graphs.codegen import backend_cuda, interpret_loops
+from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.mapping.streams import MANY_COLUMNS
+from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.devices.device_registry import device_named
+from tensor_graphs.devices.target import HOPPER, TINY
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
@@ -93,6 +97,20 @@ def test_one_row_and_several_agree_with_the_oracle(folder: Path, case: Case) -> 
         arrays, expected = given_and_expected(outputs, operands, n)
         kinds = [(ref.shape, np.dtype(y.dtype.numpy)) for y, ref in zip(outputs, expected, strict=True)]
         assert_close(emulated.run(folder, call, kinds, [arrays[x.attrs["name"]] for x in operands], {"n": n}, shift), expected)
+
+
+@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, turned_rows], ids=lambda kind: kind.__name__)
+def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None:
+    for sizes in ((5, 7), (24, 32)):
+        outputs, operands = kind(*sizes, tg.bf16)
+        program = program_of(part_between(outputs, operands).written, of_part=True)
+        for target, rows in ((TINY, (1, 3)), (HOPPER, (1,))):
+            for aligned, n in itertools.product((True, False), rows):
+                arrays, expected = given_and_expected(outputs, operands, n)
+                given = [arrays[x.attrs["name"]] for x in operands]
+                found = interpret_loops.run(map_loops(program, target, aligned), given, {"n": n}, target.warp)
+                rounded = [out.astype(y.dtype.numpy) for out, y in zip(found, outputs, strict=True)]
+                assert_close(rounded, [ref.reshape(-1) for ref in expected])
 
 
 @pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded], ids=lambda kind: kind.__name__)
