@@ -15,13 +15,13 @@ from dataclasses import replace
 
 from tensor_graphs.codegen.loop_ir import Array, Nest, StageProgram, Values, index_symbol, products_alone
 from tensor_graphs.codegen.loop_program import If, Let, Loop, LoopKernel, LoopProgram, Stmt
-from tensor_graphs.codegen.mapping.columns import Columns, is_columns
-from tensor_graphs.codegen.mapping.elementwise import Elementwise, ShortReduction, is_elementwise, is_short_reduction, reads
+from tensor_graphs.codegen.mapping.columns import ColumnForm, is_columns
+from tensor_graphs.codegen.mapping.elementwise import ElementwiseForm, ShortReductionForm, is_elementwise, is_short_reduction, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, within
 from tensor_graphs.codegen.mapping.place_values import placed
-from tensor_graphs.codegen.mapping.rows import BLOCKS, Rows
+from tensor_graphs.codegen.mapping.rows import BLOCKS, RowForm
 from tensor_graphs.codegen.mapping.streams import Streams, one_row
-from tensor_graphs.codegen.mapping.transposed import Transposed
+from tensor_graphs.codegen.mapping.transposed import TransposedForm
 from tensor_graphs.codegen.skinny_product import is_streams, streams_of
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.language import dims as d
@@ -56,7 +56,7 @@ def _placed_nests(program: StageProgram, nests: Sequence[Nest], target: Target, 
 
 
 def nest_kernels(program: StageProgram, nests: Sequence[Nest], values: Values, target: Target, aligned: bool, prefix: str,
-                 names: set[str], rows: Callable[..., Rows] = Rows) -> tuple[list[LoopKernel], list[Array]]:
+                 names: set[str], rows: Callable[..., RowForm] = RowForm) -> tuple[list[LoopKernel], list[Array]]:
     """Return the kernels of nests before their values are placed, and the scratch that only they use. values: the factory of their
     values. names: of all buffers, which grow. rows: makes the form of nests that have no other."""
     alone = products_alone(program)
@@ -84,12 +84,12 @@ def _times(kernel: LoopKernel, times: Dim) -> LoopKernel:
     return replace(kernel, body=(replace(grid, size=grid.size * times),))
 
 
-def _form(program: StageProgram, nest: Nest) -> type[Elementwise | Transposed | Columns] | None:
+def _form(program: StageProgram, nest: Nest) -> type[ElementwiseForm | TransposedForm | ColumnForm] | None:
     if is_elementwise(program, nest):
-        return Elementwise if nest.tile is None else Transposed
+        return ElementwiseForm if nest.tile is None else TransposedForm
     if is_short_reduction(nest):
-        return ShortReduction
-    return Columns if is_columns(nest) else None
+        return ShortReductionForm
+    return ColumnForm if is_columns(nest) else None
 
 
 def _may_be_beside(program: StageProgram, group: list[tuple[Nest, LoopKernel, NestMapper]],

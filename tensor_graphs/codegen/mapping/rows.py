@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, Value, computed_in, index_symbol, parallel, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, Value, Values, computed_in, index_symbol, parallel, values_in
 from tensor_graphs.codegen.loop_program import (
     Barrier,
-    Buffer,
     Clear,
     Combine,
     How,
@@ -26,6 +25,7 @@ from tensor_graphs.codegen.loop_program import (
     Let,
     Load,
     Loop,
+    LoopBuffer,
     LoopKernel,
     Prefetch,
     Stmt,
@@ -36,6 +36,7 @@ from tensor_graphs.codegen.loop_program import (
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
+from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f16, f32
@@ -77,7 +78,7 @@ class RowLoop:
         return d.product(a.size for a in self.axes)
 
 
-class Rows(NestMapper):
+class RowForm(NestMapper):
     def mapped(self, entry: str) -> LoopKernel:
         nest, warp = self.nest, self.target.warp
         self.outer = outer = nest.axes[:parallel(nest)]             # groups of threads share their iterations
@@ -138,14 +139,15 @@ class Rows(NestMapper):
                 continue
             loop, kind = self.loops.get(k), computed_in(array.dtype)
             if array.size == 1:
-                self.buffers.append(Buffer(array, "register"))
+                self.buffers.append(LoopBuffer(array, "register"))
             elif loop is not None and loop.turns and self.stays(k):
                 self.rows[array] = self.buffer("register", array.name, kind, loop.turns * loop.pack)
                 self.singly.add(array)
                 self.filled[array.name] = loop
-            elif 0 < (size := self.row(array) * kind.itemsize * self.groups) and bytes_of_rows + size <= self.target.shared:
+            elif 0 < (size := kind.itemsize * self.groups * _row(array, self.target)) <= self.target.shared - bytes_of_rows:
                 bytes_of_rows += -(-size // 16) * 16
-                self.in_memory(array, self.buffer("shared", array.name, kind, self.row(array) * self.groups), 0, self.row(array))
+                own = _row(array, self.target)
+                self.in_memory(array, self.buffer("shared", array.name, kind, own * self.groups), 0, own)
             else:
                 row = d.ceil_div(array.size, 8) * 8
                 blocks = d.dim_min(grid, RESIDENT * self.target.units)
@@ -157,11 +159,6 @@ class Rows(NestMapper):
     def in_memory(self, array: Array, rows: Array, begin: Dim, row: Dim) -> None:
         first = begin + (index_symbol("_g", self.groups) * row if self.groups > 1 else 0)
         self.places[array] = lambda index: (rows, first + index)
-
-    def row(self, array: Array) -> int:
-        """Return the elements reserved for a row in shared memory; 0 where it is too long, or its length is unknown."""
-        most = d.bounds(array.size)[1]
-        return -(-most // 8) * 8 if most < self.target.shared else 0
 
     def stays(self, k: int) -> bool:
         """Return whether each thread reads only those elements of a row that it wrote itself, in an identical loop."""
@@ -353,7 +350,7 @@ class Rows(NestMapper):
             body = [*before, Loop("_v", pack, "vector", (Take(part, lane, s.monoid, value, s.note),))]
             if few:
                 some = self.buffer("register", f"few_{s.target.name}", f32, pack)
-                body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *self.halved(some, pack),
+                body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *_halved(self.values, some, pack),
                         Take(part, 0, s.monoid, self.values.load(some, 0))]
             elif s.monoid == "max" and root in copies and copies[root][0].dtype in (bf16, f16):
                 most = self.buffer("register", f"most_{s.target.name}", value.attr[0].dtype, pack, value.attr[0], lanes=pack)
@@ -371,15 +368,6 @@ class Rows(NestMapper):
             after.append(Combine(part, 0, s.monoid, self.group, shared))
         return [Clear(part, s.monoid), *fill, *self.over(loop, body), *after, *self.number(s, self.total(s, part))]
 
-    def halved(self, some: Array, pack: int) -> list[Stmt]:
-        """Return the sums of pairs, then of pairs of these, until one is left."""
-        out: list[Stmt] = []
-        while pack > 1:
-            pack //= 2
-            one = index_symbol("_n", pack)
-            out.append(Loop("_n", pack, "unrolled", (Take(some, one, "sum", self.values.load(some, one + pack)),)))
-        return out
-
     def each_alone(self, s: Stage, loop: RowLoop) -> list[Stmt]:
         """Return reductions of which each thread computes separate ones."""
         assert s.monoid is not None
@@ -393,3 +381,19 @@ class Rows(NestMapper):
 def _of_an_iteration(nest: Nest, at: Dim) -> bool:
     """Return whether iterations of a nest read at different positions; a weight, for example, is the same for all."""
     return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
+
+
+def _row(array: Array, target: Target) -> int:
+    """Return the elements reserved for a row in shared memory; 0 where it is too long, or its length is unknown."""
+    most = d.bounds(array.size)[1]
+    return -(-most // 8) * 8 if most < target.shared else 0
+
+
+def _halved(values: Values, some: Array, pack: int) -> list[Stmt]:
+    """Return the sums of pairs, then of pairs of these, until one is left."""
+    out: list[Stmt] = []
+    while pack > 1:
+        pack //= 2
+        one = index_symbol("_n", pack)
+        out.append(Loop("_n", pack, "unrolled", (Take(some, one, "sum", values.load(some, one + pack)),)))
+    return out

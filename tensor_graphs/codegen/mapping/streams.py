@@ -36,7 +36,7 @@ from tensor_graphs.codegen.loop_program import (
 )
 from tensor_graphs.codegen.mapping.elementwise import is_elementwise
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, lets, memory_dtype, within
-from tensor_graphs.codegen.mapping.rows import Rows
+from tensor_graphs.codegen.mapping.rows import RowForm
 from tensor_graphs.codegen.passes.fix_dims import with_dims
 from tensor_graphs.codegen.skinny_product import Stream, StreamProduct, streams_of
 from tensor_graphs.devices.target import Target
@@ -117,7 +117,7 @@ def _in_a_block(program: StageProgram, nest: Nest) -> Nest:
     return nest.mapped(lambda s: [replace(s, axes=(*nest.axes, *s.axes), level=0)], axes=())
 
 
-class RowsOfBlock(Rows):
+class RowsOfBlock(RowForm):
     """A nest of one iteration, which all threads of a block share."""
 
     def inside_block(self, threads: int) -> list[Stmt]:

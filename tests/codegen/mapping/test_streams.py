@@ -28,7 +28,7 @@ from tests.codegen.test_skinny_product import CASES, Kind, gated, norms, residua
 
 
 def embedded(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
-    """Rows of a table that an input names, normed: what each block makes again is gathered."""
+    """RowForm of a table that an input names, normed: what each block makes again is gathered."""
     ids = tg.input("ids", (tg.dim("n", 1, 300),), tg.i32)
     table, g, w = (tg.parameter(name, shape, dtype) for name, shape in (("t", (50, k)), ("g", (k,)), ("w", (m, k))))
     x = tg.embedding(table, ids)
