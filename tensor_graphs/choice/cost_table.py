@@ -35,7 +35,7 @@ from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import all_kernels, backend_module, device_of, why_missing
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.graph import Graph
@@ -250,8 +250,8 @@ class CostTable:
             assert row.median_ms is not None
             return Cost(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
                          in_graph)
-        estimated = self.estimate(kernel, signature, binding)
-        if estimated.learned:
+        estimated = _as_extended(self, kernel, signature, binding, self.estimate(kernel, signature, binding))
+        if estimated.learned or estimated.margin < self.margin:
             return replace(estimated, error=error)
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
         note = estimated.note if off == 1 else f"estimate (roofline × {estimated.margin:g} × {off:.3g}, as trace {trace} took)"
@@ -396,6 +396,22 @@ class CostTable:
             off, trace = min(ratios, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
+
+
+def _as_extended(costs: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int], estimate: Cost) -> Cost:
+    """Return an estimate corrected by what the kernel that this one extends took, without a margin; else as it is."""
+    if kernel.extends is None or estimate.margin == 1:
+        return estimate
+    name, node = kernel.extends(signature.spec)
+    inner, part = next((k for k in all_kernels(costs.backends) if k.name == name), None), signature_of(node)
+    timed = None if inner is None else costs.timed(inner, part, binding)
+    if inner is None or timed is None:
+        return estimate
+    row, _ = timed
+    assert row.median_ms is not None
+    off = row.median_ms * 1e-3 / costs.roofline(inner.backend, part, binding, inner)
+    return replace(estimate, seconds=estimate.seconds / estimate.margin * off, margin=1.0,
+                   note=f"estimate (roofline × {off:.3g}, as {name} took, trace {row.trace_id})")
 
 
 def _rounded_once(types: Iterable[TensorType]) -> float:

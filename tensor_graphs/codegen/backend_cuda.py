@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [scan_cuda.kernel(NAME), cuda_tiles.kernel(NAME),
+    return [scan_cuda.kernel(NAME), *cuda_tiles.kernels(NAME),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]

@@ -96,10 +96,16 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
 
 
 @cached(maxsize=4096)
+def any_loops_of(written: Definition) -> StageProgram:
+    """Return the loops of a definition, however many turns they have. Raises NotLowered."""
+    with refused():
+        return through(LOOPS, lower(written))
+
+
+@cached(maxsize=4096)
 def tiles_of(definition: Definition) -> EpilogueProduct:
     """Return a definition as matrix products and what is computed from their elements. Raises NotLowered."""
-    with refused():
-        return epilogue_product(through(LOOPS, lower(definition)))
+    return epilogue_product(any_loops_of(definition))
 
 
 @cached(maxsize=4096)
