@@ -141,7 +141,7 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "argmax": lambda: [tg.argmax(x(3, 4, dtype=t)) for t in (tg.f32, tg.f64)],
         "dot_bf16": lambda: samples("dot", tg.bf16),
         "dot_f16": lambda: samples("dot", tg.f16),
-        "conv": lambda: [tg.conv1d(act(2, 4, 5), x(6, 4, 3), padding=1), tg.conv2d(act(1, 2, 3, 4), x(2, 1, 2, 2), x(2), groups=2)],
+        "conv": lambda: [tg.conv1d(act(2, 4, 5), x(6, 4, 3), padding=1), tg.conv2d(act(1, 4, 3, 4), x(2, 2, 2, 2), x(2), groups=2)],
         "conv_depthwise": lambda: [tg.conv2d(x(1, 2, 3, 4, dtype=t), x(4, 1, 2, 2), x(4), groups=2)
                                    for t in (tg.f32, tg.bf16, tg.f16)],
         "conv_direct": lambda: [tg.conv1d(x(2, 4, 5), x(6, 4, 3), padding=1),

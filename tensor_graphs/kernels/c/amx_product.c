@@ -479,7 +479,7 @@ static void run_product(product *p) {
 }
 
 /* out[n,m] = x[n,k] . w[m,k]^T + bias[m]. Few rows, and those that are left of whole tiles and fill a quarter of one at most, go past the
- * weights as in product.c and narrow_linear.c.
+ * weights as in multiply.h.
  * ptr: out, x, w, bias or NULL.  ints: n, m, k, dtype of x, dtype of w, dtype of bias, dtype of out (bf16 where x and w are bf16, or
  * f32); all contiguous. */
 TG_KERNEL(tg_linear_amx) {
