@@ -153,7 +153,7 @@ def _settings(model: LoadedModel, name: str, precision: str) -> dict[str, Any]:
         if rope.kind == "linear" and rope.scaling != 1:
             values |= {f"{name}.rope.scaling.type": "linear", f"{name}.rope.scaling.factor": float(rope.scaling)}
     if model.encoder:
-        values |= {f"{name}.attention.causal": False,
+        values |= {f"{name}.attention.causal": False, "tokenizer.ggml.token_type_count": facts.token_types,
                    f"{name}.pooling_type": next((number for number, pooling in POOLINGS.items() if pooling == facts.pooling), 0)}
     return values
 

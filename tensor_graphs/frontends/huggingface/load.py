@@ -343,26 +343,27 @@ class _StoredWeights(Mapping[str, Array]):
             self.places[parameter] = place
             total += len(place.tensors)
         self.left_out: tuple[str, ...] = ()
+        settings = "its metadata" if is_gguf(files.source) else "config.json"
+        versions = f"take {settings} and the weights from one version of one model"
         used = {tensor for place in self.places.values() for tensor in place.tensors}
-        assuming = ("" if not assumed else "\n    config.json does not say " +
+        assuming = ("" if not assumed else f"\n    {settings} does not say " +
                     ", ".join(f"{key} ({value} was assumed)" for key, value in assumed.items()))
         if missing:
             near = close_to(missing[0], set(files.names()) - used)
             raise WeightsError(
                 f"{len(missing)} of {total} tensors are missing: {listed(missing)}{assuming}", file=files.source,
                 fix=f"tensors that are there and unused have names like {' and '.join(near)}" if near else
-                "fetch all weights files of the model; config.json and they belong to one version")
+                f"fetch all weights files of the model; {settings} and they belong to one version")
         if wrong:
             wrong = list(dict.fromkeys(wrong))
             shown = wrong if len(wrong) <= 8 else [*wrong[:8], f"… ({len(wrong) - 8} more)"]
-            raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit config.json:", *shown)) + assuming,
-                               file=files.source, fix="take config.json and the weights from one version of one model")
+            raise WeightsError("\n    ".join((f"{len(wrong)} of {total} tensors do not fit {settings}:", *shown)) + assuming,
+                               file=files.source, fix=versions)
         extra = unexplained(unweighted.names, prefix, files, used)
         if extra:
             raise WeightsError(
-                f"{len(extra)} tensors have no place in the model that config.json describes: {listed(extra)}{assuming}",
-                file=files.source,
-                fix="take config.json and the weights from one version of one model")
+                f"{len(extra)} tensors have no place in the model that {settings} describes: {listed(extra)}{assuming}",
+                file=files.source, fix=versions)
         self.left_out = tuple(n for n in files.names() if n not in used and prefix and not n.startswith(prefix))
 
     def __getitem__(self, parameter: str) -> Array:

@@ -91,7 +91,7 @@ def rewritten(path: Path, to: Path, *, without: str = "", extra: str = "", **cha
     ({"llama__block_count": 0}, ConfigError, "llama.block_count is 0, and a whole number ≥ 1 is needed"),
     ({"llama__block_count": 3}, WeightsError, "tensors are missing: .*layers.2"),
     ({"llama__block_count": 1}, WeightsError, "have no place in a model of the family llama: .*blk.1"),
-    ({"llama__embedding_length": 64}, WeightsError, "do not fit config.json"),
+    ({"llama__embedding_length": 64}, WeightsError, "tensors do not fit its metadata"),
     ({"llama__embedding_length": [1, 2]}, ConfigError, "llama.embedding_length is .*a whole number"),
     ({"llama__expert_count": 8}, ConfigError, "the model has experts"),
     ({"llama__rope__dimension_count": 4}, ConfigError, "rope.dimension_count is 4, and llama rotates whole heads of 8"),
