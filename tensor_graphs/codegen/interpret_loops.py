@@ -9,16 +9,15 @@ show a race, and memory reports it (races.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from tensor_graphs.codegen import loop_program as lp
 from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes
-from tensor_graphs.codegen.loop_ir import Array, Value, computed_in
+from tensor_graphs.codegen.loop_ir import Array, Value, computed_in, values_in
 from tensor_graphs.codegen.races import TrackedMemory, Units
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -53,7 +52,9 @@ def run(program: lp.LoopProgram, operands: Sequence[Numbers], dims: Mapping[str,
 
 @dataclass
 class _Points(Evaluation):
-    """Units that run a statement. inside: which of them work. group: threads of the innermost thread loop; 0 outside of them."""
+    """Units that run a statement. inside: which of them work. group: threads of the innermost thread loop; 0 outside of them.
+    unknown: value -> units that have computed it of registers that are not written, which they must not use, and what they read.
+    computes: the value that the statement computes for later ones."""
 
     kernel: _KernelRun
     at: dict[str, Any]
@@ -63,10 +64,28 @@ class _Points(Evaluation):
     thread: Any = 0
     lane: Any = 0
     group: int = 0
+    unknown: dict[Value, tuple[Numbers, str]] = field(default_factory=dict)
+    computes: Value | None = None
 
     def inner(self, **others: Any) -> _Points:
         """Return these units in a scope of its own, or others inside of it."""
-        return replace(self, **{"at": dict(self.at), "values": dict(self.values), **others})
+        own = {"at": dict(self.at), "values": dict(self.values), "unknown": dict(self.unknown), "computes": None}
+        return replace(self, **{**own, **others})
+
+    def value(self, root: Value) -> Numbers:
+        for v in values_in(root) if self.unknown else ():
+            if v in self.unknown:
+                self.use(self.inside & self.unknown[v][0], self.unknown[v][1])
+        return super().value(root)
+
+    def use(self, unknown: Numbers, why: str) -> None:
+        """Note that some units use registers that are not written. Raises StageError unless only a value is computed of them."""
+        if not unknown.any():
+            return
+        if self.computes is None:
+            raise StageError(why)
+        before = self.unknown.get(self.computes)
+        self.unknown[self.computes] = unknown if before is None else unknown | before[0], why
 
     def unbound(self, name: str) -> Any:
         raise StageError(f"the index {name} is not bound")
@@ -83,8 +102,13 @@ class _Points(Evaluation):
 
     def loaded(self, v: Value, args: list[Numbers]) -> Numbers:
         array, index, _ = v.attr
-        whole = self.inside & args[0] if args else self.inside
-        values = self.kernel.buffer(array).read(self.chosen(self.offset(index), whole), self.units(whole))
+        m, at, whole = self.kernel.buffer(array), self.offset(index), self.inside & args[0] if args else self.inside
+        if m.place == "register" and self.computes is not None:
+            empty = np.zeros(whole.shape, bool)
+            empty[whole] = m.empty(self.chosen(at, whole), self.units(whole))
+            self.use(empty, f"{array}[{d.format_dim(index)}] is read before it is written")
+            whole = whole & ~empty
+        values = m.read(self.chosen(at, whole), self.units(whole))
         out = np.zeros(whole.shape, values.dtype)
         out[whole] = values
         return out
@@ -102,7 +126,7 @@ class _KernelRun:
         bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
         self.outside = {s for body in bodies if any(map(_is_unit, lp.statements(body))) for s in body}
         self.written = {array.name for s in inside if (array := lp.written(s)) is not None}
-        most = self.most(kernel.body, {name: partial(int, size) for name, size in sizes.items()}, 0)
+        most = self.most(kernel.body)
         self.units = Units(most["grid"], most["thread"], most["vector"], warp, kernel.early)
         copies = {"register": self.units.blocks * self.units.threads, "shared": self.units.blocks}
         own = {b.name: TrackedMemory(b.array, b.place, int(at_sizes(b.array.size, sizes)), copies[b.place]) for b in kernel.buffers}
@@ -110,22 +134,16 @@ class _KernelRun:
         for name, m in self.memory.items():
             m.begin(self.units, name in self.written)
 
-    def most(self, body: tuple[lp.Stmt, ...], at: Mapping[str, Callable[[], Any]], rank: int) -> dict[str, int]:
-        """Return the most iterations of all loops of each parallel kind, inside of each other. The size of one may depend on those
-        outside of it. at: the indices that are defined, of which few are needed."""
+    def most(self, body: tuple[lp.Stmt, ...]) -> dict[str, int]:
+        """Return the most iterations of all loops of each parallel kind, inside of each other."""
         out: dict[str, int] = dict.fromkeys(lp.PARALLEL, 1)
         for s in body:
-            if isinstance(s, lp.Let) and not isinstance(s.index, Value):
-                at = {**at, s.name: partial(_early, s.index, at)}
-            elif isinstance(s, lp.Loop):
-                numbers = partial(_numbers, s, at, rank)
-                inner = self.most(s.body, {**at, s.axis: numbers}, rank + 1)
-                if s.kind in lp.PARALLEL:
-                    self.counts[s] = len(numbers())
+            if isinstance(s, lp.If | lp.Loop):
+                inner = self.most(s.body)
+                if isinstance(s, lp.Loop) and s.kind in lp.PARALLEL:
+                    self.counts[s] = max(0, d.bounds(d.substitute(d.ceil_div(s.size - s.first, s.step), self.sizes))[1])
                     inner[s.kind] *= self.counts[s]
                 out = {kind: max(out[kind], n) for kind, n in inner.items()}
-            elif isinstance(s, lp.If):
-                out = {kind: max(out[kind], n) for kind, n in self.most(s.body, at, rank).items()}
         return out
 
     def run(self) -> None:
@@ -148,7 +166,8 @@ class _KernelRun:
                 case lp.Let():
                     scope.at[s.name] = p.value(s.index).astype(np.int64) if isinstance(s.index, Value) else p.offset(s.index)
                 case lp.Compute():
-                    scope.values[s.value] = p.value(s.value)
+                    p.computes = s.value
+                    scope.values[s.value], scope.unknown = p.value(s.value), p.unknown
                 case lp.Load():
                     self.load(s, p)
                 case lp.Store():
@@ -286,18 +305,3 @@ def _is_unit(s: lp.Stmt) -> bool:
 def _bits(array: Array) -> DType:
     """Return the dtype of the elements as a buffer holds them."""
     return computed_in(array.dtype) if array.role == "scratch" else array.dtype
-
-
-def _early(x: Dim, at: Mapping[str, Callable[[], Any]]) -> Any:
-    """Return a dim at all iterations of a kernel. Raises StageError if it depends on what is read at run time."""
-    names = x.symbols if isinstance(x, d.Expr) else ()
-    if (late := [name for name in names if name not in at]):
-        raise StageError(f"the number of threads depends on {late[0]}, which is read at run time")
-    return at_sizes(x, {name: at[name]() for name in names})
-
-
-def _numbers(s: lp.Loop, at: Mapping[str, Callable[[], Any]], rank: int) -> Numbers:
-    """Return the indices of a loop as the first axis of an array."""
-    first, size, step = (_early(x, at) for x in (s.first, s.size, s.step))
-    count = int(np.max(-((first - size) // step), initial=0))
-    return np.asarray(first + step * np.arange(count).reshape(-1, *(1,) * rank))

@@ -74,14 +74,18 @@ class TrackedMemory:
         self.writer, self.low, self.high = (np.full(self.full.size, -1) for _ in range(3))
         self.wrote, self.read_at = (np.zeros(self.full.size, np.int64) for _ in range(2))
 
+    def empty(self, offsets: Numbers, units: Numbers) -> Numbers:
+        """Return which elements are not written."""
+        return ~self.full[self._elements(offsets, units)]
+
     def read(self, offsets: Numbers, units: Numbers) -> Numbers:
         """Return the elements that units read. Raises StageError."""
         flat = self._elements(offsets, units)
         early = self.array.role == "operand" and self.array.number in self.units.early
         if self.place == "global" and not early and not (waited := self.units.waited[units // self.units.lanes]).all():
             raise StageError(f"{self.array}[{offsets[~waited][0]}] is read before the wait")
-        if not (full := self.full[flat]).all():
-            raise StageError(f"{self.array}[{offsets[~full][0]}] is read before it is written")
+        if (empty := ~self.full[flat]).any():
+            raise StageError(f"{self.array}[{offsets[empty][0]}] is read before it is written")
         if self.changes:
             self._apart(flat, units, self.writer, self.wrote, "read", "written")
             self._note(flat, units)
