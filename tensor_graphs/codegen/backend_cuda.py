@@ -7,8 +7,10 @@ from functools import lru_cache
 
 from tensor_graphs.codegen import backend, spec_to_loops
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import cuda_source, cuda_streams, cuda_tiles, scan_cuda
+from tensor_graphs.codegen.print import cuda_streams, cuda_tiles, scan_cuda
+from tensor_graphs.codegen.print.cuda_loops import Rendered, printed
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.devices import nvrtc
@@ -130,13 +132,17 @@ def _whole_call(definition: Definition, of_part: bool) -> LaunchCall:
 
 
 def _call(program: StageProgram) -> LaunchCall:
-    rendered = cuda_streams.rendered if cuda_streams.is_streams(program) else cuda_source.rendered
+    rendered = cuda_streams.rendered if cuda_streams.is_streams(program) else _loops_printed
     whole = rendered(program)
     single = rendered(program, aligned=False)
     other = LaunchCall(single.text, single.launches, program.dims, single.scratch)
     if single.text == whole.text:
         return other
     return LaunchCall(whole.text, whole.launches, program.dims, whole.scratch, ALIGNED, other)
+
+
+def _loops_printed(program: StageProgram, aligned: bool = True) -> Rendered:
+    return printed(map_loops(program, aligned=aligned))
 
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:

@@ -459,6 +459,11 @@ class Nest:
         return Nest(body=tuple(body), **fields)
 
 
+def parallel(nest: Nest) -> int:
+    """Return how many of the nest's axes are cut into parts."""
+    return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
+
+
 def across(s: Stage) -> bool:
     """Return whether a reduction runs across memory: its last own axis, not the reduced one, is contiguous, or the reduced axis is
     shorter than a vector, as in a window."""

@@ -38,7 +38,6 @@ from typing import Literal
 from tensor_graphs.codegen.loop_ir import Array, Monoid, StageProgram, Value, index_symbol, shown
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType
 
 Kind = Literal["grid", "thread", "vector", "unrolled", "serial"]
 Place = Literal["global", "shared", "register"]
@@ -52,19 +51,22 @@ PARALLEL: tuple[Kind, ...] = ("grid", "thread", "vector")
 @dataclass(frozen=True)
 class Buffer:
     """Memory. The array has its name, its dtype and its size in elements, which is that of one thread (register) or block (shared).
-    dtype: that of an accumulator which is wider than its array, else None."""
+    lanes: elements of one access to it. row: elements of a row, whose accesses are placed so that neither those of a column nor
+    those of a row share a bank; 0 where elements lie in order. branch: number of the part of a kernel that has it: only one part
+    runs in a block, so those of others may be in the same place."""
 
     array: Array
     place: Place
-    wide: DType | None = None
+    lanes: int = 1
+    row: int = 0
+    branch: int = 0
 
     @property
     def name(self) -> str:
         return self.array.name
 
     def __str__(self) -> str:
-        kind = f"{self.wide}" if self.wide is not None else f"{self.array.dtype}"
-        return f"{self.place} {self.name}: {kind}[{d.format_dim(self.array.size)}]"
+        return f"{self.place} {self.name}: {self.array.dtype}[{d.format_dim(self.array.size)}]"
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +184,7 @@ class Loop:
     kind: Kind
     body: tuple[Stmt, ...]
     first: Dim = 0
-    step: int = 1
+    step: Dim = 1
     unroll: int = 0
 
     @property
@@ -201,6 +203,16 @@ class LoopKernel:
     buffers: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
     early: tuple[int, ...] = ()
+
+    @property
+    def grid(self) -> Dim:
+        """The number of blocks."""
+        return d.product(s.size for s in statements(self.body) if isinstance(s, Loop) and s.kind == "grid")
+
+    @property
+    def threads(self) -> int:
+        """The threads of a block."""
+        return _threads(self.body)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,6 +240,12 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
             yield from statements(s.body)
 
 
+def _threads(body: tuple[Stmt, ...]) -> int:
+    own = (_threads(s.body) * (d.bounds(s.size)[1] if isinstance(s, Loop) and s.kind == "thread" else 1)
+           for s in body if isinstance(s, If | Loop))
+    return max(own, default=1)
+
+
 def values_of(s: Stmt) -> tuple[Value, ...]:
     """Return the values that a statement itself uses, not those of its body."""
     match s:
@@ -251,7 +269,7 @@ def dims_of(s: Stmt) -> tuple[Dim, ...]:
         case Store() | Take() | Combine() | Prefetch():
             return (s.index,)
         case Loop():
-            return s.first, s.size
+            return s.first, s.size, s.step
         case _:
             return ()
 
@@ -312,4 +330,5 @@ def text_of(s: Stmt) -> str:
             return f"if {shown(s.when)[0]}"
         case Loop():
             first = d.format_dim(s.first)
-            return f"{s.kind} {s.axis} in {first}..{d.format_dim(s.size)}" + (f" step {s.step}" if s.step > 1 else "")
+            step = f" step {d.format_dim(s.step)}" if s.step != 1 else ""
+            return f"{s.kind} {s.axis} in {first}..{d.format_dim(s.size)}{step}"

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from tensor_graphs.codegen.arithmetic_count import steps_of
-from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, values_in
+from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, parallel, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.spec_to_loops import definition_of, loops_of
 from tensor_graphs.kernels.signature import Signature
@@ -87,7 +86,7 @@ def _add_stages(program: StageProgram, shapes: Shapes) -> None:
     for array in program.scratch:
         scratch = scratch + (array.size * array.dtype.itemsize if array.level == 0 else 0)
     shapes.sizes |= {"stages: steps": steps_of(program),
-                    "stages: turns that threads share": _product(nest.axes[:c_source.parallel(nest)], program),
+                    "stages: turns that threads share": _product(nest.axes[:parallel(nest)], program),
                     "stages: innermost axis": _product(inner, program), "stages: scratch": scratch}
     loads = [v for _, s in stages for root in s.roots() for v in values_in(root) if v.op == "load"]
     step = [d.coefficient(v.attr[1], inner[0].name) for v in loads] if inner else []

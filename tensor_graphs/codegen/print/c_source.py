@@ -10,10 +10,9 @@ accumulated in registers of f32 over a block of elements and in f64 beyond, as i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import reduce
 from itertools import takewhile
 
 from tensor_graphs.codegen.loop_ir import (
@@ -27,8 +26,8 @@ from tensor_graphs.codegen.loop_ir import (
     Value,
     across,
     computed_in,
-    dim_of,
     lies_across,
+    parallel,
     products_alone,
     values_in,
 )
@@ -36,9 +35,22 @@ from tensor_graphs.codegen.lower import DEAR
 from tensor_graphs.codegen.passes.split_at_conditions import Limits, limits
 from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
 from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
+from tensor_graphs.codegen.print.values import (
+    LEAST,
+    NARROWED,
+    STORED,
+    ValueWriter,
+    c_of,
+    c_type,
+    called,
+    dim_name,
+    element_bytes,
+    element_type,
+    is_number,
+)
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64
 
 TILE = 1 << 12
 """elements of a block"""
@@ -46,23 +58,13 @@ TILE = 1 << 12
 PART_ELEMENTS = NestAdvice().grain
 """default grain, equal to the one in loops.h"""
 
-STORED = {"f16": "uint16_t", "bf16": "uint16_t", "f8e4m3": "uint8_t", "f8e5m2": "uint8_t", "f32": "float", "f64": "double",
-          "i8": "int8_t", "i16": "int16_t", "i32": "int32_t", "i64": "int64_t", "u8": "uint8_t", "u16": "uint16_t",
-          "u32": "uint32_t", "u64": "uint64_t", "bool": "uint8_t"}
 
-WIDENED = {"bf16": "bf16_to_f32", "f16": "f32_of_f16", "f8e4m3": "f32_of_f8e4m3", "f8e5m2": "f32_of_f8e5m2"}
-"""dtype computed in f32 -> the function that converts a stored element to f32"""
 
-NARROWED = {"bf16": "bf16_of_f32", "f16": "f16_of_f32", "f8e4m3": "f8e4m3_of_f32", "f8e5m2": "f8e5m2_of_f32"}
-"""dtype computed in f32 -> the function that rounds an f32 to a stored element"""
 
 Bounds = tuple[str, str]
 """the first value of a loop's axis, and the value after the last, as C expressions"""
 
-LEAST = {"i8": "INT8_MIN", "i16": "INT16_MIN", "i32": "INT32_MIN", "i64": "INT64_MIN"}
-"""dtype -> its least number; other integers have 0"""
 
-_COMPARED = {"at_least": ">=", "less": "<", "not_equal": "!="}
 
 MOST_WORK = 1 << 40
 """cap on the estimated element steps of one iteration: enough for a separate part, and a valid C constant"""
@@ -75,64 +77,30 @@ def rendered(program: StageProgram, name: str = "generated") -> str:
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:
     """Return the scratch bytes that the program requests from the pool: one block for all threads, and one for each thread."""
-    own = [x for x in program.scratch if x.level and not _is_number(x)]
+    own = [x for x in program.scratch if x.level and not is_number(x)]
     return sum(_padded(x) for x in program.scratch if x.level == 0), sum(map(_padded, own))
 
 
 def _padded(array: Array) -> Dim:
-    return d.ceil_div(array.size * _width(array), 64) * 64
+    return d.ceil_div(array.size * element_bytes(array), 64) * 64
 
 
-def _kind(array: Array) -> str:
-    """Return the C type of an array's elements in memory."""
-    return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
 
 
-def _width(array: Array) -> int:
-    """Return the bytes of an array's element in memory."""
-    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
 
 
-def _is_number(array: Array) -> bool:
-    """Return whether a scratch array is one number per iteration of the nest, and so a C variable."""
-    return array.role == "scratch" and array.level > 0 and array.size == 1
 
-
-def c_type(dtype: DType) -> str:
-    return STORED[computed_in(dtype).name]
-
-
-class _Writer:
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.depth = 0
-
-    def __call__(self, line: str = "") -> None:
-        self.lines.append("    " * self.depth + line if line else "")
-
-    def open(self, line: str) -> None:
-        self(f"{line} {{".lstrip())
-        self.depth += 1
-
-    def close(self) -> None:
-        self.depth -= 1
-        self("}")
-
-
-class _Renderer:
+class _Renderer(ValueWriter):
     index_type, step = "int64_t", "++"
 
     def __init__(self, program: StageProgram, name: str) -> None:
-        self.program, self.name, self.write = program, name, _Writer()
-        self.dims = [str(s) for s in program.dims]
-        self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
+        super().__init__(program.gathered, [str(s) for s in program.dims], products_alone(program))
+        self.program, self.name = program, name
         self.declared: set[Array] = set()                           # numbers of a turn that stages begin with
-        self.open_axes: list[str] = []
         over = [pair for pair in program.shared if pair not in program.updated]     # what is read and may be written over
         self.shared = {program.outputs[o] for o, _ in over} | {program.operands[i] for _, i in over}
         self.last_stored: dict[Array, str] = {}                            # by array: what this turn of the open loop stored
         self.tiles: dict[int, str] = {}                             # number of a load -> where its block was turned to
-        self.products_alone = products_alone(program)
 
     # ---- text ----
 
@@ -218,16 +186,16 @@ class _Renderer:
             for x in (*p.outputs, *p.operands, *(t for t in p.scratch if t.level == 0)):
                 if x.name in used:
                     const = "const " if x.role == "operand" else ""
-                    write(f"{const}{_kind(x)} *{self.alone(x)}{x.name} = a->{x.name};")
+                    write(f"{const}{element_type(x)} *{self.alone(x)}{x.name} = a->{x.name};")
             for name in self.dims:
                 write(f"const int64_t {dim_name(name)} = a->{dim_name(name)};")
                 write(f"(void){dim_name(name)};")
-            local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not _is_number(s.target)]
+            local = [s.target for s in nest.stages if s.target.role == "scratch" and s.target.level and not is_number(s.target)]
             if local:
                 write(f"char *scratch = tg_scratch(1, {c_of(scratch_bytes(p)[1])});")
                 at: Dim = 0
                 for x in p.scratch:
-                    if x.level and not _is_number(x):
+                    if x.level and not is_number(x):
                         if x in local:
                             write(f"{c_type(x.dtype)} *restrict {x.name} = ({c_type(x.dtype)} *)(scratch + {c_of(at)});")
                         at = at + _padded(x)
@@ -277,7 +245,7 @@ class _Renderer:
             self.open_axes += [a.name for a in others]
             array, offset, _ = loads[0].attr
             start = c_of(d.substitute(offset, {outer.name: 0, inner.name: 0}))
-            write(f"const int64_t skew = (int64_t)((uintptr_t)&{array.name}[{start}] / {_width(array)} % {sides[outer]});")
+            write(f"const int64_t skew = (int64_t)((uintptr_t)&{array.name}[{start}] / {element_bytes(array)} % {sides[outer]});")
             block_of(cut, f"block * {sides[cut]}{skews[cut]}")
             begin = f"{other.name}_begin"
             with self.open(f"for (int64_t {begin} = 0{skews[other]}; {begin} < {c_of(other.size)}; {begin} += {sides[other]})"):
@@ -288,9 +256,10 @@ class _Renderer:
                     tile = f"tile{v.number}"
                     step = d.coefficient(offset, inner.name)
                     assert step is not None
-                    write(f"{_kind(array)} {tile}[{TILE}];")
-                    write(f"turned_{8 * _width(array)}({tile}, {sides[inner]}, &{array.name}[{c_of(d.substitute(offset, at))}], "
-                          f"{c_of(step)}, {ends[outer][1]} - {ends[outer][0]}, {ends[inner][1]} - {ends[inner][0]});")
+                    write(f"{element_type(array)} {tile}[{TILE}];")
+                    write(f"turned_{8 * element_bytes(array)}({tile}, {sides[inner]}, "
+                          f"&{array.name}[{c_of(d.substitute(offset, at))}], {c_of(step)}, "
+                          f"{ends[outer][1]} - {ends[outer][0]}, {ends[inner][1]} - {ends[inner][0]});")
                     self.tiles[v.number] = (f"{tile}[({outer.name} - {ends[outer][0]}) * {sides[inner]} + "
                                             f"({inner.name} - {ends[inner][0]})]")
                 with self.loop(outer, ends[outer]):
@@ -314,17 +283,6 @@ class _Renderer:
             self.inner(nest, level + 1)
 
     @contextmanager
-    def open(self, line: str = "", pragma: str = "") -> Iterator[None]:
-        """Context manager: a braced block of the source; values declared in it are unknown after it."""
-        if pragma:
-            self.write(f"#pragma {pragma}")
-        self.write.open(line)
-        self.scopes.append(set())
-        yield
-        self.scopes.pop()
-        self.write.close()
-
-    @contextmanager
     def loop(self, axis: Axis, bounds: Bounds | None = None, pragma: str = "", step: str = "") -> Iterator[None]:
         low, high = bounds or ("0", c_of(axis.size))
         line = f"for ({self.index_type} {axis.name} = {low}; {axis.name} < {high}; {axis.name}{step or self.step})"
@@ -346,91 +304,18 @@ class _Renderer:
 
     # ---- values ----
 
-    def known(self, v: Value) -> bool:
-        return any(v.number in scope for scope in self.scopes)
 
-    def ready(self, v: Value) -> bool:
-        """Return whether loops are open over all axes that a value depends on."""
-        return all(s in self.open_axes or (s in self.program.gathered and self.ready(self.program.gathered[s]))
-                   for s in v.symbols if s not in self.dims)
 
-    def declare(self, value: Value, *, only_ready: bool = False) -> None:
-        """Declare a value and its subexpressions as variables, unless declared already. only_ready: just those that are ready."""
-        gathered = self.program.gathered
-        todo: list[tuple[Value, bool]] = [(value, False)]
-        seen: set[Value] = set()
-        while todo:
-            v, done = todo.pop()
-            if (not done and v in seen) or self.known(v) or _is_literal(v):
-                continue
-            if not done:
-                seen.add(v)
-                todo.append((v, True))
-                todo += [(gathered[s], False) for s in _names(v) if s in gathered]
-                todo += [(a, False) for a in reversed(v.args)]
-                continue
-            if only_ready and not self.ready(v):
-                continue
-            if v.op == "load" and _is_number(v.attr[0]) and not v.args:
-                continue                                            # a variable already
-            kind = "int" if v.dtype is bool_ else c_type(v.dtype)
-            self.write(f"const {kind} v{v.number} = {self.expression(v)};")
-            for name, g in gathered.items():
-                if g is v:
-                    self.write(f"const int64_t {name} = v{v.number};")
-            self.scopes[-1].add(v.number)
 
-    def ref(self, v: Value) -> str:
-        if _is_literal(v):
-            return _literal(v)
-        if v.op == "load" and _is_number(v.attr[0]) and not v.args:
-            return str(v.attr[0].name)
-        return f"v{v.number}"
+
+
+    def element(self, load: Value) -> str:
+        return self.tiles.get(load.number) or super().element(load)
 
     def expression(self, v: Value) -> str:
-        args = [self.ref(a) for a in v.args]
-        t = v.dtype
-        if v.op == "load":
-            array, offset, _ = v.attr
-            if array in self.last_stored:
-                return self.last_stored[array]
-            read = self.tiles.get(v.number) or (array.name if _is_number(array) else f"{array.name}[{c_of(offset)}]")
-            if array.role != "scratch":
-                read = called(WIDENED, array.dtype, read)
-            return f"{args[0]} ? {read} : 0" if args else read
-        if v.op == "index":
-            wide = c_of(v.attr)
-            return wide if t is i64 else f"({c_type(t)})({wide})"
-        if v.op == "where":
-            return f"{args[0]} ? {args[1]} : {args[2]}"
-        if v.op == "cast":
-            return _cast(v.args[0].dtype, t, args[0])
-        if v.op == "bitcast":
-            return _bitcast(v.attr, args[0])
-        if v.op in _COMPARED:
-            return f"{args[0]} {_COMPARED[v.op]} {args[1]}"
-        if v.op in ("and", "xor"):
-            sign = "&" if v.op == "and" else "^"
-            return f"{args[0]} {sign} {args[1]}" if t is bool_ else f"({c_type(t)})({args[0]} {sign} {args[1]})"
-        if v in self.products_alone:
-            return f"{t.name}_product({args[0]}, {args[1]})"
-        if v.op in ("add", "mul"):
-            sign = "+" if v.op == "add" else "*"
-            if t.is_float:
-                return f"{args[0]} {sign} {args[1]}"
-            wide = f"uint{max(32, t.bits)}_t"                        # no overflow that C leaves undefined
-            return f"({c_type(t)})(({wide}){args[0]} {sign} ({wide}){args[1]})"
-        if v.op == "max" and not t.is_float:
-            return f"{args[0]} > {args[1]} ? {args[0]} : {args[1]}"
-        if v.op == "idiv":
-            return f"idiv_{t.name}({args[0]}, {args[1]})"
-        if v.op == "beside_first":
-            return f"{args[0]} - first{v.number}"
-        if v.op == "reciprocal":
-            return f"{'1.0f' if t is f32 else '1.0'} / {args[0]}"
-        if v.op == "div":
-            return f"{args[0]} / {args[1]}"
-        return f"{t.name}_{v.op}({', '.join(args)})"
+        if v.op == "load" and v.attr[0] in self.last_stored:
+            return self.last_stored[v.attr[0]]
+        return super().expression(v)
 
     # ---- stages ----
 
@@ -448,7 +333,7 @@ class _Renderer:
         s, write = group[0], self.write
         write(f"/* {', '.join(dict.fromkeys(stage.note for stage in group))} */")
         for stage in group:
-            if _is_number(stage.target) and stage.target not in self.declared:
+            if is_number(stage.target) and stage.target not in self.declared:
                 write(f"{c_type(stage.target.dtype)} {stage.target.name};")
                 self.declared.add(stage.target)
         product = product_of(s)
@@ -501,12 +386,12 @@ class _Renderer:
     def put(self, s: Stage, text: str, index: Dim | None = None) -> None:
         target = s.target
         if s.held:
-            held = target.name if _is_number(target) else f"{target.name}[{c_of(s.index)}]"
+            held = target.name if is_number(target) else f"{target.name}[{c_of(s.index)}]"
             if isinstance(s.held, Value):
                 self.declare(s.held)
                 held = f"{held} * {self.ref(s.held)}"
             text = f"{computed_in(target.dtype).name}_max({held}, {text})" if s.monoid == "max" else f"{held} + {text}"
-        if _is_number(target):
+        if is_number(target):
             self.write(f"{target.name} = {text};")
             return
         if target.role == "output":
@@ -767,14 +652,6 @@ def _most(axes: Iterable[Axis]) -> int:
     return math.prod(d.bounds(a.size)[1] for a in axes)
 
 
-def _names(v: Value) -> list[str]:
-    """Return the symbols of the index in a value."""
-    return sorted(str(s) for s in d.symbols_in(dim_of(v)))
-
-
-def dim_name(name: str) -> str:
-    """Return the C name of a dim, or of a stride between rows, whose name starts with "_" like an axis."""
-    return name if _is_axis(name) else f"d_{name}"
 
 
 # ---- how a nest is cut into parts ----------------------------------------------------------------------------------------------
@@ -783,11 +660,6 @@ def dim_name(name: str) -> str:
 def is_shared_out(nest: Nest) -> bool:
     """Return whether a nest has several iterations for threads to share."""
     return split(nest)[0] != 1
-
-
-def parallel(nest: Nest) -> int:
-    """Return how many of the nest's axes are cut into parts."""
-    return min([nest.advice.shared, *(s.level for s in nest.stages if s.level > 0)]) if any(s.level for s in nest.stages) else 0
 
 
 def split(nest: Nest) -> tuple[Dim, int, int]:
@@ -851,10 +723,6 @@ def _blocks(nest: Nest, axis: Axis) -> Dim:
 # ---- numbers -------------------------------------------------------------------------------------------------------------------
 
 
-def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:
-    """Return a call of the dtype's function on `text`, or `text` itself where the dtype has none."""
-    return f"{functions[dtype.name]}({text})" if dtype.name in functions else text
-
 
 def _is_moved(v: Value, dtype: DType) -> bool:
     """Return whether a value is a stored number of the dtype or 0, so that storing it again rounds nothing."""
@@ -863,72 +731,9 @@ def _is_moved(v: Value, dtype: DType) -> bool:
     return v.is_constant(0) or (v.op == "load" and v.attr[0].role == "operand" and v.attr[0].dtype is dtype)
 
 
-def _is_literal(v: Value) -> bool:
-    return v.op == "constant"
 
 
-def _literal(v: Value) -> str:
-    x, t = v.attr, v.dtype
-    if t is bool_:
-        return "1" if x else "0"
-    if not t.is_float:
-        if t.name == "i64" and x == -(1 << 63):
-            return "INT64_MIN"
-        return f"({c_type(t)}){int(x)}{'ULL' if t.name == 'u64' else 'LL' if t.bits == 64 else 'u' if t.name == 'u32' else ''}"
-    value = float(x)
-    if math.isnan(value):
-        return "NAN" if t is f32 else "((double)NAN)"
-    if math.isinf(value):
-        sign = "-" if value < 0 else ""
-        return f"({sign}INFINITY)" if t is f32 else f"({sign}(double)INFINITY)"
-    if t is f32:
-        return f"({float.hex(value)}f)" if value < 0 or math.copysign(1, value) < 0 else f"{float.hex(value)}f"
-    return f"({float.hex(value)})" if math.copysign(1, value) < 0 else float.hex(value)
 
 
-def _cast(old: DType, new: DType, x: str) -> str:
-    if new is bool_:
-        return f"{x} != 0"
-    if old.is_float and not new.is_float:
-        return f"{new.name}_of_{old.name}({x})"
-    return f"({c_type(new)}){x}"
 
 
-_OF_BITS = {"f32": "float_of((uint32_t)", "f64": "f64_of((uint64_t)", **{t: f"{f}(({STORED[t]})" for t, f in WIDENED.items()}}
-_BITS = {"f32": "bits_of", "f64": "bits_of_f64", **NARROWED}
-
-
-def _bitcast(what: str, x: str) -> str:
-    old, new = what.split()
-    bits = f"{_BITS[old]}({x})" if old in _BITS else x
-    if new in _OF_BITS:
-        return f"{_OF_BITS[new]}{bits})"
-    return f"({STORED[new]}){bits}" if new != "bool" else f"({bits}) != 0"
-
-
-def c_of(x: Dim) -> str:
-    """Return a dim as a C expression, in parentheses where an operator around it needs them. Dims of the graph are called d_…."""
-    if not isinstance(x, d.Expr):
-        return str(int(x)) if abs(int(x)) < 1 << 31 else f"{int(x)}LL"
-    out, factors = "", list[str]()
-    for monomial, k in x.terms:
-        factors = [_c_atom(a) for a in monomial]
-        if abs(k) != 1 or not factors:
-            factors.insert(0, str(abs(k)) if abs(k) < 1 << 31 else f"{abs(k)}LL")
-        sign = (" - " if k < 0 else " + ") if out else ("-" if k < 0 else "")
-        out += sign + " * ".join(factors)
-    return f"({out})" if len(x.terms) > 1 or len(factors) > 1 or out.startswith("-") else out
-
-
-def _c_atom(atom: d.Atom) -> str:
-    if isinstance(atom, d.Symbol):
-        return dim_name(atom.name)
-    args = [c_of(a) for a in atom.args]
-    if atom.fn == "floordiv":
-        return f"({args[0]} / {args[1]})" if d.bounds(atom.args[0])[0] >= 0 else f"floor_div({args[0]}, {args[1]})"
-    name = "tg_min" if atom.fn == "min" else "tg_max_i"
-    return reduce(lambda text, other: f"{name}({text}, {other})", args)
-
-
-def _is_axis(name: str) -> bool:
-    return name.startswith("_")

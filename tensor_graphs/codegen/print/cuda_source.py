@@ -25,27 +25,23 @@ from tensor_graphs.codegen.loop_ir import (
     Value,
     across,
     computed_in,
+    parallel,
     values_in,
 )
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
-from tensor_graphs.codegen.print.c_source import (
+from tensor_graphs.codegen.print.c_source import _arrays, _most, _Renderer, _used, loads_across
+from tensor_graphs.codegen.print.values import (
     LEAST,
     NARROWED,
     STORED,
     WIDENED,
-    _arrays,
-    _is_number,
-    _kind,
-    _most,
-    _Renderer,
-    _used,
-    _width,
     c_of,
     c_type,
     called,
     dim_name,
-    loads_across,
-    parallel,
+    element_bytes,
+    element_type,
+    is_number,
 )
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
@@ -314,7 +310,7 @@ class _Cuda(_Renderer):
     def packable(self, v: Value, axis: Axis, pack: int) -> bool:
         """Return whether a load reads `pack` contiguous, aligned elements along an axis."""
         array, offset, _ = v.attr
-        return (pack > 1 and self.aligned and not _is_number(array) and array.name not in self.held and array not in self.made_here
+        return (pack > 1 and self.aligned and not is_number(array) and array.name not in self.held and array not in self.made_here
                 and d.coefficient(offset, axis.name) == 1 and _divides(pack, offset - axis.symbol)
                 and all(_uniform(a, axis, pack) for a in v.args))
 
@@ -330,7 +326,7 @@ class _Cuda(_Renderer):
             seen = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
             for array, offset in [*seen, *([] if s.monoid else [(s.target, s.index)])]:
                 if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
-                    sizes.append((d.bounds(array.size)[1] * _width(array), _width(array)))
+                    sizes.append((d.bounds(array.size)[1] * element_bytes(array), element_bytes(array)))
         if not sizes:
             return 1
         most = max(size for size, _ in sizes)
@@ -347,7 +343,7 @@ class _Cuda(_Renderer):
             if v.op == "load" and self.packable(v, axis, pack) and self.pack_name(v) is None and self.reachable(v, axis):
                 array, offset, _ = v.attr
                 read = f"pack_at<{pack}>({array.name} + {c_of(offset)})"
-                kind = f"Pack<{_kind(array)}, {pack}>"
+                kind = f"Pack<{element_type(array)}, {pack}>"
                 name = f"p{v.number}"
                 if v.args:
                     self.declare_uniform(v.args[0], axis)
@@ -460,9 +456,9 @@ class _Cuda(_Renderer):
         pack = self.pack_of([(s, inner) for s in nest.stages])
         self.begin_tiles(i, nest, outer, inner, SIDE)
         across = loads_across(self.program, nest, outer, inner)
-        rows = {v: SIDE + max(1, 4 // _width(v.attr[0])) for v in across}       # an odd number of 4-byte words: no two in one bank
+        rows = {v: SIDE + max(1, 4 // element_bytes(v.attr[0])) for v in across}   # odd numbers of words: no two in one bank
         for v in across:
-            write(f"__shared__ {_kind(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
+            write(f"__shared__ {element_type(v.attr[0])} tile{v.number}[{SIDE} * {rows[v]}];")
         with self.open(f"for (int at = threadIdx.x; at < {SIDE * SIDE}; at += {FLAT})"):
             write(f"const int o = at % {SIDE}, i = at / {SIDE};")
             write(f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
@@ -487,7 +483,7 @@ class _Cuda(_Renderer):
         pack = self.pack_of([(s, inner) for s in nest.stages])
         loads = list(dict.fromkeys(v for s in nest.stages for v in values_in(s.value) if v.op == "load"))
         across = loads_across(self.program, nest, outer, inner)
-        widths = {_width(v.attr[0]) for v in across}
+        widths = {element_bytes(v.attr[0]) for v in across}
         if len(widths) != 1 or not widths <= {2, 4}:
             return False
         (width,) = widths
@@ -499,7 +495,7 @@ class _Cuda(_Renderer):
         self.begin_tiles(i, nest, outer, inner, side)
         inside = f"{outer.name} < {c_of(outer.size)} && {inner.name} < {c_of(inner.size)}"
         for v in across:
-            kind = _kind(v.attr[0])
+            kind = element_type(v.attr[0])
             write(f"__shared__ __align__(16) {kind} tile{v.number}[{side} * {side}];")
             write(f"Pack<{kind}, {tall}> across{v.number}[{rows}] = {{}};")
         write(f"const int column = threadIdx.x % {side // tall} * {tall}, row = threadIdx.x / {side // tall} * {rows};")
@@ -511,7 +507,7 @@ class _Cuda(_Renderer):
         early = [v for v in loads if v not in across and not v.args and self.packable(v, inner, pack) and not v.attr[2]
                  and not v.symbols & set(self.program.gathered)]
         for v in early:
-            write(f"Pack<{_kind(v.attr[0])}, {pack}> early{v.number}[{turns}];")
+            write(f"Pack<{element_type(v.attr[0])}, {pack}> early{v.number}[{turns}];")
         place = (f"const int at = (k * {FLAT} + threadIdx.x) * {pack}, o = at / {side}, i = at % {side};",
                  f"const index_t {outer.name} = first_{outer.name} + o, {inner.name} = first_{inner.name} + i;")
         with self.open(f"for (int k = 0; k < {turns if early else 0}; k++)", "unroll"):
@@ -528,7 +524,7 @@ class _Cuda(_Renderer):
                 write(line)
             write(f"if (!({inside})) continue;")
             for v in across:
-                kind = _kind(v.attr[0])
+                kind = element_type(v.attr[0])
                 write(f"const Pack<{kind}, {pack}> p{v.number} = pack_at<{pack}>(tile{v.number} + tile_place<{kind}>(o, i));")
                 self.packs[-1][v.number] = f"p{v.number}"
             for v in early:
@@ -565,7 +561,7 @@ class _Cuda(_Renderer):
             if s.target.name not in self.held and d.coefficient(s.index, axis.name) == 1 and _divides(pack, s.index - axis.symbol):
                 again = any(other.target == s.target for other in stages[:k])
                 outs[k] = f"out_{s.target.name}" + (f"_{k}" if again else "")
-                write(f"Pack<{_kind(s.target)}, {pack}> {outs[k]};")
+                write(f"Pack<{element_type(s.target)}, {pack}> {outs[k]};")
         with self.lane_loop(axis, pack):
             for k, s in enumerate(stages):
                 write(f"/* {s.note} */")
@@ -596,7 +592,7 @@ class _Cuda(_Renderer):
         register = self.held.get(s.target.name)
         if register is not None:
             self.write(f"{register} = {text};")
-        elif _is_number(s.target):
+        elif is_number(s.target):
             self.write(f"{s.target.name} = {text};")
         else:
             for name in self.written(s.target):
@@ -745,11 +741,11 @@ class _Cuda(_Renderer):
                     continue
                 array, offset, _ = v.attr
                 names = {str(x) for x in d.symbols_in(offset)} - {axis.name} - set(self.dims)
-                if names and names <= axes and d.bounds(array.size)[1] * _width(array) >= FAR:
+                if names and names <= axes and d.bounds(array.size)[1] * element_bytes(array) >= FAR:
                     far.setdefault((array.name, offset - axis.symbol), (v, loop))
         if not far:
             return
-        of_block = groups * sum(int(d.evaluate(loop.total, {})) * _width(v.attr[0]) for v, loop in far.values())
+        of_block = groups * sum(int(d.evaluate(loop.total, {})) * element_bytes(v.attr[0]) for v, loop in far.values())
         before = list(self.open_axes)
         with self.open(f"if (blockIdx.x < {max(1, min(RESIDENT, BROUGHT // of_block))})"):
             self.write(f"const int thread = threadIdx.x % {group}, group = threadIdx.x / {group};")
@@ -803,7 +799,7 @@ class _Cuda(_Renderer):
         in_shared, in_scratch = list[tuple[Array, int]](), list[Array]()
         for k, s in enumerate(nest.stages):
             array = s.target
-            if array.role != "scratch" or array.level == 0 or _is_number(array):
+            if array.role != "scratch" or array.level == 0 or is_number(array):
                 continue
             loop = loops.get(k)
             if loop is not None and loop.turns and self.stays(nest, k, loops):
@@ -859,7 +855,7 @@ class _Cuda(_Renderer):
             k, v = users[0]
             loop, array = loops[k], v.attr[0]
             same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in users}
-            own = loop.turns * loop.pack * _width(array) // 4
+            own = loop.turns * loop.pack * element_bytes(array) // 4
             if array.name in self.lasting and len(same) == 1 and self.kept_words + own <= HELD_WORDS:
                 self.kept_words += own
                 self.load_row(nest, key, v, loop, lasts=True)
@@ -881,7 +877,7 @@ class _Cuda(_Renderer):
         bypasses the first-level cache."""
         array = v.attr[0]
         name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
-        declared = f"Pack<{_kind(array)}, {loop.pack}> {name}[{loop.turns}];"
+        declared = f"Pack<{element_type(array)}, {loop.pack}> {name}[{loop.turns}];"
         if lasts:
             self.kept.append(declared)
             name = f"kept.{name}"
@@ -935,7 +931,7 @@ class _Cuda(_Renderer):
         self.share_divisors(s.value)
         if loop is None:                                            # one number, which every thread computes
             self.declare(s.value)
-            if _is_number(s.target):
+            if is_number(s.target):
                 write(f"const {c_type(s.target.dtype)} {s.target.name} = {self.ref(s.value)};")
             else:
                 self.by_one(s, self.ref(s.value), live)
@@ -950,7 +946,7 @@ class _Cuda(_Renderer):
             self.each_alone(s, loop, live)
         else:
             self.together(nest, s, loop, group, live)
-        if s.target.name not in self.registers and not _is_number(s.target) and any(
+        if s.target.name not in self.registers and not is_number(s.target) and any(
                 a == s.target for other in nest.stages for a in self.read(other)):
             self.sync(group)
 
@@ -1021,7 +1017,7 @@ class _Cuda(_Renderer):
         write(f"for (int lane = 1; lane < {parts}; lane++) {part}[0] = {combine}({part}[0], {part}[lane]);")
         shared = f"warps_{s.target.name}" if group > 32 else f"({kind} *)0"
         total = done.format(f"reduced<{group}>({part}[0], {combine}, {shared})")
-        if _is_number(s.target):
+        if is_number(s.target):
             write(f"const {c_type(s.target.dtype)} {s.target.name} = {total};")
         else:
             name = f"total_{s.target.name}"

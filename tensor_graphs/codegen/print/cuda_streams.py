@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, values_in
-from tensor_graphs.codegen.print.c_source import _is_number, _kind, _width, c_of, c_type, parallel
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, parallel, values_in
 from tensor_graphs.codegen.print.cuda_source import Rendered, _Cuda, _divides, _Loop, _widened
+from tensor_graphs.codegen.print.values import c_of, c_type, element_bytes, element_type, is_number
 from tensor_graphs.codegen.skinny_product import weight_of
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
@@ -84,6 +84,10 @@ class _Stream:
     def count(self) -> Dim:
         return d.product(a.size for a in self.columns)
 
+    def kinds(self) -> list[tuple[str, str, Dim]]:
+        """Return the element types and the length of each product."""
+        return [(element_type(p.weight.attr[0]), element_type(p.other.attr[0]), p.along.size) for p in self.products]
+
 
 class _CudaStreams(_Cuda):
     def __init__(self, program: StageProgram, aligned: bool, prefix: str) -> None:
@@ -92,9 +96,9 @@ class _CudaStreams(_Cuda):
         self.before = program.nests[:len(program.nests) - len(self.streams)]
         first = self.streams[0]
         self.row_count = d.product(a.size for a in first.rows)
-        self.alike = [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in first.products]
+        self.alike = first.kinds()
         for stream in self.streams:
-            if [(_kind(p.weight.attr[0]), _kind(p.other.attr[0]), p.along.size) for p in stream.products] != self.alike:
+            if stream.kinds() != self.alike:
                 raise NotLowered("products beside each other that are not alike")
             if not same_dim(d.product(a.size for a in stream.rows), self.row_count):
                 raise NotLowered("products beside each other of other numbers of rows")
@@ -114,10 +118,10 @@ class _CudaStreams(_Cuda):
     def packs_of_products(self) -> tuple[int, int]:
         """Return the elements per load of a weight, and of the other factor."""
         products = [p for stream in self.streams for p in stream.products]
-        pack = 16 // _width(products[0].weight.attr[0]) if self.aligned else 1
+        pack = 16 // element_bytes(products[0].weight.attr[0]) if self.aligned else 1
         while not all(_divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
             pack //= 2
-        other = min(pack, *(16 // _width(p.other.attr[0]) for p in products))
+        other = min(pack, *(16 // element_bytes(p.other.attr[0]) for p in products))
         while not all(_divides(other, p.other.attr[1] - p.along.symbol) for p in products):
             other //= 2
         return pack, other
@@ -180,7 +184,7 @@ class _CudaStreams(_Cuda):
                     if size is None:
                         return None
                     places[array] = at
-                    at += -(-size * _width(array) // 16) * 16
+                    at += -(-size * element_bytes(array) // 16) * 16
         return places if at <= MADE_AGAIN and steps <= STEPS_AGAIN else None
 
     def size_at(self, size: Dim, dims: dict[str, int]) -> int | None:
@@ -194,7 +198,7 @@ class _CudaStreams(_Cuda):
         write, first = self.write, self.streams[0]
         self.times = times
         dims = self.one_row() or {}
-        used = sum(-(-(self.size_at(a.size, dims) or 0) * _width(a) // 16) * 16 for a in again or ())
+        used = sum(-(-(self.size_at(a.size, dims) or 0) * element_bytes(a) // 16) * 16 for a in again or ())
         plans = []
         for nest in self.before if again is not None else ():
             if not self.is_flat(nest):
@@ -209,7 +213,7 @@ class _CudaStreams(_Cuda):
         self.enter(f"{self.name}_{what}", sum(self.blocks), 32 * STREAM_WARPS, used, weights, dims if again is not None else None)
         write("const int lane = threadIdx.x % 32;")
         self.which()
-        kind = _kind(first.products[0].weight.attr[0])
+        kind = element_type(first.products[0].weight.attr[0])
         for p in range(self.products):
             write(f"const {kind} *w{p}[{self.columns_each}];")
             write(f"Pack<{kind}, {self.pack}> taken{p}[{self.held_turns}][{self.columns_each}];")
@@ -226,7 +230,7 @@ class _CudaStreams(_Cuda):
         write("after_those_before();")
         for array in again or ():
             if array.role == "output":
-                write(f"{_kind(array)} *const whole_{array.name} = {array.name};")
+                write(f"{element_type(array)} *const whole_{array.name} = {array.name};")
         with self.open():
             if again is not None:
                 if used:
@@ -279,7 +283,7 @@ class _CudaStreams(_Cuda):
                         operands[v.attr[0]] = None
         begin = 0
         for array in operands:
-            lines = -(-int(d.evaluate(array.size, {})) * _width(array) // LINE)
+            lines = -(-int(d.evaluate(array.size, {})) * element_bytes(array) // LINE)
             if lines <= 64:
                 self.write(f"if (threadIdx.x >= {begin} && threadIdx.x < {begin + lines}) "
                            f"bring((const char *){array.name} + (threadIdx.x - {begin}) * {LINE});")
@@ -289,7 +293,7 @@ class _CudaStreams(_Cuda):
                    dims: dict[str, int]) -> None:
         write, threads = self.write, 32 * STREAM_WARPS
         for array, at in again.items():
-            write(f"{_kind(array)} *const {array.name} = ({_kind(array)} *)(rows + {at});")
+            write(f"{element_type(array)} *const {array.name} = ({element_type(array)} *)(rows + {at});")
         for _, _, _, in_shared in plans:
             for array, at in in_shared:
                 write(f"{c_type(array.dtype)} *const {array.name} = ({c_type(array.dtype)} *)(rows + {at});")
@@ -331,7 +335,7 @@ class _CudaStreams(_Cuda):
         write, many = self.write, self.held_turns < self.turns
         with self.open(f"for (index_t row = 0; row < {c_of(self.row_count)}; row++)"):
             for p in range(self.products):
-                write(f"const {_kind(self.streams[0].products[p].other.attr[0])} *with{p};")
+                write(f"const {element_type(self.streams[0].products[p].other.attr[0])} *with{p};")
                 write(f"float part{p}[{self.columns_each}] = {{}};")
             for stream in self.branches():
                 self.split_index("row", stream.rows)
@@ -363,7 +367,7 @@ class _CudaStreams(_Cuda):
                             else:
                                 self.declare(s.value)
                                 text = self.ref(s.value)
-                            if _is_number(s.target):
+                            if is_number(s.target):
                                 write(f"const {c_type(s.target.dtype)} {s.target.name} = {text};")
                             else:
                                 self.put(s, text)
@@ -377,7 +381,7 @@ class _CudaStreams(_Cuda):
         with self.open(f"for (int half = 0; half < {self.pack}; half += {self.pack_other})", "unroll"):
             for p in range(self.products):
                 if p == 0 or not shared:
-                    kind = _kind(firsts[p].other.attr[0])
+                    kind = element_type(firsts[p].other.attr[0])
                     write(f"const Pack<{kind}, {self.pack_other}> of{p} = pack_at<{self.pack_other}>(with{p} + k + half);")
             with (self.open(f"for (int e = 0; e < {self.pack_other}; e++)", "unroll"),
                   self.open(f"for (int c = 0; c < {self.columns_each}; c++)", "unroll")):

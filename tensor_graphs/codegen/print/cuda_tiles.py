@@ -11,8 +11,8 @@ from functools import lru_cache
 from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.epilogue_products import EpilogueProduct
 from tensor_graphs.codegen.loop_ir import computed_in
-from tensor_graphs.codegen.print.c_source import STORED, c_type
 from tensor_graphs.codegen.print.cuda_source import _Cuda
+from tensor_graphs.codegen.print.values import STORED, c_type
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.cuda import matrix_products
 from tensor_graphs.kernels.cuda.backend import TENSOR_CORES, of_tiles

@@ -14,6 +14,7 @@ from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
 from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print.values import c_of, dim_name
 from tensor_graphs.codegen.refusals import cached, refused, why_not
 from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, loops_of
 from tensor_graphs.kernels.c import library
@@ -46,7 +47,7 @@ class TurnsProgram:
 
     def rendered(self, name: str) -> str:
         """Return the C source. Its entry is TG_KERNEL(name); ptr: outputs, then operands; ints: the dims."""
-        c, dim_name = c_source.c_of, c_source.dim_name
+        c = c_of
         count, outs = len(self.carried), len(self.carried) + len(self.stacked)
         ins = len(self.carried) + len(self.sliced) + self.others
         out = [c_source.rendered(self.step, f"{name}_step"), f"TG_KERNEL({name}) {{", "    (void)floats, (void)ints;"]

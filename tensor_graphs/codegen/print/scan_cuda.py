@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from tensor_graphs.codegen.loop_ir import StageProgram, computed_in
 from tensor_graphs.codegen.passes.row_independence import FewRows, RowsMeet, few_rows
-from tensor_graphs.codegen.print.c_source import STORED
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.print.cuda_source import SHARED, WAIT, _Cuda
 from tensor_graphs.codegen.print.scan_c import each_once
+from tensor_graphs.codegen.print.values import STORED
 from tensor_graphs.codegen.refusals import cached, refused, why_not
 from tensor_graphs.codegen.spec_to_loops import AskedSpec, asked, loops_of
 from tensor_graphs.devices import nvrtc

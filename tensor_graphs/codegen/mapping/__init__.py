@@ -1,0 +1,1 @@
+"""mapping: each form in which a nest of stages becomes the loops of a kernel, and where its values are computed."""

@@ -1,0 +1,86 @@
+"""elementwise: nests whose stages store, or reduce few elements, for each element of the same axes: a thread has some of them.
+
+    grid b in 0..⌈n / 1024⌉: thread t in 0..256
+        at = (256·b + t)·4
+        if at < n
+            p = load4 x0[at];  vector v in 0..4: out[v] = exp(p[v]);  store4 y0[at] = out
+
+A nest whose operands are contiguous along another axis than its output is mapped by transposed.py.
+"""
+
+from __future__ import annotations
+
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, across, index_symbol, values_in
+from tensor_graphs.codegen.loop_program import Clear, Loop, LoopKernel, Stmt, Store, Take, Wait
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, split
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+
+WARPS = 8
+"""warps of a block"""
+
+SHORT_SUM, FEW_NUMBERS = 64, 4
+"""most terms of a reduction across memory for one thread: in a window (several axes, or one compound axis), and otherwise"""
+
+
+def is_elementwise(program: StageProgram, nest: Nest) -> bool:
+    stages = nest.stages
+    return all(s.monoid is None and s.level == len(nest.axes) and s.axes == stages[0].axes and s.target.level == 0
+               and all(_own_elements(program, nest, s, before) for before in stages[:k]) for k, s in enumerate(stages))
+
+
+def _own_elements(program: StageProgram, nest: Nest, s: Stage, before: Stage) -> bool:
+    """Return whether a stage reads only its own element of what an earlier stage stores, if any."""
+    reads = [v for v in used(program, s) if v.op == "load" and v.attr[0] == before.target]
+    return not reads or (nest.tile is None and before.target.dtype is before.value.dtype
+                         and all(v.attr[1] == before.index and not v.args for v in reads))
+
+
+def used(program: StageProgram, s: Stage) -> list[Value]:
+    """Return the values of a stage, including those of indices read at run time."""
+    return list(values_in(*s.roots(), *(v for name, v in program.gathered.items() if name in s.value.symbols)))
+
+
+def is_short_reduction(nest: Nest) -> bool:
+    """Return whether a nest is one reduction across memory with few terms (as of a window), for one thread per result."""
+    if len(nest.stages) != 1 or not nest.stages[0].reduce:
+        return False
+    (s,) = nest.stages
+    terms = d.product(a.size for a in s.reduce)
+    loads = (v for v in values_in(s.value) if v.op == "load")
+    window = len(s.reduce) > 1 or any(d.coefficient(v.attr[1], s.reduce[0].name) is None for v in loads)
+    return (s.monoid is not None and s.scan is None and nest.blocks is None and not s.held and bool(s.axes or nest.axes)
+            and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(terms)
+            and 0 < int(d.evaluate(terms, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
+
+
+class Elementwise(NestMapper):
+    def mapped(self, entry: str) -> LoopKernel:
+        stages = self.nest.stages
+        axes = (*self.nest.axes, *stages[0].axes)
+        pack = self.pack_of([(s, axes[-1]) for s in stages]) if axes else 1
+        return self.kernel(entry, self.over(axes, pack, self.elements(stages, axes, pack)))
+
+    def over(self, axes: tuple[Axis, ...], pack: int, body: list[Stmt]) -> list[Stmt]:
+        """Return the loops of blocks and threads over the packs of all axes."""
+        total, threads = d.product(a.size for a in axes), WARPS * self.target.warp
+        grid = d.ceil_div(total, threads * pack)
+        at = index_symbol("_at", d.dim_max(total, 1))
+        flat: Dim = (index_symbol("_b", grid) * threads + index_symbol("_t", threads)) * pack
+        inner = self.inside("_at", flat, total, [*split(at, axes), *body])
+        return [Loop("_b", grid, "grid", (Loop("_t", threads, "thread", (Wait(), *inner)),))]
+
+
+class ShortReduction(Elementwise):
+    def mapped(self, entry: str) -> LoopKernel:
+        (s,) = self.nest.stages
+        assert s.monoid is not None
+        total = self.accumulator(s, 1)
+        terms = self.reducing(s.reduce, [Take(total, 0, s.monoid, self.moved(s.value), s.note)], "unrolled")
+        stored = Store(*self.placed(s.target, s.index), self.total(s, total))
+        return self.kernel(entry, self.over((*self.nest.axes, *s.axes), 1, [Clear(total, s.monoid), *terms, stored]))
+
+
+def reads(program: StageProgram, s: Stage) -> set[Array]:
+    """Return the arrays that a stage reads."""
+    return {v.attr[0] for v in used(program, s) if v.op == "load"}

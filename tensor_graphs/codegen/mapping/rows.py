@@ -1,0 +1,381 @@
+"""rows: nests in which some threads share an iteration of the outer axes, and its reductions along memory.
+
+    grid b: thread g in 0..groups: thread t in 0..32
+        turn = min(b·groups + g, turns − 1)
+        unrolled k in 0..4:  row[k] = load4 x0[n·turn + 4·(32·k + t)]
+        part = sum over k, v of row[k][v];  combine part across t;  t1 = part
+        unrolled k:  vector v: out[v] = row[k][v] / t1;  store4 y0[…] = out
+
+Rows that are short enough stay in registers between stages, where each thread has the same elements in all stages. A value of a row
+is kept in registers if every stage reads it in the thread that wrote it; else in shared memory, or in global scratch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tensor_graphs.codegen.loop_ir import Array, Axis, Stage, Value, computed_in, index_symbol, parallel, values_in
+from tensor_graphs.codegen.loop_program import (
+    Barrier,
+    Buffer,
+    Clear,
+    Combine,
+    If,
+    Let,
+    Load,
+    Loop,
+    LoopKernel,
+    Prefetch,
+    Stmt,
+    Store,
+    Take,
+    Wait,
+)
+from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, split
+from tensor_graphs.codegen.passes.softmax_exp import is_shifted
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bf16, f16, f32
+
+HELD, HELD_READ = 4, 8
+"""packs of a row per thread where there are enough iterations to fill the device: usually, and where a row is only reduced"""
+
+HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
+"""limits for rows in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead"""
+
+SHORT = 256
+"""packs of a row up to which each thread takes a single pack, where there may be few iterations"""
+
+BLOCKS, RESIDENT = 4, 8
+"""blocks of a multiprocessor that fill it, and most blocks of one that have rows in scratch or prefetch before they wait"""
+
+FAR = 4 << 20
+"""bytes of an operand from which on its rows are prefetched; most of a smaller one is still in the cache from its last write"""
+
+BROUGHT = 4 << 20
+"""most bytes that all blocks of a launch prefetch; more would delay the first loads"""
+
+Key = tuple[str, Dim]
+"""an array, and the index at which a loop over an axis begins to read it"""
+
+
+@dataclass(frozen=True)
+class RowLoop:
+    """The loop of a stage over the flattened `axes`, shared by `threads` threads in packs of `pack` elements. turns: iterations of
+    a thread, if the loop is unrolled; 0 where its length is unknown."""
+
+    axes: tuple[Axis, ...]
+    pack: int
+    threads: int
+    turns: int
+
+    @property
+    def total(self) -> Dim:
+        return d.product(a.size for a in self.axes)
+
+
+class Rows(NestMapper):
+    def mapped(self, entry: str) -> LoopKernel:
+        nest, warp = self.nest, self.target.warp
+        self.outer = outer = nest.axes[:parallel(nest)]             # groups of threads share their iterations
+        turns = d.product(a.size for a in outer)
+        self.loops, self.group = self.shared_among(turns)
+        self.groups = max(1, 4 * warp // self.group) if self.group <= warp else 1
+        self.filled: dict[str, RowLoop] = {}                        # rows in registers
+        self.rows: dict[Array, Array] = {}
+        grid = d.ceil_div(turns, self.groups)
+        if self.place_rows(grid):
+            grid = d.dim_min(grid, RESIDENT * self.target.units)
+        b, g = index_symbol("_b", grid), index_symbol("_g", self.groups)
+        begin = index_symbol("_begin", d.dim_max(1, turns)) if self.scratch else b * self.groups
+        turn = index_symbol("_turn", d.dim_max(1, turns))
+        self.live = self.below(begin + g, turns) if self.groups > 1 else None
+        number = d.dim_min(begin + g, turns - 1) if self.groups > 1 else begin
+        self.ahead: dict[Key, Array] = {}
+        self.later: dict[int, list[Stmt]] = {}
+        body: list[Stmt] = [Let("_turn", number), *split(turn, outer), *self.load_ahead(), *self.level(len(outer))]
+        if self.scratch:
+            body = [Loop("_begin", turns, "serial", (*body, self.barrier()), b * self.groups, grid * self.groups)]
+        threads = Loop("_t", self.group, "thread", (*self.prefetched(turns), Wait(), *body))
+        loops: Stmt = Loop("_g", self.groups, "thread", (threads,)) if self.groups > 1 else threads
+        return self.kernel(entry, [Loop("_b", grid, "grid", (loops,))])
+
+    # ---- decisions ----
+
+    def shared_among(self, turns: Dim) -> tuple[dict[int, RowLoop], int]:
+        """Return the loop of each stage, by the stage's index, and how many threads share an iteration."""
+        stages = self.nest.stages
+        along = {k: s.axes or s.reduce for k, s in enumerate(stages) if s.axes or s.reduce}
+        shared = [k for k in along if not (stages[k].axes and stages[k].reduce)]
+        pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
+        most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
+        packs = -(-most // pack)
+        held = HELD if any(s.axes for s in stages) else HELD_READ
+        fewest, many = d.bounds(turns)
+        enough = BLOCKS * self.target.units
+        each = held if many >= enough and (fewest >= enough or packs > SHORT) else 1
+        group = 1
+        while group < self.target.threads and group * each < packs:
+            group *= 2
+        loops = {}
+        for k, axes in along.items():
+            total, own = d.product(a.size for a in axes), pack if k in shared else 1
+            of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
+            short = 0 < of_thread <= HELD_PACKS and of_thread * own <= HELD_ELEMENTS and k in shared
+            loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
+        return loops, group
+
+    def place_rows(self, grid: Dim) -> bool:
+        """Decide where the numbers and rows of an iteration are. Return whether some are in global scratch."""
+        bytes_of_rows = 0
+        for k, s in enumerate(self.nest.stages):
+            array = s.target
+            if array.role != "scratch" or array.level == 0 or array in self.rows or any(b.array == array for b in self.buffers):
+                continue
+            loop, kind = self.loops.get(k), computed_in(array.dtype)
+            if array.size == 1:
+                self.buffers.append(Buffer(array, "register"))
+            elif loop is not None and loop.turns and self.stays(k):
+                self.rows[array] = self.buffer("register", array.name, kind, loop.turns * loop.pack)
+                self.singly.add(array)
+                self.filled[array.name] = loop
+            elif 0 < (size := self.row(array) * kind.itemsize * self.groups) and bytes_of_rows + size <= self.target.shared:
+                bytes_of_rows += -(-size // 16) * 16
+                self.in_memory(array, self.buffer("shared", array.name, kind, self.row(array) * self.groups), 0, self.row(array))
+            else:
+                row = d.ceil_div(array.size, 8) * 8
+                blocks = d.dim_min(grid, RESIDENT * self.target.units)
+                whole = replace(array, name=f"{array.name}_rows", level=0, size=row * blocks * self.groups)
+                self.scratch.append(whole)
+                self.in_memory(array, whole, index_symbol("_b", blocks) * self.groups * row, row)
+        return bool(self.scratch)
+
+    def in_memory(self, array: Array, rows: Array, begin: Dim, row: Dim) -> None:
+        first = begin + (index_symbol("_g", self.groups) * row if self.groups > 1 else 0)
+        self.places[array] = lambda index: (rows, first + index)
+
+    def row(self, array: Array) -> int:
+        """Return the elements reserved for a row in shared memory; 0 where it is too long, or its length is unknown."""
+        most = d.bounds(array.size)[1]
+        return -(-most // 8) * 8 if most < self.target.shared else 0
+
+    def stays(self, k: int) -> bool:
+        """Return whether each thread reads only those elements of a row that it wrote itself, in an identical loop."""
+        nest, s, loop = self.nest, self.nest.stages[k], self.loops[k]
+        if s.level != len(nest.axes) or len(self.outer) != len(nest.axes) or len(loop.axes) != 1 or s.monoid is not None \
+                or s.index != loop.axes[0].symbol:
+            return False
+        for other, reader in enumerate(nest.stages):
+            loads = [v for v in values_in(reader.value) if v.op == "load" and v.attr[0] == s.target]
+            theirs = self.loops.get(other)
+            if loads and (theirs is None or len(theirs.axes) != 1 or theirs.axes[0].size != loop.axes[0].size
+                          or theirs.turns != loop.turns or any(v.args or v.attr[1] != theirs.axes[0].symbol for v in loads)):
+                return False
+        return not any(v.op == "load" and v.attr[0] == s.target for g in self.program.gathered.values() for v in values_in(g))
+
+    # ---- loops ----
+
+    def over(self, loop: RowLoop, body: Sequence[Stmt]) -> list[Stmt]:
+        """Return the loop over a thread's packs, with the axes at the first element of each pack."""
+        at, t = index_symbol("_at", d.dim_max(1, loop.total)), index_symbol("_t", loop.threads)
+        if not loop.turns:
+            inner = (*split(at, loop.axes), *body)
+            return [Loop("_at", loop.total, "serial", inner, t * loop.pack, loop.threads * loop.pack)]
+        first = (index_symbol("_k", loop.turns) * loop.threads + t) * loop.pack
+        return [Loop("_k", loop.turns, "unrolled", tuple(self.inside("_at", first, loop.total, [*split(at, loop.axes), *body])))]
+
+    def barrier(self) -> Stmt:
+        return Barrier("block" if self.group > self.target.warp else "warp")
+
+    def guarded(self, s: Stage, body: list[Stmt]) -> list[Stmt]:
+        """Return statements that run once for each iteration, where what they store is seen by others."""
+        return [If(self.live, tuple(body))] if self.live is not None and s.target.level == 0 else body
+
+    # ---- loads ahead ----
+
+    def load_ahead(self) -> list[Stmt]:
+        """Return loads of what several stages read at the same positions. Loads of one stage that are the same in every iteration
+        come before the last reduction that precedes it (`later`)."""
+        stages, uses = self.nest.stages, dict[Key, list[tuple[int, Value]]]()
+        own = {s.target for s in stages}
+        for k, loop in self.loops.items():
+            if not loop.turns or len(loop.axes) != 1 or stages[k].level != len(self.outer) or loop.pack == 1:
+                continue
+            (axis,) = loop.axes
+            for v in values_in(stages[k].value):
+                if v.op == "load" and not v.args and v.attr[0] not in own and self.packable(v, axis, loop.pack):
+                    uses.setdefault((v.attr[0].name, v.attr[1] - axis.symbol), []).append((k, v))
+        words, out = 0, list[Stmt]()
+        for key, users in uses.items():
+            k, v = users[0]
+            loop = self.loops[k]
+            same = {(self.loops[j].turns, str(self.loops[j].axes[0].size)) for j, _ in users}
+            own_words = loop.turns * loop.pack * element_bytes(v.attr[0]) // 4
+            reductions = [j for j in range(k) if stages[j].monoid is not None]
+            if len(same) != 1 or words + own_words > HELD_WORDS:
+                continue
+            if len({j for j, _ in users}) > 1:
+                out += self.load_row(key, v, loop)
+            elif reductions and not self.of_an_iteration(key[1]):
+                self.later.setdefault(reductions[-1], []).extend(self.load_row(key, v, loop))
+            else:
+                continue
+            words += own_words
+        return out
+
+    def load_row(self, key: Key, v: Value, loop: RowLoop) -> list[Stmt]:
+        """Return loads of a row to registers. A row that one iteration of a nest that stores no rows uses bypasses the first-level
+        cache."""
+        array, offset, _ = v.attr
+        row = self.buffer("register", f"row_{array.name}", array.dtype, loop.turns * loop.pack, array, lanes=loop.pack)
+        self.ahead[key] = row
+        once = self.of_an_iteration(key[1]) and not any(s.axes for s in self.nest.stages)
+        at = index_symbol("_k", loop.turns) * loop.pack
+        return self.over(loop, [Load(row, at, array, self.index(offset, {}), loop.pack, how="once" if once else "plain")])
+
+    def of_an_iteration(self, at: Dim) -> bool:
+        """Return whether iterations of the nest read at different positions; a weight, for example, is the same for all."""
+        return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in self.nest.axes})
+
+    def prefetched(self, turns: Dim) -> list[Stmt]:
+        """Return prefetches of what the first blocks load of large operands while earlier launches still run; the memory would be
+        idle between the last loads of one launch and the first of the next."""
+        axes, far = {a.name for a in self.outer}, dict[Key, tuple[Value, RowLoop]]()
+        for k, loop in self.loops.items():
+            if not loop.turns or len(loop.axes) != 1 or self.nest.stages[k].level != len(self.outer):
+                continue
+            (axis,) = loop.axes
+            for v in values_in(self.nest.stages[k].value):
+                if v.op == "load" and not v.args and v.attr[0].role == "operand" and self.packable(v, axis, loop.pack):
+                    array, offset, _ = v.attr
+                    names = {str(x) for x in d.symbols_in(offset)} - {axis.name} - {str(x) for x in self.program.dims}
+                    if names and names <= axes and d.bounds(array.size)[1] * element_bytes(array) >= FAR:
+                        far.setdefault((array.name, offset - axis.symbol), (v, loop))
+        if not far:
+            return []
+        of_block = self.groups * sum(int(d.evaluate(loop.total, {})) * element_bytes(v.attr[0]) for v, loop in far.values())
+        blocks = max(1, min(RESIDENT * self.target.units, BROUGHT // of_block))
+        b = index_symbol("_b", max(1, d.bounds(turns)[1]))
+        number = d.dim_min(b * self.groups + index_symbol("_g", self.groups), turns - 1) if self.groups > 1 else b
+        body = [Let("_turn", number), *split(index_symbol("_turn", d.dim_max(1, turns)), self.outer)]
+        for v, loop in far.values():
+            body += self.over(loop, [Prefetch(v.attr[0], v.attr[1])])
+        return [If(self.below(b, blocks), tuple(body))]
+
+    # ---- stages ----
+
+    def level(self, level: int) -> list[Stmt]:
+        """Return the stages at a level of the nest, then the loops over the deeper axes."""
+        stages, out = self.nest.stages, list[Stmt]()
+        for k, s in enumerate(stages):
+            if s.level == level:
+                out += [*self.later.get(k, ()), *self.stage(k, s)]
+                number = s.target.role == "scratch" and s.target.level and s.target.size == 1
+                if s.target not in self.rows and not number and any(s.target in reads(self.program, other) for other in stages):
+                    out.append(self.barrier())
+        if any(s.level > level for s in stages):
+            axis = self.nest.axes[level]
+            out.append(Loop(axis.name, axis.size, "serial", (*self.level(level + 1), self.barrier())))
+        return out
+
+    def stage(self, k: int, s: Stage) -> list[Stmt]:
+        loop = self.loops.get(k)
+        if loop is None:                                            # one number, which every thread computes
+            return self.number(s, self.moved(s.value))
+        if s.monoid is None:
+            with_rows = self.in_rows(loop)
+            body = self.elements([s], loop.axes, loop.pack, self.copied(s, loop))
+            self.forget(with_rows)
+            return self.guarded(s, self.over(loop, body))
+        return self.each_alone(s, loop) if s.axes else self.together(s, loop)
+
+    def number(self, s: Stage, value: Value) -> list[Stmt]:
+        """Return what stores one number of an iteration: in a register of every thread, or in memory."""
+        store = Store(*self.placed(s.target, s.index), value, s.note)
+        if any(b.array == s.target for b in self.buffers):
+            return [store]
+        stored: list[Stmt] = [If(self.below(index_symbol("_t", self.group), 1), (store,))] if self.group > 1 else [store]
+        return [If(self.live, tuple(stored))] if self.live is not None else stored
+
+    def in_rows(self, loop: RowLoop) -> list[Array]:
+        """Make the rows in registers readable at the elements of a loop. Return them."""
+        at = index_symbol("_k", loop.turns) * loop.pack + index_symbol("_v", loop.pack)
+        here = [a for a in self.rows if loop.turns and self.filled[a.name].turns == loop.turns]
+        for array in here:
+            self.places[array] = lambda index, row=self.rows[array]: (row, at)      # type: ignore[misc]
+        return here
+
+    def forget(self, rows: list[Array]) -> None:
+        for array in rows:
+            del self.places[array]
+
+    def copied(self, s: Stage, loop: RowLoop) -> dict[Value, tuple[Array, Dim]]:
+        """Return the loads of a stage that were loaded ahead, and the place of each in registers."""
+        if len(loop.axes) != 1 or not loop.turns:
+            return {}
+        loads = ((v, (v.attr[0].name, v.attr[1] - loop.axes[0].symbol)) for v in values_in(s.value)
+                 if v.op == "load" and not v.args)
+        at = index_symbol("_k", loop.turns) * loop.pack + index_symbol("_v", loop.pack)
+        return {v: (self.ahead[key], at) for v, key in loads if key in self.ahead}
+
+    def together(self, s: Stage, loop: RowLoop) -> list[Stmt]:
+        """Return a reduction that the threads of an iteration share."""
+        assert s.monoid is not None
+        pack, lane = loop.pack, index_symbol("_v", loop.pack)
+        long = not loop.turns and s.monoid == "sum" and s.value.dtype is f32    # so that what floats drop adds up
+        few = long and pack > 1                                     # a pack at a time: a step to f64 costs four sums of f64
+        parts = 1 if few else pack
+        part = self.accumulator(s, parts, long)
+        here = self.in_rows(loop)
+        fill: list[Stmt] = []
+        after: list[Stmt] = []
+        root = s.value
+        if root.op == "exp" and root.dtype is f32 and is_shifted(self.program, self.nest, s):
+            root = self.values.make("exp_in_sum", f32, *root.args)
+        if pack == 1:
+            value = self.moved(root, loads=self.copied(s, loop))
+            body: list[Stmt] = [Take(part, 0, s.monoid, value, s.note)]
+        else:
+            axis = loop.axes[-1]
+            before, copies, fixed = self.packs([root], axis, pack, self.singly, self.copied(s, loop))
+            value = self.moved(root, self.in_pack(axis, pack), copies, fixed)
+            body = [*before, Loop("_v", pack, "vector", (Take(part, lane, s.monoid, value, s.note),))]
+            if few:
+                some = self.buffer("register", f"few_{s.target.name}", f32, pack)
+                body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *self.halved(some, pack),
+                        Take(part, 0, s.monoid, self.values.load(some, 0))]
+            elif s.monoid == "max" and root in copies and copies[root][0].dtype in (bf16, f16):
+                most = self.buffer("register", f"most_{s.target.name}", value.attr[0].dtype, pack, value.attr[0], lanes=pack)
+                fill = [Clear(most, "max")]                         # narrow floats are compared two at a time, as they are stored
+                body = [*before, Loop("_v", pack, "vector", (Take(most, lane, "max", value, s.note),))]
+                after = [Loop("_v", pack, "vector", (Take(part, lane, "max", self.values.load(most, lane)),))]
+        self.forget(here)
+        one = index_symbol("_n", parts)
+        if parts > 1:
+            after.append(Loop("_n", parts, "unrolled", (Take(part, 0, s.monoid, self.values.load(part, one)),), 1))
+        if self.group > 1:
+            shared = None
+            if self.group > self.target.warp:
+                shared = self.buffer("shared", f"warps_{s.target.name}", part.dtype, self.group // self.target.warp)
+            after.append(Combine(part, 0, s.monoid, self.group, shared))
+        return [Clear(part, s.monoid), *fill, *self.over(loop, body), *after, *self.number(s, self.total(s, part))]
+
+    def halved(self, some: Array, pack: int) -> list[Stmt]:
+        """Return the sums of pairs, then of pairs of these, until one is left."""
+        out: list[Stmt] = []
+        while pack > 1:
+            pack //= 2
+            one = index_symbol("_n", pack)
+            out.append(Loop("_n", pack, "unrolled", (Take(some, one, "sum", self.values.load(some, one + pack)),)))
+        return out
+
+    def each_alone(self, s: Stage, loop: RowLoop) -> list[Stmt]:
+        """Return reductions of which each thread computes separate ones."""
+        assert s.monoid is not None
+        terms = d.bounds(d.product(a.size for a in s.reduce))[1]
+        part = self.accumulator(s, 1, s.monoid == "sum" and s.value.dtype is f32 and terms > SHORT_SUM)
+        body: list[Stmt] = [Clear(part, s.monoid), *self.reducing(s.reduce, [Take(part, 0, s.monoid, self.moved(s.value), s.note)]),
+                            Store(*self.placed(s.target, s.index), self.total(s, part))]
+        return self.guarded(s, self.over(loop, body))

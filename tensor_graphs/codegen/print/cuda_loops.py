@@ -1,0 +1,335 @@
+"""cuda_loops: loop programs as CUDA C. Nothing is decided here: a kernel is a function, a statement is a line or a few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensor_graphs.codegen.loop_ir import Array, Monoid, Value, computed_in, values_in
+from tensor_graphs.codegen.loop_program import (
+    Barrier,
+    Buffer,
+    Clear,
+    Combine,
+    Compute,
+    If,
+    Let,
+    Load,
+    Loop,
+    LoopKernel,
+    LoopProgram,
+    Prefetch,
+    Put,
+    Stmt,
+    Store,
+    Take,
+    Wait,
+    statements,
+    values_of,
+    written,
+)
+from tensor_graphs.codegen.print.values import (
+    LEAST,
+    NARROWED,
+    STORED,
+    ValueWriter,
+    c_of,
+    c_type,
+    called,
+    dim_name,
+    element_bytes,
+    element_type,
+    is_number,
+)
+from tensor_graphs.kernels.kernel import Launch
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bf16, bool_, f16, f32
+
+LOWEST = {bf16: "0xff80", f16: "0xfc00"}
+"""bits of -inf, for dtypes whose maxima are computed two at a time"""
+
+WIDE = 1 << 31
+"""elements of an array from which on indices need 64 bits"""
+
+FUNCTORS = {"sum": "Sum()", "max": "Max()", "product": "Product()"}
+
+HOW = {"plain": "pack_at", "once": "pack_once", "now": "pack_now"}
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """CUDA source, its launches in order, and the bytes of each scratch array, whose addresses are the last parameters."""
+
+    text: str
+    launches: tuple[Launch, ...]
+    scratch: tuple[Dim, ...]
+
+
+def printed(program: LoopProgram) -> Rendered:
+    """Return the CUDA source of a program. Parameters of each kernel: outputs, operands, the dims (if any), scratch."""
+    printer = _Printer(program)
+    launches = tuple(printer.kernel(kernel) for kernel in program.kernels)
+    scratch = tuple(d.ceil_div(a.size * computed_in(a.dtype).itemsize, 256) * 256 for a in printer.scratch)
+    return Rendered("\n".join(printer.write.lines) + "\n", launches, scratch)
+
+
+class CudaValues(ValueWriter):
+    """Writes values with the functions that only CUDA has."""
+
+    def expression(self, v: Value) -> str:
+        args = [self.ref(a) for a in v.args]
+        if v.op == "mul_alone" or v in self.products_alone:         # not fused with a sum: numbers.h
+            return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({args[0]}, {args[1]})"
+        match v.op:
+            case "exp_in_sum":
+                return f"f32_exp_in_sum({args[0]})"
+            case "divisor":
+                return f"divisor_of({args[0]})"
+            case "divided":
+                return f"divided({args[0]}, {args[1]})"
+        return super().expression(v)
+
+    def type_of(self, v: Value) -> str:
+        return "Divisor" if v.op == "divisor" else super().type_of(v)
+
+
+class _Printer(CudaValues):
+    def __init__(self, program: LoopProgram) -> None:
+        source = program.source
+        super().__init__({}, [str(s) for s in source.dims], frozenset())
+        self.program = program
+        self.scratch = [a for a in source.scratch if a.level == 0] + list(program.scratch)
+        arrays = [*source.outputs, *source.operands, *self.scratch]
+        loops = [s for kernel in program.kernels for s in statements(kernel.body) if isinstance(s, Loop)]
+        wide = any(d.bounds(x)[1] >= WIDE for x in (*(a.size for a in arrays), *(s.size for s in loops)))
+        self.buffers: dict[str, Buffer] = {}
+        write = self.write
+        write("/* " + str(source).replace("\n", "\n * ").replace("*/", "* /") + " */")
+        if all(computed_in(a.dtype) is not a.dtype for a in source.outputs):
+            write("#define NARROW")
+        write('#include "numbers.cuh"')
+        write()
+        write(f"typedef {'int64_t' if wide else 'int'} index_t;")
+        changed, read = set[Array](), set[Array]()
+        for kernel in program.kernels:                              # numbers.cuh, after_those_before, says which may be restrict
+            own = {a for s in statements(kernel.body) if (a := written(s)) is not None}
+            loads = {v.attr[0] for s in statements(kernel.body) for v in values_in(*values_of(s)) if v.op == "load"}
+            loads |= {s.buffer for s in statements(kernel.body) if isinstance(s, Load)}
+            changed |= own
+            read |= loads - own
+        texts = [f"{STORED[a.dtype.name]} *{'' if a in read else '__restrict__ '}{a.name}" for a in source.outputs]
+        texts += [f"const {STORED[a.dtype.name]} *{a.name}" for a in source.operands]
+        texts += ["const int64_t *__restrict__ sizes"] if self.dims else []
+        texts += [f"{c_type(a.dtype)} *{'' if a in read else '__restrict__ '}{a.name}" for a in self.scratch]
+        self.parameters = ", ".join(texts)
+
+    def kernel(self, kernel: LoopKernel) -> Launch:
+        write, threads = self.write, kernel.threads
+        self.buffers = {b.name: b for b in kernel.buffers}
+        self.scopes, self.inner, self.threads = [set()], threads, threads
+        write()
+        with self.open(f'extern "C" __global__ void __launch_bounds__({threads}) {kernel.entry}({self.parameters})'):
+            for at, name in enumerate(self.dims):
+                write(f"const index_t {dim_name(name)} = (index_t)sizes[{at}];")
+            shared = self.shared(kernel)
+            for buffer in kernel.buffers:
+                if buffer.place == "register":
+                    self.register(buffer)
+            self.body(kernel.body)
+        return Launch(kernel.entry, kernel.grid, threads, shared, waits=True, early=kernel.early)
+
+    def shared(self, kernel: LoopKernel) -> int:
+        """Write the names of shared memory; return its bytes."""
+        shared = [buffer for buffer in kernel.buffers if buffer.place == "shared"]
+        ends = dict.fromkeys((buffer.branch for buffer in shared), 0)
+        if shared:
+            self.write("extern __shared__ __align__(16) char rows[];")
+        for buffer in shared:
+            kind = element_type(buffer.array)
+            self.write(f"{kind} *const {buffer.name} = ({kind} *)(rows + {ends[buffer.branch]});")
+            ends[buffer.branch] += -(-int(d.evaluate(buffer.array.size, {})) * element_bytes(buffer.array) // 16) * 16
+        return max(ends.values(), default=0)
+
+    def register(self, buffer: Buffer) -> None:
+        kind, size = element_type(buffer.array), int(d.evaluate(buffer.array.size, {}))
+        if buffer.lanes > 1:
+            self.write(f"Pack<{kind}, {buffer.lanes}> {buffer.name}[{size // buffer.lanes}];")
+        else:
+            self.write(f"{kind} {buffer.name}{'' if is_number(buffer.array) else f'[{size}]'};")
+
+    # ---- statements ----
+
+    def body(self, body: Sequence[Stmt]) -> None:
+        for s in body:
+            self.statement(s)
+
+    def statement(self, s: Stmt) -> None:
+        write = self.write
+        match s:
+            case Let(index=Value() as value):
+                self.declare(value)
+                write(f"const index_t {s.name} = {self.ref(value)};")
+            case Let(index=index):
+                write(f"const index_t {s.name} = {c_of(index)};")       # type: ignore[arg-type]
+            case Compute():
+                self.declare(s.value)
+            case Load():
+                self.load(s)
+            case Put():
+                target = self.address(s.buffer, s.index)
+                write(f"put_pack<{s.lanes}>({target}, {s.source.name}[{c_of(s.at // s.lanes)}]);" if s.lanes > 1 else
+                      f"*({target}) = {self.place(s.source, s.at)};")
+            case Store():
+                self.note(s.note)
+                self.declare(s.value)
+                write(f"{self.place(s.buffer, s.index)} = {_narrowed(s.buffer, self.ref(s.value))};")
+            case Clear():
+                self.clear(s)
+            case Take():
+                self.take(s)
+            case Combine():
+                self.combine(s)
+            case Prefetch():
+                write(f"bring({s.buffer.name} + {c_of(s.index)});")
+            case Barrier():
+                write("__syncthreads();" if s.scope == "block" else "__syncwarp();")
+            case Wait():
+                write("after_those_before();")
+            case If():
+                with self.open(f"if ({self.condition(s.when)})"):
+                    self.body(s.body)
+            case Loop():
+                self.loop(s)
+
+    def note(self, note: str) -> None:
+        if note:
+            self.write(f"/* {note} */")
+
+    def condition(self, v: Value) -> str:
+        """Return a condition; one of indices is written as such."""
+        if v.op == "and":
+            return " && ".join(self.condition(a) for a in v.args)
+        if v.op in ("less", "at_least") and all(a.op == "index" for a in v.args) and not self.known(v):
+            return f"{c_of(v.args[0].attr)} {'<' if v.op == 'less' else '>='} {c_of(v.args[1].attr)}"
+        self.declare(v)
+        return self.ref(v)
+
+    def loop(self, s: Loop) -> None:
+        size, name = c_of(s.size), s.axis
+        if s.kind == "grid":
+            self.write(f"const index_t {name} = (index_t)blockIdx.x;")
+            self.body(s.body)
+        elif s.kind == "thread":
+            threads, whole = int(d.evaluate(s.size, {})), self.inner
+            self.inner = whole // threads
+            number = "threadIdx.x" + (f" / {self.inner}" if self.inner > 1 else "")
+            self.write(f"const int {name} = {number}{f' % {threads}' if whole != self.threads else ''};")
+            self.body(s.body)
+            self.inner = whole
+        elif s.kind == "vector" and self.largest_of_two(s):
+            pass                                                    # written as one instruction for two elements
+        else:
+            step = f"{name}++" if s.step == 1 else f"{name} += {c_of(s.step)}"
+            pragma = f"unroll{f' {s.unroll}' if s.unroll else ''}" if s.kind != "serial" or s.unroll else ""
+            with self.open(f"for (index_t {name} = {c_of(s.first)}; {name} < {size}; {step})", pragma):
+                self.body(s.body)
+
+    def largest_of_two(self, s: Loop) -> bool:
+        """Write the larger of two narrow floats at a time, if that is what a loop over the elements of a pack computes."""
+        take = s.body[0]
+        if len(s.body) != 1 or not isinstance(take, Take) or take.buffer.dtype not in LOWEST or take.buffer.role == "scratch" \
+                or take.value.op != "load" or take.value.attr[0].dtype is not take.buffer.dtype:
+            return False
+        array, index, _ = take.value.attr
+        source = self.buffers.get(array.name)
+        if source is None or source.lanes != s.size or d.coefficient(index, s.axis) != 1:
+            return False
+        pack = d.substitute(index, {s.axis: 0}) // source.lanes
+        self.write(f"keep_larger_{array.dtype}({take.buffer.name}[0], {array.name}[{c_of(pack)}]);")
+        return True
+
+    def load(self, s: Load) -> None:
+        if s.lanes == 1:                                            # bits, which are no number of a wider type meanwhile
+            self.write(f"{self.place(s.into, s.at)} = {self.place(s.buffer, s.index)};")
+            return
+        into = f"{s.into.name}[{c_of(s.at // s.lanes)}]"
+        read = f"{HOW[s.how]}<{s.lanes}>({self.address(s.buffer, s.index)})"
+        if s.when is None:
+            self.write(f"{into} = {read};")
+        else:
+            condition = self.condition(s.when)
+            self.write(f"{into} = {{}};")
+            self.write(f"if ({condition}) {into} = {read};")
+
+    def clear(self, s: Clear) -> None:
+        kind, dtype = element_type(s.buffer), s.buffer.dtype
+        if s.buffer.role != "scratch" and s.monoid == "max":
+            start = LOWEST[dtype]
+        elif s.monoid == "max":
+            start = f"-({kind})INFINITY" if dtype.is_float else LEAST.get(dtype.name, "0")
+        else:
+            start = "1" if s.monoid == "product" else "0"
+        lanes = self.buffers[s.buffer.name].lanes
+        if is_number(s.buffer):
+            self.write(f"{s.buffer.name} = {start};")
+        else:
+            at = f"[at / {lanes}].at[at % {lanes}]" if lanes > 1 else "[at]"
+            self.write("#pragma unroll")
+            self.write(f"for (int at = 0; at < {c_of(s.buffer.size)}; at++) {s.buffer.name}{at} = {start};")
+
+    def take(self, s: Take) -> None:
+        self.note(s.note)
+        self.declare(s.value)
+        place, kind, value = self.place(s.buffer, s.index), element_type(s.buffer), self.ref(s.value)
+        wraps = _wraps(s.buffer, s.monoid)
+        if wraps:
+            self.write(f"{place} = ({kind}){FUNCTORS[s.monoid]}(({wraps}){place}, ({wraps}){value});")
+        else:
+            value = value if self.type_of(s.value) == kind else f"({kind}){value}"
+            self.write(f"{place} = {FUNCTORS[s.monoid]}({place}, {value});")
+
+    def combine(self, s: Combine) -> None:
+        place, kind = self.place(s.buffer, s.index), element_type(s.buffer)
+        wraps = _wraps(s.buffer, s.monoid)
+        shared = s.shared.name if s.shared is not None else f"({kind} *)0"
+        if wraps:
+            self.write(f"{place} = ({kind})reduced<{s.threads}>(({wraps}){place}, {FUNCTORS[s.monoid]}, ({wraps} *){shared});")
+        else:
+            self.write(f"{place} = reduced<{s.threads}>({place}, {FUNCTORS[s.monoid]}, {shared});")
+
+    # ---- memory ----
+
+    def place(self, array: Array, index: Dim) -> str:
+        """Return an element of memory."""
+        if is_number(array):
+            return array.name
+        buffer = self.buffers.get(array.name)
+        if buffer is not None and buffer.lanes > 1:
+            pack = index // buffer.lanes
+            return f"{array.name}[{c_of(pack)}].at[{c_of(index - pack * buffer.lanes)}]"
+        return f"{array.name}[{c_of(index)}]"
+
+    def element(self, load: Value) -> str:
+        return self.place(load.attr[0], load.attr[1])
+
+    def address(self, array: Array, index: Dim) -> str:
+        buffer = self.buffers.get(array.name)
+        if buffer is not None and buffer.row:
+            row = index // buffer.row
+            return f"{array.name} + tile_place<{element_type(array)}>({c_of(row)}, {c_of(index - row * buffer.row)})"
+        return f"{array.name} + {c_of(index)}"
+
+
+def _wraps(array: Array, monoid: Monoid) -> str:
+    """Return the unsigned type in which integers are combined, as these may overflow; none for other combinations."""
+    kind = element_type(array)
+    return f"u{kind}" if kind.startswith("int") and monoid != "max" else ""
+
+
+def _narrowed(array: Array, text: str) -> str:
+    if array.role == "scratch":
+        return text
+    if array.dtype is bool_:
+        return f"(uint8_t)({text})"
+    return called(NARROWED, array.dtype, text)

@@ -1,0 +1,25 @@
+"""target: the numbers of a kind of GPU on which generated kernels depend, so that a text is the same with and without the GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """units: multiprocessors. warp: threads that run together. threads: most threads of a block. vector: bytes of one access to
+    memory. line: bytes of a cache line. shared: bytes of shared memory that a block uses at most, so that others fit beside it."""
+
+    units: int = 132
+    warp: int = 32
+    threads: int = 1024
+    vector: int = 16
+    line: int = 128
+    shared: int = 96 << 10
+
+
+HOPPER = Target()
+"""H100 and H200"""
+
+TINY = Target(units=3, warp=4, threads=32, vector=8, line=16, shared=512)
+"""no GPU: tails, parts and several blocks occur on it at sizes of 5 to 40"""
