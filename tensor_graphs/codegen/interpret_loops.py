@@ -80,12 +80,10 @@ class _Points(Evaluation):
 
     def use(self, unknown: Numbers, why: str) -> None:
         """Note that some units use registers that are not written. Raises StageError unless only a value is computed of them."""
-        if not unknown.any():
-            return
-        if self.computes is None:
+        if unknown.any() and self.computes is None:
             raise StageError(why)
-        before = self.unknown.get(self.computes)
-        self.unknown[self.computes] = unknown if before is None else unknown | before[0], why
+        if unknown.any() and self.computes is not None:
+            self.unknown[self.computes] = unknown | self.unknown.get(self.computes, (unknown, why))[0], why
 
     def unbound(self, name: str) -> Any:
         raise StageError(f"the index {name} is not bound")
@@ -120,11 +118,11 @@ class _KernelRun:
 
     def __init__(self, kernel: lp.LoopKernel, memory: Mapping[str, TrackedMemory], sizes: Mapping[str, int], warp: int) -> None:
         self.kernel, self.sizes = kernel, sizes
-        self.counts: dict[lp.Loop, int] = {}
-        self.cleared: dict[str, str] = {}
+        self.counts, self.cleared = dict[lp.Loop, int](), dict[str, str]()
         inside = list(lp.statements(kernel.body))
         bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
-        self.outside = {s for body in bodies if any(map(_is_unit, lp.statements(body))) for s in body}
+        self.outside = {s for body in bodies for s in body
+                        if any(isinstance(x, lp.Loop) and x.kind in ("grid", "thread") for x in lp.statements(body))}
         self.written = {array.name for s in inside if (array := lp.written(s)) is not None}
         most = self.most(kernel.body)
         self.units = Units(most["grid"], most["thread"], most["vector"], warp, kernel.early)
@@ -166,13 +164,14 @@ class _KernelRun:
                 case lp.Let():
                     scope.at[s.name] = p.value(s.index).astype(np.int64) if isinstance(s.index, Value) else p.offset(s.index)
                 case lp.Compute():
+                    for of_before in (p.values, p.unknown):         # another Compute of the same value computes it again
+                        of_before.pop(s.value, None)
                     p.computes = s.value
                     scope.values[s.value], scope.unknown = p.value(s.value), p.unknown
                 case lp.Load():
                     self.load(s, p)
                 case lp.Store():
-                    value = p.chosen(p.value(s.value))
-                    self.write(s.buffer, p.chosen(p.offset(s.index)), p.units(), value)
+                    self.write(s.buffer, p.chosen(p.offset(s.index)), p.units(), p.chosen(p.value(s.value)))
                 case lp.Put():
                     self.copy(s.buffer, s.index, s.source, s.at, s.lanes, p, p.inside)
                 case lp.Clear():
@@ -208,11 +207,9 @@ class _KernelRun:
             p.thread, p.group = p.thread * count + number, count
         else:
             p.lane = p.lane * count + number
-        if s.kind == "vector":
             self.units.meet_lanes()
         self.body(s.body, p)
-        if s.kind == "vector":
-            self.units.meet_lanes()
+        self.units.meet_lanes()
 
     def load(self, s: lp.Load, p: _Points) -> None:
         whole = p.inside if s.when is None else p.inside & p.value(s.when)
@@ -296,10 +293,6 @@ class _KernelRun:
         if array.name not in self.memory:
             raise StageError(f"{array} is no buffer of this kernel")
         return self.memory[array.name]
-
-
-def _is_unit(s: lp.Stmt) -> bool:
-    return isinstance(s, lp.Loop) and s.kind in ("grid", "thread")
 
 
 def _bits(array: Array) -> DType:
