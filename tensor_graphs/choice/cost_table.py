@@ -35,7 +35,7 @@ from tensor_graphs.devices.device_registry import HOST
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.kernel_origin import out_of_reach
 from tensor_graphs.kernels.registry import all_kernels, backend_module, device_of, why_missing
-from tensor_graphs.kernels.signature import Signature
+from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.graph import Graph
@@ -253,9 +253,26 @@ class CostTable:
         estimated = self.estimate(kernel, signature, binding)
         if estimated.learned:
             return replace(estimated, error=error)
+        extended = self.extended(kernel, signature, binding) if self.margin > 1 else None
+        if extended is not None:
+            off, trace = extended
+            return replace(estimated, seconds=estimated.seconds / estimated.margin * off, error=error, margin=1.0,
+                           note=f"estimate (roofline × {off:.3g}, as the kernel that it extends took, trace {trace})")
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
         note = estimated.note if off == 1 else f"estimate (roofline × {estimated.margin:g} × {off:.3g}, as trace {trace} took)"
         return replace(estimated, seconds=estimated.seconds * off, error=error, note=note)
+
+    def extended(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int] | None:
+        """Return the ratio of time to roofline of the kernel that this one extends, on what it extends of it, and the trace; None
+        where that was not timed. What a larger kernel has in common with one that was timed needs no margin."""
+        if kernel.extends is None:
+            return None
+        name, node = kernel.extends(signature.spec)
+        inner, part = next((k for k in all_kernels(self.backends) if k.name == name), None), signature_of(node)
+        timed = None if inner is None else self.timed(inner, part, binding)
+        if inner is None or timed is None or timed[0].median_ms is None:
+            return None
+        return timed[0].median_ms * 1e-3 / self.roofline(inner.backend, part, binding, inner), timed[0].trace_id
 
     def estimate(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Cost:
         """Return the cost of a kernel as if no kernel of its op were timed: from the learned model where there is one, else the

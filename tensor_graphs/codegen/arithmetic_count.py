@@ -15,6 +15,9 @@ DEAR_STEPS = 12
 HALF_STEPS = 4
 """steps that a number of f16 counts as, which is made f32 by its bits"""
 
+TILED_STEPS = 3
+"""steps that a multiplication and addition in a register tile count as, with the packing around it; loops take 4"""
+
 
 def steps_of(program: StageProgram) -> Dim:
     """Return the steps of all iterations of all loops. An axis whose size depends on other axes counts with its maximum."""
@@ -31,7 +34,10 @@ def steps_of(program: StageProgram) -> Dim:
 
 
 def stage_weight(nest: Nest, stage: Stage) -> int:
-    """Return the cost of one innermost iteration in steps. Only operations that depend on the innermost axes count."""
+    """Return the cost of one innermost iteration in steps. Only operations that depend on the innermost axes count; a product by
+    register tiles counts TILED_STEPS."""
+    if stage.product == "tiled":
+        return TILED_STEPS
     inner = {a.name for a in (*stage.axes[-1:], *stage.reduce[-1:])} or {a.name for a in nest.axes}
     return 1 + sum(_steps(v) for v in values_in(stage.value) if v.symbols & inner)
 

@@ -1,7 +1,7 @@
 """backend: `gen`, whose single kernel computes everything that stages can express. It is offered for every op and every part of a
-graph. It accepts those that it can lower and that are no matrix product, which needs register tiles rather than loops. Exceptions:
-products around a softmax, fused into one pass (online_reductions.py), and in parts (passes/fuse.py) products of few rows, which
-read their weights at memory speed (skinny_product.py).
+graph. It accepts those that it can lower to loops, and products of two operands by register tiles (tile_products.py): around a
+softmax fused into one pass (online_reductions.py), and in parts (passes/fuse.py) of few rows, which read their weights at memory
+speed (skinny_product.py).
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from functools import lru_cache, partial
 
 from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.arithmetic_count import steps_of
+from tensor_graphs.codegen.copy_program import copy_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import FARTHEST
+from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import c_source, scan_c
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
-from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of
+from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of, products_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, Sharing, Spec
+from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, NotLowered, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
@@ -48,6 +50,30 @@ def kernels() -> list[Kernel]:
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse, source="stages rendered as C",
                    module=__name__, traffic=traffic, arithmetic=arithmetic, together=together,
                    toolchain=compiled_libraries.made_with(), contiguous=True, strided=strided, shares=shares)]
+
+
+def copy_kernel() -> Kernel:
+    """Return the kernel of explicit copies, one program for each way in which they lie."""
+    def dense(spec: Spec) -> NativeCall:
+        return _copy((d.product(spec.inputs[0].shape),), (1,), (1,), spec.inputs[0].dtype.itemsize)
+
+    return Kernel(name=f"{NAME}.copy", backend=NAME, op="copy", build=dense, accepts=lambda spec: None, module=__name__,
+                  source="a copy rendered as C", toolchain=compiled_libraries.made_with(), build_copy=build_copy)
+
+
+def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> NativeCall | None:
+    """Return the call that copies one strided window into another; None where it depends on more dims than a call takes."""
+    if len(set(d.symbols_in((*shape, *out_strides, *in_strides)))) > library.MAX_INT:
+        return None
+    return _copy(tuple(shape), tuple(out_strides), tuple(in_strides), itemsize)
+
+
+@lru_cache(maxsize=1024)
+def _copy(shape: tuple[Dim, ...], out_strides: tuple[Dim, ...], in_strides: tuple[Dim, ...], itemsize: int) -> NativeCall:
+    outer = len(shape)                                              # short rows are several axes of a stage, and no turns
+    while outer and (outer == len(shape) or d.bounds(d.product(shape[outer:]))[1] < SHORT_ROW):
+        outer -= 1
+    return call_of(arranged(copy_of(shape, out_strides, in_strides, itemsize, outer)), 1)
 
 
 def refuse(spec: Spec) -> str | None:
@@ -137,6 +163,9 @@ def traffic(spec: Spec) -> Dim:
     return traffic_in(_program(spec))
 
 
+TILES_SAVE = 0.8
+"""share of the steps of loops below which products are computed by register tiles"""
+
 steps, traffic_in = lru_cache(maxsize=4096)(steps_of), lru_cache(maxsize=4096)(traffic_of)
 
 
@@ -147,4 +176,21 @@ def _program(spec: Spec) -> StageProgram:
 @cached(maxsize=4096)
 def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram:
     definition = definition_of(asked.spec)
-    return one_pass_of(definition, apart) or loops_of(definition, apart, isinstance(asked.spec.op, DefinedOp))
+    program = one_pass_of(definition, apart)
+    if program is not None:
+        return program
+    try:
+        program = loops_of(definition, apart, isinstance(asked.spec.op, DefinedOp))
+    except NotLowered:
+        by_tiles = None if apart else or_none(products_of, definition)
+        if by_tiles is None:
+            raise
+        return by_tiles
+    if apart or not any(s.reduce and s.value.op == "mul" for s in program.stages):
+        return program
+    by_tiles = or_none(products_of, definition)
+    return by_tiles if by_tiles is not None and _most_steps(by_tiles) < TILES_SAVE * _most_steps(program) else program
+
+
+def _most_steps(program: StageProgram) -> int:
+    return d.bounds(steps(program))[1]

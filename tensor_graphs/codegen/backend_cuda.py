@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from tensor_graphs.codegen import backend, spec_to_loops
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
+from tensor_graphs.codegen.copy_program import copy_of
+from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import cuda_streams, cuda_tiles, scan_cuda
@@ -20,12 +21,9 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DTYPES
 
 NAME = "gencuda"
 DEVICE = "cuda"
-
-OF_SIZE = {1: DTYPES["u8"], 2: DTYPES["u16"], 4: DTYPES["u32"], 8: DTYPES["u64"]}
 
 
 def available() -> str | None:
@@ -39,7 +37,7 @@ def versions() -> dict[str, str]:
 
 
 def kernels() -> list[Kernel]:
-    return [scan_cuda.kernel(NAME), cuda_tiles.kernel(NAME),
+    return [scan_cuda.kernel(NAME), *cuda_tiles.kernels(NAME),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
                    source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]
@@ -152,23 +150,7 @@ def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Seq
 
 @lru_cache(maxsize=1024)
 def _copy(shape: tuple[Dim, ...], out_strides: tuple[Dim, ...], in_strides: tuple[Dim, ...], itemsize: int) -> LaunchCall:
-    values, dtype = Values(), OF_SIZE[itemsize]
-    axes = tuple(Axis(f"_j{i}", s) for i, s in enumerate(shape))
-
-    def place(strides: Sequence[Dim]) -> tuple[Dim, int]:
-        at: Dim = 0
-        far = 1
-        for axis, stride in zip(axes, strides, strict=True):
-            at = at + axis.symbol * stride
-            far += (d.bounds(axis.size)[1]) * max(map(abs, d.bounds(stride)))
-        return at, far
-
-    (into, room), (at, far) = place(out_strides), place(in_strides)
-    source, target = Array("x0", "operand", 0, dtype, far), Array("y0", "output", 0, dtype, room)
-    stage = Stage(target, into, axes, values.load(source, at), 0, note="copy")
-    symbols = {str(s): s for x in (*shape, *out_strides, *in_strides) for s in d.symbols(x)}
-    sizes = tuple(symbols[n] for n in sorted(symbols))
-    return _call(arranged(StageProgram((source,), (target,), (Nest((), (stage,)),), dims=sizes)))
+    return _call(arranged(copy_of(shape, out_strides, in_strides, itemsize)))
 
 
 def _no_copy(spec: Spec) -> LaunchCall:

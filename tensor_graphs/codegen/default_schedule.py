@@ -149,7 +149,7 @@ def _merged(program: StageProgram, place: int, stages: Sequence[Stage], pair: Se
     def change(x: Dim) -> Dim | None:
         return _as_one(x, a, b, both)
 
-    if any(change(x) is None for s in stages for x in _dims(program, s)):
+    if any(change(x) is None for s in stages for x in dims_of(program, s)):
         return None
 
     def must(x: Dim) -> Dim:
@@ -229,7 +229,7 @@ def _as_one(x: Dim, a: Axis, b: Axis, both: Axis) -> Dim | None:
     return x - of_a * a.symbol - of_b * b.symbol + of_b * both.symbol
 
 
-def _dims(program: StageProgram, stage: Stage) -> Iterable[Dim]:
+def dims_of(program: StageProgram, stage: Stage) -> Iterable[Dim]:
     yield stage.index
     for axis in (*stage.axes, *stage.reduce):
         yield axis.size

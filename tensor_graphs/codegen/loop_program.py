@@ -27,15 +27,17 @@ they are computed. The following rules define what any printer prints; interpret
 - A thread sees what another has written to shared memory only after a `Barrier` of their scope, and what another block has written
   to global memory only in a later kernel, after its wait.
 - A value is computed where it is used. `Compute` computes one earlier; what it has loaded does not change by later stores.
+- Threads that are outside of all thread loops all do the same. A kernel may have several thread loops after each other; a thread is
+  the same in all of them by its number, in which the innermost loop counts fastest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from tensor_graphs.codegen.loop_ir import Array, Monoid, StageProgram, Value, index_symbol, shown
+from tensor_graphs.codegen.loop_ir import Array, Monoid, StageProgram, Value, computed_in, index_symbol, shown
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -52,8 +54,8 @@ PARALLEL: tuple[Kind, ...] = ("grid", "thread", "vector")
 class Buffer:
     """Memory. The array has its name, its dtype and its size in elements, which is that of one thread (register) or block (shared).
     lanes: elements of one access to it. row: elements of a row, whose accesses are placed so that neither those of a column nor
-    those of a row share a bank; 0 where elements lie in order. branch: number of the part of a kernel that has it: only one part
-    runs in a block, so those of others may be in the same place."""
+    those of a row share a bank; 0 where elements lie in order. branch: number of the part of a kernel that has it (0: all have it).
+    Only one part runs in a block, or they run one after another, so those of others may be in the same place."""
 
     array: Array
     place: Place
@@ -78,6 +80,15 @@ class Let:
 
 
 @dataclass(frozen=True, eq=False)
+class Alias:
+    """array[k] is buffer[index + k], in the rest of the body."""
+
+    array: Array
+    buffer: Array
+    index: Dim
+
+
+@dataclass(frozen=True, eq=False)
 class Compute:
     """A value that is computed here, once for all later uses in the same body and inside of it."""
 
@@ -96,6 +107,25 @@ class Load:
     lanes: int = 1
     when: Value | None = None
     how: How = "plain"
+
+
+@dataclass(frozen=True, eq=False)
+class CopyAhead:
+    """into[at + k] = buffer[index + k] for all k below `lanes`, as one access, by the time at which the thread waits for it. Until
+    then nobody reads `into` or writes either."""
+
+    into: Array
+    at: Dim
+    buffer: Array
+    index: Dim
+    lanes: int
+
+
+@dataclass(frozen=True, eq=False)
+class CopiesWait:
+    """The copies that a thread has begun since it was here last are a group. All its groups but the last `left` are done."""
+
+    left: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +222,8 @@ class Loop:
         return index_symbol(self.axis, self.size)
 
 
-Stmt = Let | Compute | Load | Store | Put | Clear | Take | Combine | Prefetch | Barrier | Wait | If | Loop
+Stmt = (Let | Alias | Compute | Load | CopyAhead | CopiesWait | Store | Put | Clear | Take | Combine | Prefetch | Barrier | Wait
+        | If | Loop)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,6 +263,17 @@ class LoopProgram:
         return "\n".join(lines)
 
 
+def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
+    """Return the byte at which each shared buffer begins, and the bytes of all."""
+    begins, ends = dict[str, int](), {0: 0}
+    for buffer in sorted((b for b in buffers if b.place == "shared"), key=lambda b: b.branch):
+        array, begin = buffer.array, ends.setdefault(buffer.branch, ends[0])
+        begins[buffer.name] = begin
+        width = (array.dtype if array.role != "scratch" else computed_in(array.dtype)).itemsize
+        ends[buffer.branch] = begin + -(-int(d.evaluate(array.size, {})) * width // 16) * 16
+    return begins, max(ends.values())
+
+
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Yield all statements, those inside of others too, in order."""
     for s in body:
@@ -262,11 +304,9 @@ def dims_of(s: Stmt) -> tuple[Dim, ...]:
     match s:
         case Let(index=index) if not isinstance(index, Value):
             return (index,)
-        case Load() :
+        case Load() | CopyAhead() | Put():
             return s.at, s.index
-        case Put():
-            return s.index, s.at
-        case Store() | Take() | Combine() | Prefetch():
+        case Alias() | Store() | Take() | Combine() | Prefetch():
             return (s.index,)
         case Loop():
             return s.first, s.size, s.step
@@ -277,7 +317,7 @@ def dims_of(s: Stmt) -> tuple[Dim, ...]:
 def written(s: Stmt) -> Array | None:
     """Return the array that a statement itself writes."""
     match s:
-        case Load():
+        case Load() | CopyAhead():
             return s.into
         case Store() | Put() | Clear() | Take() | Combine():
             return s.buffer
@@ -304,12 +344,18 @@ def text_of(s: Stmt) -> str:
     match s:
         case Let():
             return f"{s.name} = {shown(s.index)[0] if isinstance(s.index, Value) else d.format_dim(s.index)}"
+        case Alias():
+            return f"{s.array} is {at(s.buffer, s.index)}, ..."
         case Compute():
             return f"compute {shown(s.value)[0]}"
         case Load():
             when = f" where {shown(s.when)[0]}" if s.when is not None else ""
             how = "" if s.how == "plain" else f" {s.how}"
             return f"{at(s.into, s.at)} = load{s.lanes}{how} {at(s.buffer, s.index)}{when}"
+        case CopyAhead():
+            return f"copy{s.lanes} ahead {at(s.into, s.at)} = {at(s.buffer, s.index)}"
+        case CopiesWait():
+            return f"wait for all copies but {s.left}"
         case Store():
             return f"{at(s.buffer, s.index)} = {shown(s.value)[0]}"
         case Put():

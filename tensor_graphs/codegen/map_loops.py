@@ -9,9 +9,10 @@ Nests that follow each other, read nothing of each other and do not fill the dev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from tensor_graphs.codegen.loop_ir import Nest, StageProgram, Values, index_symbol, products_alone
+from tensor_graphs.codegen.loop_ir import Array, Nest, StageProgram, Values, index_symbol, products_alone
 from tensor_graphs.codegen.loop_program import If, Let, Loop, LoopKernel, LoopProgram, Stmt
 from tensor_graphs.codegen.mapping.columns import Columns, is_columns
 from tensor_graphs.codegen.mapping.elementwise import Elementwise, ShortReduction, is_elementwise, is_short_reduction, reads
@@ -28,27 +29,34 @@ from tensor_graphs.language.dtypes import bool_, i64
 def map_loops(program: StageProgram, target: Target = HOPPER, aligned: bool = True, prefix: str = "nest") -> LoopProgram:
     """Return the kernels of a program. aligned: every array begins at a multiple of the widest access; else elements are loaded
     one by one."""
-    values, alone = program.values, products_alone(program)
-    dims, names = [str(s) for s in program.dims], {a.name for s in program.stages for a in (s.target, *reads(program, s))}
+    values, dims = program.values, [str(s) for s in program.dims]
+    kernels, scratch = nest_kernels(program, values, target, aligned, prefix)
+    return LoopProgram(program, tuple(scratch), tuple(placed(kernel, values, dims) for kernel in kernels))
+
+
+def nest_kernels(program: StageProgram, values: Values, target: Target, aligned: bool, prefix: str,
+                 rows: Callable[..., Rows] = Rows) -> tuple[list[LoopKernel], list[Array]]:
+    """Return the kernels of a program before their values are placed, and the scratch that only they use. values: the factory of
+    their values. rows: makes the form of nests that have no other."""
+    alone, names = products_alone(program), {a.name for s in program.stages for a in (s.target, *reads(program, s))}
     groups: list[list[tuple[Nest, LoopKernel, NestMapper]]] = []
     for number, nest in enumerate(program.nests):
-        mapper = _form(program, nest)(program, nest, target, values, alone, aligned, names)
+        mapper = (_form(program, nest) or rows)(program, nest, target, values, alone, aligned, names)
         here = nest, mapper.mapped(f"{prefix}{number}"), mapper
         if groups and _may_be_beside(program, groups[-1], here, target):
             groups[-1].append(here)
         else:
             groups.append([here])
-    kernels = [placed(_together([kernel for _, kernel, _ in group], values), values, dims) for group in groups]
-    scratch = tuple(array for group in groups for _, _, mapper in group for array in mapper.scratch)
-    return LoopProgram(program, scratch, tuple(kernels))
+    kernels = [_together([kernel for _, kernel, _ in group], values) for group in groups]
+    return kernels, [array for group in groups for _, _, mapper in group for array in mapper.scratch]
 
 
-def _form(program: StageProgram, nest: Nest) -> type[Elementwise | Transposed | Columns | Rows]:
+def _form(program: StageProgram, nest: Nest) -> type[Elementwise | Transposed | Columns] | None:
     if is_elementwise(program, nest):
         return Elementwise if nest.tile is None else Transposed
     if is_short_reduction(nest):
         return ShortReduction
-    return Columns if is_columns(nest) else Rows
+    return Columns if is_columns(nest) else None
 
 
 def _may_be_beside(program: StageProgram, group: list[tuple[Nest, LoopKernel, NestMapper]],
@@ -81,5 +89,5 @@ def _together(kernels: list[LoopKernel], values: Values) -> LoopKernel:
             ("at_least", first), ("less", past))]
         body.append(If(values.make("and", bool_, *compared), (Let(loop.axis, block - first), *loop.body)))
         first = past
-    buffers = tuple(replace(buffer, branch=k) for k, kernel in enumerate(kernels) for buffer in kernel.buffers)
+    buffers = tuple(replace(buffer, branch=k) for k, kernel in enumerate(kernels, 1) for buffer in kernel.buffers)
     return LoopKernel(kernels[0].entry, buffers, (Loop("_all", grid, "grid", tuple(body)),))

@@ -30,7 +30,10 @@ Pipeline = tuple[Pass, ...]
 WHOLE: Pipeline = (decided, merged, grouped)
 """before a schedule cuts anything"""
 
-LOOPS: Pipeline = (*WHOLE, cut, advised)
+PARTS: Pipeline = (cut, advised)
+"""the rules of a schedule"""
+
+LOOPS: Pipeline = (*WHOLE, *PARTS)
 """loops in C, and what all others begin with"""
 
 STREAMS: Pipeline = (*LOOPS, streamed)

@@ -8,10 +8,11 @@ from functools import lru_cache
 from typing import Any
 
 from tensor_graphs.codegen.epilogue_products import EpilogueProduct, epilogue_product
-from tensor_graphs.codegen.loop_ir import StageProgram, symbols_of, values_in
+from tensor_graphs.codegen.loop_ir import Stage, StageProgram, symbols_of, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
-from tensor_graphs.codegen.pipelines import LOOPS, STREAMS, fused, through
+from tensor_graphs.codegen.passes.tile_products import tiled
+from tensor_graphs.codegen.pipelines import LOOPS, PARTS, STREAMS, WHOLE, fused, through
 from tensor_graphs.codegen.refusals import TooManyTurns, cached, or_none, refused
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
@@ -24,8 +25,9 @@ from tensor_graphs.language.node import apply, encode_attribute
 TILES = 8
 """register tiles of a product's rows in one block of a one-pass kernel"""
 
-MOST_TURNS = 24
-"""most innermost iterations for each element read or written; a definition that needs more is a matrix product"""
+MOST_TURNS, MOST_COUNTED = 24, 512
+"""most innermost iterations for each element read or written: of products, which are for register tiles, and of other loops (ranks
+that are counted), whose cost decides"""
 
 FEW_ROWS = 4
 """the equivalent limit for products that stream over weights: about as many rows"""
@@ -96,10 +98,28 @@ def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False
 
 
 @cached(maxsize=4096)
+def products_of(definition: Definition) -> StageProgram:
+    """Return the loops of a definition with products by register tiles (tile_products.py). Raises NotLowered."""
+    with refused():
+        program = through(WHOLE, lower(definition))
+        tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
+        program = through(PARTS, tiled(program, tile.lanes, tile.rows, TILES))
+    if not any(s.product == "tiled" for s in program.stages):
+        raise NotLowered("it has no product for register tiles")
+    return _for_a_call(_within_limit(program))
+
+
+@cached(maxsize=4096)
+def any_loops_of(written: Definition) -> StageProgram:
+    """Return the loops of a definition, however many turns they have. Raises NotLowered."""
+    with refused():
+        return through(LOOPS, lower(written))
+
+
+@cached(maxsize=4096)
 def tiles_of(definition: Definition) -> EpilogueProduct:
     """Return a definition as matrix products and what is computed from their elements. Raises NotLowered."""
-    with refused():
-        return epilogue_product(through(LOOPS, lower(definition)))
+    return epilogue_product(any_loops_of(definition))
 
 
 @cached(maxsize=4096)
@@ -113,30 +133,39 @@ def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgra
         program = through(LOOPS, lower(definition, apart, updates=updates))
     plain = or_none(loops_of, definition) if apart else None        # rows that lie anywhere may be where those of no gaps are
     program = replace(program, shared=shared_by(program) if plain is None else plain.shared)
-    elements, turns = _counted(program, 1)
-    if turns > MOST_TURNS * elements:
+    return _for_a_call(_within_limit(program))
+
+
+def _within_limit(program: StageProgram) -> StageProgram:
+    """Return a program. Raises TooManyTurns."""
+    elements, turns, products = _counted(program, 1)
+    if products > MOST_TURNS * elements or turns > MOST_COUNTED * elements:
         raise TooManyTurns(f"its loops have {turns} turns for {elements} elements: a product, or a sum of sums")
-    return _for_a_call(program)
+    return program
 
 
 def _streams_of(definition: Definition, apart: bool) -> StageProgram:
     with refused():
         program = through(STREAMS, lower(definition, apart, few_rows=True))
-    elements, turns = _counted(program, 0)
+    elements, turns, _ = _counted(program, 0)
     if turns > FEW_ROWS * elements:
         raise NotLowered(f"its loops have {turns} turns for {elements} elements at the least sizes: a product of many rows")
     return _for_a_call(replace(program, shared=program.updated))
 
 
-def _counted(program: StageProgram, end: int) -> tuple[int, int]:
-    """Return the elements read and written (of a table: those looked up), and the innermost iterations. end: for the least sizes
-    (0) or the largest (1)."""
+def _counted(program: StageProgram, end: int) -> tuple[int, int, int]:
+    """Return the elements read and written (of a table: those looked up), the innermost iterations, and those of sums of products.
+    end: for the least sizes (0) or the largest (1)."""
     updated = [program.outputs[o] for o, _ in program.updated]
-    elements, turns = {a: d.bounds(a.size)[end] for a in program.outputs if a not in updated}, 0
+    elements, turns, products = {a: d.bounds(a.size)[end] for a in program.outputs if a not in updated}, 0, 0
     for nest in program.nests:
         for s in nest.stages:
+            if s.product == "tiled":
+                continue
             sizes = {axis.name: d.bounds(axis.size)[end] for axis in (*nest.axes[:s.level], *s.axes, *s.reduce)}
             turns += math.prod(sizes.values())
+            if _is_product(s):
+                products += math.prod(sizes.values())
             if s.target in updated:
                 elements[s.target] = math.prod(sizes.values())
             gathered = (v for name, v in program.gathered.items() if name in s.value.symbols)
@@ -145,7 +174,14 @@ def _counted(program: StageProgram, end: int) -> tuple[int, int]:
                     array, offset, _ = v.attr
                     read = math.prod(n for name, n in sizes.items() if name in symbols_of(offset, program.gathered))
                     elements[array] = min(d.bounds(array.size)[end], max(elements.get(array, 0), read))
-    return max(sum(elements.values()), 1), turns
+    return max(sum(elements.values()), 1), turns, products
+
+
+def _is_product(s: Stage) -> bool:
+    """Return whether a stage sums products of numbers that change along the sum."""
+    over = {a.name for a in s.reduce}
+    return s.monoid == "sum" and any(v.op == "mul" and v.dtype.is_float and all(over & a.symbols for a in v.args)
+                                     for v in values_in(s.value))
 
 
 def _for_a_call(program: StageProgram) -> StageProgram:

@@ -218,6 +218,8 @@ class Kernel:
     compared and timed, the operands that they are computed from are taken as parameters.  traffic(spec): bytes moved, where fewer
     than in operands and outputs.  arithmetic(spec): operations, where not as in the definition.  requirements: of the device
     (device_requirements.py); elsewhere the kernel is no candidate.
+    extends(spec): (name of a kernel, node) where this kernel is that one on that node, with more in it: a measured time of that one
+    corrects the estimate of this one.
     strided(spec, strides): return the call for operands that are not contiguous. strides: in elements, a tuple for each operand; 0
     along an axis where all indices are one element. Where it is missing or returns None, such operands are copied first. Outputs
     are contiguous. The comparison with the oracle covers the strides that it takes (measure/points/point_plan.py).
@@ -250,6 +252,7 @@ class Kernel:
     prepare: Callable[[Spec], tuple[Preparation, ...]] | None = None
     traffic: Callable[[Spec], Dim] | None = None
     arithmetic: Callable[[Spec], Dim] | None = None
+    extends: Callable[[Spec], tuple[str, Node]] | None = None
     sources: Sequence[str | Path] = ()
     strided: Callable[[Spec, Sequence[Strides]], Call | None] | None = None
     together: Callable[[Sequence[Spec]], Sequence[str | None]] | None = None
@@ -327,7 +330,7 @@ class Kernel:
                 raise KernelError(f"kernel {self.name!r} names {str(name)!r} in its sources, and there is no such file: {file}\n"
                                   f"  fix: a path from the folder of its module ({folder}), or an absolute one")
         functions = (self.build, self.accepts, self.prepare, self.traffic, self.arithmetic, self.build_copy, self.strided,
-                     *(function for function in (self.together, self.shares) if function is not None))
+                     *(function for function in (self.together, self.shares, self.extends) if function is not None))
         try:
             return code_of(self.module, functions, files, self.source)
         except OSError as e:

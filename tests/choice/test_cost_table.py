@@ -155,6 +155,18 @@ def test_a_guess_does_not_beat_a_row_of_its_own_backend_because_another_backend_
     assert hope is not None and hope.seconds == pytest.approx(900e-6 * ESTIMATE_MARGIN) and f"as trace {row} took" in hope.note
 
 
+def test_a_guess_is_as_far_off_as_the_kernel_that_it_extends(database: Database) -> None:
+    longer = replace(KERNEL, name="numpy.longer", source="longer", extends=lambda spec: ("numpy.softmax", SOFTMAX))
+    add_row(database, longer, SIGNATURE)
+    guess = book(database, margin=ESTIMATE_MARGIN).cost(longer, SIGNATURE, AT)
+    assert guess is not None and guess.margin == ESTIMATE_MARGIN    # nothing was timed
+    add_row(database, KERNEL, SIGNATURE)
+    add_row(database, KERNEL, SIGNATURE, AT, us=300.0)
+    for margin, seconds in ((1.0, estimate_seconds(SIGNATURE, AT, "numpy")), (ESTIMATE_MARGIN, 300e-6)):
+        cost = book(database, margin=margin).cost(longer, SIGNATURE, AT)
+        assert cost is not None and not cost.measured and cost.seconds == pytest.approx(seconds)
+
+
 def test_a_slow_kernel_from_outside_says_nothing_of_the_packages(database: Database) -> None:
     careful = CostTable(database, ("numpy",), 1e-3, margin=ESTIMATE_MARGIN)
     before = careful.load().cost(KERNEL, SIGNATURE, AT, True)

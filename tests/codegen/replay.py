@@ -78,7 +78,8 @@ def of_definition(name: str, definition: Definition) -> Texts:
         yield f"{name}: one pass {apart}", lambda apart=apart: one_pass(apart)                # type: ignore[misc]
         yield f"{name}: cuda {apart}", lambda apart=apart: of_call(backend_cuda.call_of(definition, apart))   # type: ignore[misc]
     yield f"{name}: cuda strided", strided
-    yield f"{name}: cuda tiles", lambda: of_call(cuda_tiles.call_of(definition))
+    for template in cuda_tiles.TEMPLATES:
+        yield f"{name}: cuda {template.name}", lambda t=template: of_call(cuda_tiles.call_of(t, definition))         # type: ignore[misc]
     yield f"{name}: cuda alone", lambda: cuda_source.rendered(program_of(definition, alone=True)).text
 
 

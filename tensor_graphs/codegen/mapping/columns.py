@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tensor_graphs.codegen.loop_ir import Nest, across, index_symbol
 from tensor_graphs.codegen.loop_program import Barrier, Clear, Let, Loop, LoopKernel, Stmt, Store, Take, Wait
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, split
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, lets
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -48,7 +48,7 @@ class Columns(NestMapper):
         turn = index_symbol("_turn", d.dim_max(1, d.product(a.size for a in outer)))
         at = b - index_symbol("_turn", d.dim_max(1, grid)) * blocks
         body: list[Stmt] = [
-            Wait(), Let("_turn", b // blocks), *split(turn, outer), Clear(part, s.monoid),
+            Wait(), Let("_turn", b // blocks), *lets(turn, outer), Clear(part, s.monoid),
             *self.inside(axis.name, (at * warp + thread) * pack, axis.size, self.rows(pack, warps)),
             Loop("_v", pack, "unrolled", (Store(tile, (w * pack + lane) * apart + thread, self.values.load(part, lane)),)),
             Barrier("block")]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, across, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import Clear, Loop, LoopKernel, Stmt, Store, Take, Wait
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, split
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, lets
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -67,7 +67,7 @@ class Elementwise(NestMapper):
         grid = d.ceil_div(total, threads * pack)
         at = index_symbol("_at", d.dim_max(total, 1))
         flat: Dim = (index_symbol("_b", grid) * threads + index_symbol("_t", threads)) * pack
-        inner = self.inside("_at", flat, total, [*split(at, axes), *body])
+        inner = self.inside("_at", flat, total, [*lets(at, axes), *body])
         return [Loop("_b", grid, "grid", (Loop("_t", threads, "thread", (Wait(), *inner)),))]
 
 

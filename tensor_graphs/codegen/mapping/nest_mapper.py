@@ -222,20 +222,26 @@ class NestMapper:
         return out, copies, fixed
 
 
-def split(flat: Dim, axes: Sequence[Axis]) -> list[Stmt]:
-    """Return definitions of the axes for a flat index, the last axis counting fastest."""
-    out: list[Stmt] = []
+def split(flat: Dim, axes: Sequence[Axis]) -> list[tuple[str, Dim]]:
+    """Return (name, index) of the axes for a flat index, the last axis counting fastest, and of what is left for the others."""
+    out: list[tuple[str, Dim]] = []
     rest = flat
     for k in reversed(range(len(axes))):
         axis = axes[k]
         if k == 0:
-            out.append(Let(axis.name, rest))
+            out.append((axis.name, rest))
         else:
             name = f"{axis.name}_rest"
             over = index_symbol(name, 1 + d.bounds(rest)[1])
-            out += [Let(name, rest // axis.size), Let(axis.name, rest - over * axis.size)]
+            size = axis.size if d.bounds(axis.size)[0] > 0 else d.dim_max(1, axis.size)     # an empty one is never entered
+            out += [(name, rest // size), (axis.name, rest - over * size)]
             rest = over
     return out
+
+
+def lets(flat: Dim, axes: Sequence[Axis]) -> list[Stmt]:
+    """Return the definitions of `split`."""
+    return [Let(name, index) for name, index in split(flat, axes)]
 
 
 def memory_dtype(array: Array) -> DType:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from tensor_graphs.codegen.loop_ir import Array, Value, Values, rewritten, values_in
 from tensor_graphs.codegen.loop_program import (
+    Alias,
     Compute,
     If,
     Let,
@@ -86,7 +87,8 @@ class _Placer:
 
     def hoisted(self, loop: Loop, names: set[str], known: set[Value]) -> tuple[list[Stmt], Loop]:
         """Return what is computed before a loop, and the loop."""
-        changed = {array for s in statements(loop.body) if (array := written(s)) is not None}
+        inside = list(statements(loop.body))
+        changed = {array for s in inside if (array := written(s)) is not None} | {s.array for s in inside if isinstance(s, Alias)}
         early: dict[Value, None] = {}
         divisors: dict[Value, Value] = {}
         for root, blocked in self.roots(loop.body, frozenset()):

@@ -21,6 +21,7 @@ from tensor_graphs.codegen.loop_program import (
     Buffer,
     Clear,
     Combine,
+    How,
     If,
     Let,
     Load,
@@ -33,7 +34,7 @@ from tensor_graphs.codegen.loop_program import (
     Wait,
 )
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, split
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -95,7 +96,7 @@ class Rows(NestMapper):
         number = d.dim_min(begin + g, turns - 1) if self.groups > 1 else begin
         self.ahead: dict[Key, Array] = {}
         self.later: dict[int, list[Stmt]] = {}
-        body: list[Stmt] = [Let("_turn", number), *split(turn, outer), *self.load_ahead(), *self.level(len(outer))]
+        body: list[Stmt] = [Let("_turn", number), *lets(turn, outer), *self.load_ahead(), *self.level(len(outer))]
         if self.scratch:
             body = [Loop("_begin", turns, "serial", (*body, self.barrier()), b * self.groups, grid * self.groups)]
         threads = Loop("_t", self.group, "thread", (*self.prefetched(turns), Wait(), *body))
@@ -112,12 +113,8 @@ class Rows(NestMapper):
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
-        held = HELD if any(s.axes for s in stages) else HELD_READ
-        fewest, many = d.bounds(turns)
-        enough = BLOCKS * self.target.units
-        each = held if many >= enough and (fewest >= enough or packs > SHORT) else 1
-        group = 1
-        while group < self.target.threads and group * each < packs:
+        held, group = self.packs_each(turns, packs), 1
+        while group < self.target.threads and group * held < packs:
             group *= 2
         loops = {}
         for k, axes in along.items():
@@ -126,6 +123,13 @@ class Rows(NestMapper):
             short = 0 < of_thread <= HELD_PACKS and of_thread * own <= HELD_ELEMENTS and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
         return loops, group
+
+    def packs_each(self, turns: Dim, packs: int) -> int:
+        """Return the packs of a row that each thread has, if there are enough."""
+        held = HELD if any(s.axes for s in self.nest.stages) else HELD_READ
+        fewest, many = d.bounds(turns)
+        enough = BLOCKS * self.target.units
+        return held if many >= enough and (fewest >= enough or packs > SHORT) else 1
 
     def place_rows(self, grid: Dim) -> bool:
         """Decide where the numbers and rows of an iteration are. Return whether some are in global scratch."""
@@ -181,10 +185,10 @@ class Rows(NestMapper):
         """Return the loop over a thread's packs, with the axes at the first element of each pack."""
         at, t = index_symbol("_at", d.dim_max(1, loop.total)), index_symbol("_t", loop.threads)
         if not loop.turns:
-            inner = (*split(at, loop.axes), *body)
+            inner = (*lets(at, loop.axes), *body)
             return [Loop("_at", loop.total, "serial", inner, t * loop.pack, loop.threads * loop.pack)]
         first = (index_symbol("_k", loop.turns) * loop.threads + t) * loop.pack
-        return [Loop("_k", loop.turns, "unrolled", tuple(self.inside("_at", first, loop.total, [*split(at, loop.axes), *body])))]
+        return [Loop("_k", loop.turns, "unrolled", tuple(self.inside("_at", first, loop.total, [*lets(at, loop.axes), *body])))]
 
     def barrier(self) -> Stmt:
         return Barrier("block" if self.group > self.target.warp else "warp")
@@ -214,6 +218,9 @@ class Rows(NestMapper):
             same = {(self.loops[j].turns, str(self.loops[j].axes[0].size)) for j, _ in users}
             own_words = loop.turns * loop.pack * element_bytes(v.attr[0]) // 4
             reductions = [j for j in range(k) if stages[j].monoid is not None]
+            if len(same) == 1 and self.lasts(key, v, own_words):
+                out += self.load_row(key, v, loop)
+                continue
             if len(same) != 1 or words + own_words > HELD_WORDS:
                 continue
             if len({j for j, _ in users}) > 1:
@@ -225,15 +232,21 @@ class Rows(NestMapper):
             words += own_words
         return out
 
+    def lasts(self, key: Key, v: Value, words: int) -> bool:
+        """Return whether a row stays in registers when the nest has run: where a kernel runs it repeatedly (scans.py)."""
+        return False
+
     def load_row(self, key: Key, v: Value, loop: RowLoop) -> list[Stmt]:
-        """Return loads of a row to registers. A row that one iteration of a nest that stores no rows uses bypasses the first-level
-        cache."""
+        """Return loads of a row to registers."""
         array, offset, _ = v.attr
         row = self.buffer("register", f"row_{array.name}", array.dtype, loop.turns * loop.pack, array, lanes=loop.pack)
         self.ahead[key] = row
-        once = self.of_an_iteration(key[1]) and not any(s.axes for s in self.nest.stages)
         at = index_symbol("_k", loop.turns) * loop.pack
-        return self.over(loop, [Load(row, at, array, self.index(offset, {}), loop.pack, how="once" if once else "plain")])
+        return self.over(loop, [Load(row, at, array, self.index(offset, {}), loop.pack, how=self.how(key[1]))])
+
+    def how(self, at: Dim) -> How:
+        """Return how a row is loaded: one that one iteration of a nest that stores no rows uses bypasses the first-level cache."""
+        return "once" if self.of_an_iteration(at) and not any(s.axes for s in self.nest.stages) else "plain"
 
     def of_an_iteration(self, at: Dim) -> bool:
         """Return whether iterations of the nest read at different positions; a weight, for example, is the same for all."""
@@ -259,7 +272,7 @@ class Rows(NestMapper):
         blocks = max(1, min(RESIDENT * self.target.units, BROUGHT // of_block))
         b = index_symbol("_b", max(1, d.bounds(turns)[1]))
         number = d.dim_min(b * self.groups + index_symbol("_g", self.groups), turns - 1) if self.groups > 1 else b
-        body = [Let("_turn", number), *split(index_symbol("_turn", d.dim_max(1, turns)), self.outer)]
+        body = [Let("_turn", number), *lets(index_symbol("_turn", d.dim_max(1, turns)), self.outer)]
         for v, loop in far.values():
             body += self.over(loop, [Prefetch(v.attr[0], v.attr[1])])
         return [If(self.below(b, blocks), tuple(body))]

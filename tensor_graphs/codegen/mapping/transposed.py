@@ -13,7 +13,7 @@ from typing import Literal
 
 from tensor_graphs.codegen.loop_ir import Array, Axis, Value, index_symbol, lies_across, values_in
 from tensor_graphs.codegen.loop_program import Barrier, Clear, Let, Load, Loop, LoopKernel, Put, Stmt, Wait
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, memory_dtype, split
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, lets, memory_dtype
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -61,10 +61,10 @@ class Transposed(NestMapper):
         grid = d.product(a.size for a in others) * down * right
         b, turn = index_symbol("_b", grid), index_symbol("_turn", d.dim_max(1, d.product(a.size for a in others)))
         rest = index_symbol("_rest", d.dim_max(1, grid))
-        lets: list[Stmt] = [
+        begin: list[Stmt] = [
             Let("_rest", b // right), Let("_right", (b - rest * right) * side), Let("_turn", rest // down),
-            Let("_down", (rest - turn * down) * side), *split(turn, others)]
-        return [Loop("_b", grid, "grid", (Loop("_t", self.threads, "thread", (Wait(), *lets, *body)),))]
+            Let("_down", (rest - turn * down) * side), *lets(turn, others)]
+        return [Loop("_b", grid, "grid", (Loop("_t", self.threads, "thread", (Wait(), *begin, *body)),))]
 
     def at(self, o: Dim, i: Dim, body: Sequence[Stmt]) -> list[Stmt]:
         """Return statements at an iteration of a block, if it is one of the axes."""

@@ -144,7 +144,7 @@ def _made_along(v: Value, axis: Axis) -> bool:
 
 def _changes_at(v: Value, axis: Axis) -> int | None:
     """Return the index of an axis at which a condition changes; None where it is constant or depends on other axes."""
-    over = _margin(v)
+    over = margin(v)
     if over is None or not isinstance(over, d.Expr) or axis.name not in over.symbols:
         return None
     step = d.coefficient(over, axis.name)
@@ -155,7 +155,7 @@ def _changes_at(v: Value, axis: Axis) -> int | None:
     return -at if step == 1 else at + 1
 
 
-def _margin(v: Value) -> Dim | None:
+def margin(v: Value) -> Dim | None:
     """Return a dim that is ≥ 0 exactly where an index comparison holds; None for another condition."""
     if v.op not in ("at_least", "less"):
         return None
@@ -198,7 +198,7 @@ def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
             asked.append(v)
     free, along = list[Value](), list[tuple[int, Dim]]()
     for v in asked:
-        over = _margin(v)
+        over = margin(v)
         if over is None:
             return None
         step = d.coefficient(over, axis.name)
@@ -257,11 +257,11 @@ def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard:
         if v.op == "xor" and v.dtype is bool_ and None not in truth.values():
             return values.constant(truth[0] is not truth[1], bool_)
         out = values.make(v.op, v.dtype, *args, attr=attr)
-        margin = _margin(out)
-        if margin is not None:
-            if dim_ge(margin, 0) is True:
+        over = margin(out)
+        if over is not None:
+            if dim_ge(over, 0) is True:
                 return values.constant(True, bool_)
-            if dim_ge(-1, margin) is True:
+            if dim_ge(-1, over) is True:
                 return values.constant(False, bool_)
         return out
 

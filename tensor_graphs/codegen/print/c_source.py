@@ -32,6 +32,7 @@ from tensor_graphs.codegen.loop_ir import (
     values_in,
 )
 from tensor_graphs.codegen.lower import DEAR
+from tensor_graphs.codegen.passes.divide_axes import divided
 from tensor_graphs.codegen.passes.split_at_conditions import Limits, limits
 from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
 from tensor_graphs.codegen.passes.wide_accumulate import KEPT, in_f64, unrounded
@@ -72,7 +73,7 @@ MOST_WORK = 1 << 40
 
 def rendered(program: StageProgram, name: str = "generated") -> str:
     """Return the C source of a program. Its entry is TG_KERNEL(name); ptr: outputs, then operands; ints: the dims."""
-    return _Renderer(unrounded(program), name).text()
+    return _Renderer(unrounded(divided(program)), name).text()
 
 
 def scratch_bytes(program: StageProgram) -> tuple[Dim, Dim]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tensor_graphs.codegen.loop_ir import Array, Monoid, Value, computed_in, values_in
 from tensor_graphs.codegen.loop_program import (
+    Alias,
     Barrier,
     Buffer,
     Clear,
     Combine,
     Compute,
+    CopiesWait,
+    CopyAhead,
     If,
     Let,
     Load,
@@ -24,6 +28,7 @@ from tensor_graphs.codegen.loop_program import (
     Store,
     Take,
     Wait,
+    shared_places,
     statements,
     values_of,
     written,
@@ -37,7 +42,6 @@ from tensor_graphs.codegen.print.values import (
     c_type,
     called,
     dim_name,
-    element_bytes,
     element_type,
     is_number,
 )
@@ -64,6 +68,11 @@ class Rendered:
     text: str
     launches: tuple[Launch, ...]
     scratch: tuple[Dim, ...]
+
+
+def index_type(*sizes: Dim) -> str:
+    """Return the type of indices below some sizes."""
+    return "int64_t" if any(d.bounds(x)[1] >= WIDE for x in sizes) else "int"
 
 
 def printed(program: LoopProgram) -> Rendered:
@@ -99,10 +108,9 @@ class _Printer(CudaValues):
         source = program.source
         super().__init__({}, [str(s) for s in source.dims], frozenset())
         self.program = program
-        self.scratch = [a for a in source.scratch if a.level == 0] + list(program.scratch)
-        arrays = [*source.outputs, *source.operands, *self.scratch]
-        loops = [s for kernel in program.kernels for s in statements(kernel.body) if isinstance(s, Loop)]
-        wide = any(d.bounds(x)[1] >= WIDE for x in (*(a.size for a in arrays), *(s.size for s in loops)))
+        own = {b.array for kernel in program.kernels for b in kernel.buffers}
+        self.scratch = [a for a in source.scratch if a.level == 0 and a not in own] + list(program.scratch)
+        self.wide = wide = self.sizes(program)
         self.buffers: dict[str, Buffer] = {}
         write = self.write
         write("/* " + str(source).replace("\n", "\n * ").replace("*/", "* /") + " */")
@@ -112,6 +120,7 @@ class _Printer(CudaValues):
         write()
         write(f"typedef {'int64_t' if wide else 'int'} index_t;")
         changed, read = set[Array](), set[Array]()
+        self.changed = changed
         for kernel in program.kernels:                              # numbers.cuh, after_those_before, says which may be restrict
             own = {a for s in statements(kernel.body) if (a := written(s)) is not None}
             loads = {v.attr[0] for s in statements(kernel.body) for v in values_in(*values_of(s)) if v.op == "load"}
@@ -124,6 +133,23 @@ class _Printer(CudaValues):
         texts += [f"{c_type(a.dtype)} *{'' if a in read else '__restrict__ '}{a.name}" for a in self.scratch]
         self.parameters = ", ".join(texts)
 
+    def sizes(self, program: LoopProgram) -> bool:
+        """Decide which indices need 64 bits: a few by name (where a part of a large array begins, what counts many iterations), or
+        all. Return the latter."""
+        inside = [s for kernel in program.kernels for s in statements(kernel.body)]
+        aliases = [s for s in inside if isinstance(s, Alias)]
+        seen = {s.buffer for s in aliases}
+        arrays = [a for a in (*program.source.outputs, *program.source.operands, *self.scratch) if a not in seen]
+        loops = [s for s in inside if isinstance(s, Loop)]
+        sizes = [*(a.size for a in arrays), *(s.size for s in loops if s.kind != "serial")]
+        far = {name for s in aliases if d.bounds(s.index)[1] >= WIDE // 2 for name in d.symbols_in(s.index)}
+        counted = {x for s in loops if d.bounds(s.size)[1] >= WIDE // 2 for x in (s.symbol, *d.symbols_in(s.size))}
+        self.far = {str(x) for x in far | counted}
+        return any(d.bounds(x)[1] >= WIDE for x in sizes)
+
+    def index_type(self, name: str) -> str:
+        return "int64_t" if name in self.far and not self.wide else "index_t"
+
     def kernel(self, kernel: LoopKernel) -> Launch:
         write, threads = self.write, kernel.threads
         self.buffers = {b.name: b for b in kernel.buffers}
@@ -131,7 +157,7 @@ class _Printer(CudaValues):
         write()
         with self.open(f'extern "C" __global__ void __launch_bounds__({threads}) {kernel.entry}({self.parameters})'):
             for at, name in enumerate(self.dims):
-                write(f"const index_t {dim_name(name)} = (index_t)sizes[{at}];")
+                write(f"const {self.index_type(name)} {dim_name(name)} = ({self.index_type(name)})sizes[{at}];")
             shared = self.shared(kernel)
             for buffer in kernel.buffers:
                 if buffer.place == "register":
@@ -141,15 +167,13 @@ class _Printer(CudaValues):
 
     def shared(self, kernel: LoopKernel) -> int:
         """Write the names of shared memory; return its bytes."""
-        shared = [buffer for buffer in kernel.buffers if buffer.place == "shared"]
-        ends = dict.fromkeys((buffer.branch for buffer in shared), 0)
-        if shared:
+        begins, nbytes = shared_places(kernel.buffers)
+        if begins:
             self.write("extern __shared__ __align__(16) char rows[];")
-        for buffer in shared:
+        for buffer in (b for b in kernel.buffers if b.place == "shared"):
             kind = element_type(buffer.array)
-            self.write(f"{kind} *const {buffer.name} = ({kind} *)(rows + {ends[buffer.branch]});")
-            ends[buffer.branch] += -(-int(d.evaluate(buffer.array.size, {})) * element_bytes(buffer.array) // 16) * 16
-        return max(ends.values(), default=0)
+            self.write(f"{kind} *const {buffer.name} = ({kind} *)(rows + {begins[buffer.name]});")
+        return nbytes
 
     def register(self, buffer: Buffer) -> None:
         kind, size = element_type(buffer.array), int(d.evaluate(buffer.array.size, {}))
@@ -161,8 +185,10 @@ class _Printer(CudaValues):
     # ---- statements ----
 
     def body(self, body: Sequence[Stmt]) -> None:
+        several = sum(map(_is_threads, body)) > 1
         for s in body:
-            self.statement(s)
+            with self.open() if several and _is_threads(s) else nullcontext():
+                self.statement(s)
 
     def statement(self, s: Stmt) -> None:
         write = self.write
@@ -171,11 +197,20 @@ class _Printer(CudaValues):
                 self.declare(value)
                 write(f"const index_t {s.name} = {self.ref(value)};")
             case Let(index=index):
-                write(f"const index_t {s.name} = {c_of(index)};")       # type: ignore[arg-type]
+                write(f"const {self.index_type(s.name)} {s.name} = {c_of(index)};")       # type: ignore[arg-type]
+            case Alias():
+                kind = f"{'' if s.array in self.changed else 'const '}{element_type(s.array)}"
+                write(f"{kind} *const {s.array.name} = {self.address(s.buffer, s.index)};")
             case Compute():
                 self.declare(s.value)
             case Load():
                 self.load(s)
+            case CopyAhead():
+                nbytes = s.lanes * s.into.dtype.itemsize
+                write(f"copy_ahead<{nbytes}>({self.address(s.into, s.at)}, {self.address(s.buffer, s.index)});")
+            case CopiesWait():
+                write("copies_end();")
+                write(f"copies_wait<{s.left}>();")
             case Put():
                 target = self.address(s.buffer, s.index)
                 write(f"put_pack<{s.lanes}>({target}, {s.source.name}[{c_of(s.at // s.lanes)}]);" if s.lanes > 1 else
@@ -218,7 +253,7 @@ class _Printer(CudaValues):
     def loop(self, s: Loop) -> None:
         size, name = c_of(s.size), s.axis
         if s.kind == "grid":
-            self.write(f"const index_t {name} = (index_t)blockIdx.x;")
+            self.write(f"const {self.index_type(name)} {name} = ({self.index_type(name)})blockIdx.x;")
             self.body(s.body)
         elif s.kind == "thread":
             threads, whole = int(d.evaluate(s.size, {})), self.inner
@@ -232,7 +267,7 @@ class _Printer(CudaValues):
         else:
             step = f"{name}++" if s.step == 1 else f"{name} += {c_of(s.step)}"
             pragma = f"unroll{f' {s.unroll}' if s.unroll else ''}" if s.kind != "serial" or s.unroll else ""
-            with self.open(f"for (index_t {name} = {c_of(s.first)}; {name} < {size}; {step})", pragma):
+            with self.open(f"for ({self.index_type(name)} {name} = {c_of(s.first)}; {name} < {size}; {step})", pragma):
                 self.body(s.body)
 
     def largest_of_two(self, s: Loop) -> bool:
@@ -319,6 +354,10 @@ class _Printer(CudaValues):
             row = index // buffer.row
             return f"{array.name} + tile_place<{element_type(array)}>({c_of(row)}, {c_of(index - row * buffer.row)})"
         return f"{array.name} + {c_of(index)}"
+
+
+def _is_threads(s: Stmt) -> bool:
+    return isinstance(s, Loop) and s.kind == "thread"
 
 
 def _wraps(array: Array, monoid: Monoid) -> str:

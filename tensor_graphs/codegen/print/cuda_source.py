@@ -11,7 +11,7 @@ A value of a row is kept in registers if every stage reads it in the thread that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -78,9 +78,6 @@ SHORT_SUM, FEW_NUMBERS = 64, 4
 SHORT = 256
 """packs of a row up to which each thread takes a single pack, where there may be few iterations"""
 
-ONE_BLOCK = 256
-"""threads of a block that runs all iterations, where a row has packs for more"""
-
 ENOUGH = 528
 """iterations that fill the device: four blocks for each of 132 multiprocessors"""
 
@@ -143,16 +140,9 @@ class _Loop:
 class _Cuda(_Renderer):
     index_type, step = "index_t", " += 1"
 
-    def __init__(self, program: StageProgram, aligned: bool, prefix: str, one_block: bool = False,
-                 lasting: Collection[str] = (), copies: Mapping[str, Sequence[str]] | None = None) -> None:
-        """one_block: one block runs all iterations, repeatedly. lasting: operands that are the same in every run of a nest; what a
-        thread reads of them is loaded in the first run and stays in registers as far as they suffice (`kept`: fields of a struct
-        `kept`, loaded if `first`). copies: output name -> further parameters to write it to, which `parameters` does not list."""
+    def __init__(self, program: StageProgram, aligned: bool, prefix: str) -> None:
         super().__init__(program, prefix)
-        self.aligned, self.one_block = aligned, one_block
-        self.lasting, self.copies = lasting, copies or {}
-        self.kept: list[str] = []
-        self.kept_words = 0
+        self.aligned = aligned
         self.launches: list[Launch] = []
         self.long_rows: list[tuple[Array, Dim]] = []                     # of levels of their own, in scratch: elements of all turns
         self.packs: list[dict[int, str]] = []                       # of a value's number: the pack that has it, by block
@@ -573,8 +563,7 @@ class _Cuda(_Renderer):
                 self.last_stored[s.target] = self.ref(s.value)
         for k, s in enumerate(stages):
             if k in outs:
-                for name in self.written(s.target):
-                    write(f"put_pack<{pack}>({name} + {c_of(s.index)}, {outs[k]});")
+                write(f"put_pack<{pack}>({s.target.name} + {c_of(s.index)}, {outs[k]});")
         self.open_axes.append(axis.name)
 
     @contextmanager
@@ -595,12 +584,7 @@ class _Cuda(_Renderer):
         elif is_number(s.target):
             self.write(f"{s.target.name} = {text};")
         else:
-            for name in self.written(s.target):
-                self.write(f"{name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
-
-    def written(self, target: Array) -> list[str]:
-        """Return the names of all arrays to which a stage's target is written."""
-        return [target.name, *self.copies.get(target.name, ())]
+            self.write(f"{s.target.name}[{c_of(s.index)}] = {_narrowed(s.target, text)};")
 
     # ---- columns ----
 
@@ -775,8 +759,6 @@ class _Cuda(_Renderer):
         fewest, turns = d.bounds(d.product(a.size for a in outer))
         held = HELD if any(s.axes for s in nest.stages) else HELD_READ
         packs_each = held if turns >= ENOUGH and (fewest >= ENOUGH or packs > SHORT) else 1
-        if self.one_block:                                          # each thread does again what comes of a row, and waits for all
-            packs_each = min(HELD_READ, max(1, turns * packs // ONE_BLOCK))
         fixed, group = group, group or 1
         while not fixed and group < 1024 and group * packs_each < packs:
             group *= 2
@@ -856,10 +838,6 @@ class _Cuda(_Renderer):
             loop, array = loops[k], v.attr[0]
             same = {(loops[j].turns, str(loops[j].axes[0].size)) for j, _ in users}
             own = loop.turns * loop.pack * element_bytes(array) // 4
-            if array.name in self.lasting and len(same) == 1 and self.kept_words + own <= HELD_WORDS:
-                self.kept_words += own
-                self.load_row(nest, key, v, loop, lasts=True)
-                continue
             words += own
             if len(same) != 1 or words > HELD_WORDS:
                 continue
@@ -872,20 +850,13 @@ class _Cuda(_Renderer):
                 else:
                     words -= own
 
-    def load_row(self, nest: Nest, key: tuple[str, Dim], v: Value, loop: _Loop, lasts: bool = False) -> None:
-        """Load a row into registers; lasts: in the first run only. A row used in one iteration, in a nest that stores no rows,
-        bypasses the first-level cache."""
+    def load_row(self, nest: Nest, key: tuple[str, Dim], v: Value, loop: _Loop) -> None:
+        """Load a row into registers. A row used in one iteration, in a nest that stores no rows, bypasses the first-level cache."""
         array = v.attr[0]
-        name = f"row_{array.name}_{v.number}" + (f"_{len(self.kept)}" if lasts else "")
-        declared = f"Pack<{element_type(array)}, {loop.pack}> {name}[{loop.turns}];"
-        if lasts:
-            self.kept.append(declared)
-            name = f"kept.{name}"
-        else:
-            self.write(declared)
-        once = not lasts and _of_a_turn(key[1], nest) and not any(s.axes for s in nest.stages)
-        how = "pack_once" if once else "pack_at"
-        with self.open("if (first)") if lasts else nullcontext(), self.pack_loop(loop):
+        name = f"row_{array.name}_{v.number}"
+        self.write(f"Pack<{element_type(array)}, {loop.pack}> {name}[{loop.turns}];")
+        how = "pack_once" if _of_a_turn(key[1], nest) and not any(s.axes for s in nest.stages) else "pack_at"
+        with self.pack_loop(loop):
             self.write(f"{name}[k] = {how}<{loop.pack}>({array.name} + {c_of(v.attr[1])});")
         self.loaded[key] = name
 

@@ -1,41 +1,47 @@
-"""cuda_tiles: `gencuda.tiles`, products on tensor cores in one launch with what is computed from their elements.
+"""cuda_tiles: products on tensor cores in one launch with what follows them (`gencuda.tiles`, `gencuda.turned`, `gencuda.skinny`).
 
-The stages after the sums become the function `ended` of the template (kernels/cuda/tensor_tiles.cu), which runs on a tile's sums
-in registers; one result is loaded and stored instead of two, and a launch is saved for each step.
+The stages after the sums become the function `ended` of a template (kernels/cuda/tensor_tiles.cu, skinny_product.cu), which runs on
+sums in registers; one result is loaded and stored instead of two, and a launch is saved for each step.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.epilogue_products import EpilogueProduct
-from tensor_graphs.codegen.loop_ir import computed_in
-from tensor_graphs.codegen.print.cuda_source import _Cuda
-from tensor_graphs.codegen.print.values import STORED, c_type
+from tensor_graphs.codegen.loop_ir import computed_in, index_symbol, products_alone
+from tensor_graphs.codegen.mapping.nest_mapper import split
+from tensor_graphs.codegen.print.cuda_loops import CudaValues, index_type
+from tensor_graphs.codegen.print.values import STORED, c_of, c_type
 from tensor_graphs.devices import nvrtc
-from tensor_graphs.kernels.cuda import matrix_products
+from tensor_graphs.kernels.cuda import matrix_products as p
 from tensor_graphs.kernels.cuda.backend import TENSOR_CORES, of_tiles
 from tensor_graphs.kernels.cuda.matrix_products import Printed
-from tensor_graphs.kernels.cuda.source_text import FLOATS, read
+from tensor_graphs.kernels.cuda.source_text import FLOATS, FROM_80, read
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Preparation, Spec
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import LIBRARY, Definition
 from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
-from tensor_graphs.language.node import TensorType
+from tensor_graphs.language.node import Node, TensorType, walk
 
 
-class _Ended(_Cuda):
+class _Ended(CudaValues):
     """The function `ended` of a template."""
 
     def lines(self, product: EpilogueProduct) -> list[str]:
         write = self.write
-        write.open("TG_INLINE float ended(const Sums &sums, int64_t row, int64_t column, TG_OPERANDS)")
-        self.scopes, self.open_axes = [set()], []
-        self.split_index("row", product.rows)
-        self.split_index("column", product.columns)
+        write.open(p.ENDED)
+        self.scopes = [set()]
+        for name, axes in (("row", product.rows), ("column", product.columns)):
+            write(f"const index_t _{name} = (index_t){name};")
+            for axis, index in split(index_symbol(f"_{name}", d.dim_max(2, d.product(a.size for a in axes))), axes):
+                write(f"const index_t {axis} = {c_of(index)};")
         for k, s in enumerate(product.sums):
             write(f"const float {s.target.name} = sums.at[{k}];")
         for s in product.after:
@@ -47,46 +53,93 @@ class _Ended(_Cuda):
         return write.lines
 
 
-def kernel(backend: str) -> Kernel:
-    """Return the kernel for the GPUs whose tensor cores the template uses."""
-    source = f"the stages after a product's sums, in: {read(f'{matrix_products.SUMS} {matrix_products.BY_TILES}')}"
-    return Kernel(name=f"{backend}.tiles", backend=backend, op=ANY_OP, build=build, accepts=refuse, source=source, module=__name__,
-                  toolchain=nvrtc.made_with(TENSOR_CORES), contiguous=True, requirements={"arch": ("sm_90",)}, prepare=prepares,
-                  traffic=traffic, arithmetic=arithmetic)
+@dataclass(frozen=True)
+class TileTemplate:
+    """A kernel by hand into which the stages are printed. name, alone: marks of the kernel, and of the one of products alone. call:
+    of the spec of one product, and what is printed. takes, traffic, steps: of that spec; steps: and of how many weights. arch: GPUs
+    that have its instructions. prepared: weights of f32 come as parts."""
+
+    name: str
+    alone: str
+    files: str
+    call: Callable[..., LaunchCall]
+    takes: Callable[[Spec], str | None]
+    traffic: Callable[[Spec], Dim]
+    steps: Callable[[Spec, int], Dim]
+    arch: tuple[str, ...] = ("sm_90",)
+    prepared: bool = True
 
 
-def refuse(spec: Spec) -> str | None:
-    """Return why a spec is no product with steps after it that tiles compute; None where it is one."""
+TEMPLATES = (
+    TileTemplate("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic,
+                 lambda spec, weights: p.product_steps(spec) * weights),
+    TileTemplate("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes), p.turned_traffic,
+                 p.turned_steps),
+    TileTemplate("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic,
+                 lambda spec, weights: p.skinny_steps(spec) * weights, FROM_80, False))
+"""tiles of many rows; tiles whose rows are those of the weights, for a few dozen rows; weights from memory to registers, for few"""
+
+
+def kernels(backend: str) -> list[Kernel]:
+    """Return a kernel for each template."""
+    return [Kernel(name=f"{backend}.{t.name}", backend=backend, op=ANY_OP, build=partial(build, t), accepts=partial(refuse, t),
+                   source=f"the stages after a product's sums, in: {read(f'{p.SUMS} {t.files}')}", module=__name__,
+                   toolchain=nvrtc.made_with(TENSOR_CORES), contiguous=True, requirements={"arch": t.arch},
+                   prepare=prepares if t.prepared else None, traffic=partial(traffic, t), arithmetic=partial(arithmetic, t),
+                   extends=partial(extends, t))
+            for t in TEMPLATES]
+
+
+def refuse(template: TileTemplate, spec: Spec) -> str | None:
+    """Return why a spec is no product with steps after it that a template computes; None where it is one."""
     try:
-        return matrix_products.product_takes(_spec_of(_product(spec), same_dtype=True))
+        product = _product(spec)
+        if template.call is not p.product and product.across:
+            return "a weight that lies across"
+        return template.takes(_spec_of(product, same_dtype=True))
     except NotLowered as e:
         return str(e)
 
 
-def build(spec: Spec) -> LaunchCall:
+def build(template: TileTemplate, spec: Spec) -> LaunchCall:
     """Return the call; its text is compiled when a plan needs it. Raises NotLowered."""
-    return call_of(spec_to_loops.definition_of(spec))
+    return call_of(template, spec_to_loops.definition_of(spec))
 
 
 def prepares(spec: Spec) -> tuple[Preparation, ...]:
     """Return the preparations of f32 weights: their bf16 parts. Raises NotLowered."""
     product = _product(spec)
-    return matrix_products.product_prepares(_spec_of(product), [w.number for w in product.weights])
+    return p.product_prepares(_spec_of(product), [w.number for w in product.weights])
 
 
-def traffic(spec: Spec) -> Dim:
+def extends(template: TileTemplate, spec: Spec) -> tuple[str, Node]:
+    """Return the kernel of products alone of a template, and the product in a spec."""
+    node = next(_products_in(spec_to_loops.definition_of(spec).outputs))
+    return f"cuda.{node.op.name}_{template.alone}", node
+
+
+def traffic(template: TileTemplate, spec: Spec) -> Dim:
     """Return the bytes moved: operands and the result. Raises NotLowered."""
     product = _product(spec)
+    one = _spec_of(product)
     multiplied = (product.x, *product.weights)
-    others = sum(a.size * a.dtype.itemsize for a in product.program.operands if a not in multiplied)
-    weights = sum(a.size * a.dtype.itemsize for a in product.weights[1:])
-    return matrix_products.product_traffic(_spec_of(product)) + others + weights
+    others: Dim = sum(a.size * a.dtype.itemsize for a in product.program.operands if a not in multiplied)
+    apart = sum(d.product(t.shape) * t.dtype.itemsize for t in (one.inputs[0], one.outputs[0]))     # once for both weights
+    return template.traffic(one) * len(product.weights) + others - apart * (len(product.weights) - 1)
 
 
-def arithmetic(spec: Spec) -> Dim:
+def arithmetic(template: TileTemplate, spec: Spec) -> Dim:
     """Return the operations as other tensor-core kernels count them. Raises NotLowered."""
     product = _product(spec)
-    return of_tiles(matrix_products.product_steps, _spec_of(product)) * len(product.weights)
+    return of_tiles(lambda spec: template.steps(spec, len(product.weights)), _spec_of(product))
+
+
+def _products_in(outputs: Sequence[Node]) -> Iterator[Node]:
+    for n in walk(outputs):
+        if n.op.facts.product:
+            yield n
+        elif isinstance(n.op, PartOp):
+            yield from _products_in(n.op.written.outputs)
 
 
 def _product(spec: Spec) -> EpilogueProduct:
@@ -107,30 +160,22 @@ def _spec_of(product: EpilogueProduct, same_dtype: bool = False) -> Spec:
 
 
 @lru_cache(maxsize=1024)
-def call_of(definition: Definition) -> LaunchCall:
-    """Return the call that computes a definition by tiles. Raises NotLowered."""
+def call_of(template: TileTemplate, definition: Definition) -> LaunchCall:
+    """Return the call that computes a definition by a template. Raises NotLowered."""
     product = spec_to_loops.tiles_of(definition)
-    return matrix_products.product(_spec_of(product), printed=printed(product))
+    return template.call(_spec_of(product), printed=printed(product, template.prepared))
 
 
-def printed(product: EpilogueProduct) -> Printed:
-    """Return the text of the operands and of `ended`."""
+def printed(product: EpilogueProduct, prepared: bool) -> Printed:
+    """Return the text of the operands and of `ended`. prepared: weights of f32 come as parts, too."""
     program, of_w = product.program, product.weights
-    parts = [f"w_parts{k}" for k in range(len(of_w))] if matrix_products.is_prepared(_spec_of(product)) else []
-    ended = _Ended(program, False, "tiles")
-
-    def chosen(names: list[str]) -> str:
-        return names[0] if len(names) == 1 else f"((number) ? {names[1]} : {names[0]})"
-
-    operands = [f"const {STORED[a.dtype.name]} * {a.name}" for a in program.operands] + [f"const uint16_t * {p}" for p in parts]
+    parts = [f"w_parts{k}" for k in range(len(of_w))] if prepared and p.is_prepared(_spec_of(product)) else []
+    sizes = (a.size for a in (*program.outputs, *program.operands))
+    ended = _Ended(program.gathered, [str(s) for s in program.dims], products_alone(program))
+    operands = [(STORED[a.dtype.name], a.name) for a in program.operands] + [("uint16_t", name) for name in parts]
     lines = ["/* " + str(program).replace("\n", "\n * ").replace("*/", "* /") + " */",
-             f"typedef {'int64_t' if ended.wide else 'int'} index_t;",
-             f"#define TG_OPERANDS {', '.join(operands)}",
-             f"#define TG_GIVEN {', '.join([*(a.name for a in program.operands), *parts])}",
-             f"#define TG_X {product.x.name}",
-             f"#define TG_W(number) {chosen([w.name for w in of_w])}",
-             f"#define TG_W_PARTS_OF(number) {chosen(parts) if parts else 'w_parts'}",
-             *ended.lines(product)]
+             f"typedef {index_type(*sizes)} index_t;", *ended.lines(product)]
+    text = p.printed_operands(operands, product.x.name, [w.name for w in of_w], lines)
     narrow = computed_in(program.outputs[0].dtype) is not program.outputs[0].dtype
-    return Printed("\n".join(lines) + "\n", len(program.operands), product.x.number, tuple(w.number for w in of_w),
+    return Printed(text, len(program.operands), product.x.number, tuple(w.number for w in of_w),
                    "#define NARROW\n" if narrow else "")

@@ -224,9 +224,9 @@ def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
 
 
 def of_tiles(arithmetic: Callable[[Spec], Dim], spec: Spec) -> Dim:
-    """Return the operations of a tensor-core kernel, divided by 3 for the estimates. These assume that kernels reach a third of a
-    device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach nearly all of it."""
-    return d.ceil_div(arithmetic(spec), 3)
+    """Return the operations of a tensor-core kernel as estimates take them: these assume that a kernel reaches three tenths of a
+    device's peak (roofline.BACKEND_RATES), and tensor-core tiles reach all that SHARE says."""
+    return d.ceil_div(arithmetic(spec) * 3, 10)
 
 
 def kernels() -> list[Kernel]:
@@ -248,13 +248,13 @@ def kernels() -> list[Kernel]:
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot", "rounded_linear")),
             *(by_tiles(op, p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
-                       p.product_traffic, p.turned_steps, prepare=p.product_prepares) for op in ("linear", "rounded_linear")),
+                       p.turned_traffic, p.turned_steps, prepare=p.product_prepares) for op in ("linear", "rounded_linear")),
             by_tiles("scaled_linear", p.product, p.scaled_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps),
             by_tiles("scaled_linear", partial(p.product, fast=True), p.fast_takes, p.TILED, "_tensor_fast", p.product_traffic,
                      p.product_steps),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",
-                     p.product_traffic, p.turned_steps),
-            by_tiles("conv", conv.conv, conv.conv_takes, f"{conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
+                     p.turned_traffic, p.turned_steps),
+            by_tiles("conv", conv.conv, conv.conv_takes, f"{p.SUMS} {conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
                      conv.conv_steps, prepare=conv.conv_prepares),
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),
             *(kernel(op, p.any_product, p.any_product_takes, "any_product.cu", mark="_any", arithmetic=p.any_product_steps)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from tensor_graphs.kernels.cuda.matrix_products import (
     MOST_STAGES,
     PIECE_OF_FLOATS,
+    as_written,
     pairs_of,
     parts_of,
+    source_of,
     split_sums,
     tile_launch,
 )
@@ -19,8 +21,8 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f16, f32
 from tensor_graphs.language.node import TensorType
 
-CONV = "product_sums.cu operands.cu conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
-"""files that the source of a convolution consists of"""
+CONV = "conv_element.cu plain_elements.cu conv_tiles.cu tensor_tiles.cu"
+"""files that the source of a convolution consists of, beside those of sums"""
 
 PLACES = 128
 """most output positions of a tile"""
@@ -158,7 +160,7 @@ def conv(spec: Spec) -> LaunchCall:
                                   ("PAD", axes.before), ("DILATION", axes.dilation)):
         numbers |= {f"{name}_H": first, f"{name}_W": second}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    text = text_of(CONV, numbers | ({} if bias is None else {"BIAS": 1}), types)
+    text = source_of(CONV, numbers, types, as_written(spec, True))
     elements = d.product(y.shape)
     size = axes.size[0] * seen
     launches = (Launch("turned", count * (-(-size // 64) * -(-packed // 64)), 256, waits=True),

@@ -1,5 +1,6 @@
 /* Convolutions element by element: where operands lie off their alignment, and what tiles say nothing of. Given by the text before:
- * what operands.cu is given; CHANNELS, OUTPUTS, IN_H, IN_W, OUT_H, OUT_W, and KERNEL, STRIDE, PAD, DILATION, each with _H and _W. */
+ * what one_element.cu is given of operands; CHANNELS, OUTPUTS, IN_H, IN_W, OUT_H, OUT_W, and KERNEL, STRIDE, PAD, DILATION, each with
+ * _H and _W. */
 
 /* One element of y[n, o, h, w], in the order of all, by multiplications of floats. */
 static __device__ __noinline__ float one_element(TG_OPERANDS, int64_t images, int64_t at) {

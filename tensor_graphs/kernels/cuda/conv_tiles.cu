@@ -20,6 +20,7 @@ typedef TensorMaps<2> Maps;
 #define PARTS_A PARTS_X
 #define PARTS_B PARTS_W
 #define B_ACROSS 0
+#define TG_LEFTS 1
 #define TG_APART ((int64_t)OUT_H * OUT_W)
 #define TG_PACKED 0
 #define TG_SCRATCH , uint16_t *seen

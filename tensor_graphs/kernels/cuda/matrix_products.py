@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
@@ -50,21 +51,51 @@ CLUSTERED = {2: 132, 4: 112, 8: 96}
 # ---- products of many rows ---------------------------------------------------------------------------------------------
 
 
-SUMS, OPERANDS, BY_TILES = "product_sums.cu", "operands.cu", "one_element.cu plain_elements.cu product_tiles.cu tensor_tiles.cu"
-TILED, SKINNY = f"{SUMS} {OPERANDS} {BY_TILES}", f"{SUMS} {OPERANDS} one_element.cu plain_elements.cu skinny_product.cu"
+SUMS, BY_TILES = "product_sums.cu", "one_element.cu plain_elements.cu product_tiles.cu tensor_tiles.cu"
+OF_FEW_ROWS = "one_element.cu plain_elements.cu skinny_product.cu"
+TILED, SKINNY = f"{SUMS} {BY_TILES}", f"{SUMS} {OF_FEW_ROWS}"
 """files of the sources of tiled products, and of products of few rows"""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """Text in place of operands.cu: its macros and `ended`. operands: how many there are. x, weights: the
-    operands that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
+    """Text of a product's operands, as macros, and of `ended`, what becomes of its sums. operands: how many there are. x, weights:
+    those that are multiplied: the same x by each weight, all of as many columns as y. head: lines before everything else."""
 
     text: str
     operands: int
-    x: int
-    weights: tuple[int, ...]
+    x: int = 0
+    weights: tuple[int, ...] = (1,)
     head: str = ""
+
+
+def printed_operands(operands: Sequence[tuple[str, str]], x: str, weights: Sequence[str], ended: Sequence[str]) -> str:
+    """Return the text of a product's operands, each a type and a name, and of `ended`, whose lines follow them."""
+    of_w = weights[0] if len(weights) == 1 else f"((number) ? {weights[1]} : {weights[0]})"
+    return "\n".join((f"#define TG_OPERANDS {', '.join(f'const {kind} * {name}' for kind, name in operands)}",
+                      f"#define TG_GIVEN {', '.join(name for _, name in operands)}", f"#define TG_X {x}",
+                      f"#define TG_W(number) {of_w}", *ended)) + "\n"
+
+
+ENDED = "TG_INLINE float ended(const Sums &sums, int64_t row, int64_t column, TG_OPERANDS)"
+
+
+def as_written(spec: Spec, prepared: bool) -> Printed:
+    """Return the operands of a product or a convolution alone: its sums times the scales, plus the bias. prepared: parts of w come
+    behind them."""
+    scales = {name: scale for name in ("x_scale", "weight_scale") if (scale := spec.role(name)) is not None}
+    operands = [("X", "x"), ("W", "w"), *(("float", name) for name in scales)]
+    at = {"x_scale": "row", "weight_scale": "column"}               # one number, or one of each row of x, of each column of y
+    value = " * ".join(("sums.at[0]", *(f"{name}[{at[name] if scale.rank else 0}]" for name, scale in scales.items())))
+    if spec.role("bias") is not None:
+        operands, value = [*operands, ("B", "bias")], f"{value} + WIDE_B(bias[column])"
+    operands += [("uint16_t", "w_parts")] * prepared
+    return Printed(printed_operands(operands, "x", ("w",), (f"{ENDED} {{ return {value}; }}",)), len(spec.inputs))
+
+
+def source_of(files: str, numbers: dict[str, object], types: Mapping[str, DType], printed: Printed) -> str:
+    """Return the source of a product or a convolution by `files`."""
+    return printed.head + text_of(SUMS, numbers | {"PRODUCTS": len(printed.weights)}, types) + printed.text + read(files)
 
 
 def _matrices(spec: Spec) -> tuple[int, int, int, Dim, int, int, int]:
@@ -208,8 +239,10 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared, tf32 = spec.role("bias"), is_prepared(spec), is_tf32(spec)
     parts_x, parts_w = parts_of(spec)
+    printed = as_written(spec, prepared) if printed is None else printed
+    weights, operands = printed.weights, printed.operands
     itemsize = 4 if tf32 else 2
-    of_rows, of_columns = (parts_w, parts_x) if turned else (parts_x, parts_w)
+    of_rows, of_columns = (parts_w * len(weights), parts_x) if turned else (parts_x, parts_w)
     stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
     stages = min(TILES_BYTES // stage, MOST_STAGES)
     splits = split_sums(most, _steps(spec), parts_x * parts_w)
@@ -218,26 +251,17 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     pitch_x, pitch_w = _pitch(k, itemsize), _pitch(columns if across else k, itemsize)
     numbers: dict[str, object] = {
         "KIND": kind if None in kinds else f"Eight<{kinds[0]}, {kinds[1]}>", "KIND_Y": "F16" if y.dtype is f16 else "Bf16",
-        "INNER": k, "WIDTH": columns, "COLUMNS": wide, "STAGES": stages, "SPLITS": splits, "PIECE": piece,
+        "INNER": k, "WIDTH": columns, "COLUMNS": wide * (len(weights) if turned else 1),
+        "STAGES": stages, "SPLITS": splits, "PIECE": piece,
         "PARTS_X": parts_x, "PARTS_W": parts_w, "ACROSS": across, "MATRICES": matrices, "MATRICES_X": of_x, "MATRICES_W": of_w,
         "PITCH_X": pitch_x, "PITCH_W": pitch_w}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    more = ({} if bias is None else {"BIAS": 1}) | ({"W_PREPARED": 1} if prepared else {}) | ({"TURNED": 1} if turned else {})
-    more |= {"ROUNDED": 1} if tf32 else {}
-    for name in ("x_scale", "weight_scale"):
-        if (scale := spec.role(name)) is not None:
-            more[name.upper()] = int(scale.rank > 0)
-    weights: tuple[int, ...] = (1,)
-    operands = len(spec.inputs)
-    if printed is None:
-        text = text_of(TILED, numbers | more, types)
-    else:
-        weights, operands = printed.weights, printed.operands
-        text = printed.head + text_of(SUMS, numbers | more | {"PRODUCTS": len(weights)}, types) + printed.text + read(BY_TILES)
+    more = {name: 1 for name, holds in (("W_PREPARED", prepared), ("TURNED", turned), ("ROUNDED", tf32)) if holds}
+    text = source_of(BY_TILES, numbers | more, types, printed)
     results, pieces = rows * (matrices * columns), list[Dim]()
     of_weights = tuple(range(operands, operands + len(weights))) if prepared else weights
     scratch = 2 + operands + len(weights) * prepared                # the argument behind the result, the operands and the sizes
-    x_word = scratch if parts_x > 1 else 1 + (0 if printed is None else printed.x)
+    x_word = scratch if parts_x > 1 else 1 + printed.x
     words = (scratch + 1,) if parts_w > 1 and not prepared else tuple(1 + w for w in of_weights)
     size = x.dtype.itemsize if None not in kinds else itemsize
     maps_x = [matrix_map(x_word, k, rows, parts_x * of_x, wide if turned else TILE_ROWS, pitch_x, size)]
@@ -291,15 +315,25 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
     return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
 
 
-def product_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: operands and results; for f32 operands also their parts (of 2 bytes), written and read. Of a prepared
-    weight only the parts are read."""
+BOXED, BOXED_ROWS = Fraction(3, 2), Fraction(21, 20)
+"""time to read a weight in boxes beside those of many rows of x, and beside those of few, in times to read it row by row"""
+
+
+def product_traffic(spec: Spec, boxed: Fraction = BOXED) -> Dim:
+    """Return the bytes moved: operands, those of a weight times `boxed`, and results; of f32 operands their parts (of 2 bytes) too,
+    written and read. Of a prepared weight only the parts are read."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     moved: Dim = d.product(y.shape) * y.dtype.itemsize
     for t, parts, prepared in ((x, parts_of(spec)[0], False), (w, parts_of(spec)[1], is_prepared(spec))):
         itemsize = t.dtype.itemsize
-        moved = moved + d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
+        read = d.product(t.shape) * (2 * parts if prepared else itemsize + 4 * parts if parts > 1 else itemsize)
+        moved = moved + (d.ceil_div(read * boxed.numerator, boxed.denominator) if t is w else read)
     return moved
+
+
+def turned_traffic(spec: Spec) -> Dim:
+    """Return the bytes moved by turned tiles."""
+    return product_traffic(spec, BOXED_ROWS)
 
 
 def product_steps(spec: Spec) -> Dim:
@@ -328,33 +362,35 @@ def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
     return None if d.bounds(rows_of(spec.inputs[0]))[1] <= 4 * MOST_TURNED else "a few hundred rows only"
 
 
-def _columns_of_turned(spec: Spec) -> int:
-    """Return the number of columns of a turned tile: a power of two."""
+def _columns_of_turned(spec: Spec, products: int = 1) -> int:
+    """Return the number of columns of a turned tile: a power of two. products: weights, each with sums of its own."""
     x, wide = spec.inputs[0], 16
-    while wide < min(d.bounds(rows_of(x))[1], 128 if _piece(spec) else MOST_TURNED):
+    while wide < min(d.bounds(rows_of(x))[1], (128 if _piece(spec) else MOST_TURNED) // products):
         wide *= 2
     return wide
 
 
-def turned_steps(spec: Spec) -> Dim:
+def turned_steps(spec: Spec, products: int = 1) -> Dim:
     """Return the operations as `product_steps` does, of turned tiles."""
     _, _, _, rows, _, columns, _ = _matrices(spec)
-    wide = _columns_of_turned(spec)
-    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * _summed(spec) // SHARE)
+    wide = _columns_of_turned(spec, products)
+    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * products * _summed(spec) // SHARE)
 
 
-def turned(spec: Spec) -> LaunchCall:
-    rows, columns, wide = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), _columns_of_turned(spec)
+def turned(spec: Spec, printed: Printed | None = None) -> LaunchCall:
+    """Return the call. printed: as in `product`."""
+    rows, columns = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0])
+    wide = _columns_of_turned(spec, 1 if printed is None else len(printed.weights))
     down = -(-columns // TILE_ROWS)
     most, tiles = down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down
-    return _by_tiles(spec, wide, most, tiles, _piece(spec), True)
+    return _by_tiles(spec, wide, most, tiles, _piece(spec), True, printed)
 
 
-SKINNY_WARPS, SKINNY_STAGES, SKINNY_ROWS = 4, 6, 64
-"""constants of skinny_product.cu: warps of a block; iterations copied ahead; most rows of a block"""
+SKINNY_ROWS, SKINNY_REGISTERS, FEW_TILES = 16, 128, 4
+"""constants of skinny_product.cu: most rows of a block; registers of a thread for operands and sums; most tiles for 16 warps"""
 
-SKINNY_BYTES = 64 << 10
-"""most bytes of x in shared memory, so that a multiprocessor holds two blocks"""
+ROW_OF_X = Fraction(3, 10)
+"""time to read a row of x, which is in the cache, in times to read a row of a weight"""
 
 
 def skinny_takes(spec: Spec) -> str | None:
@@ -371,47 +407,52 @@ def skinny_takes(spec: Spec) -> str | None:
     return None if d.bounds(rows_of(x))[1] * max(k, columns) < 1 << 31 else "too many rows"
 
 
-def skinny(spec: Spec) -> LaunchCall:
+def _skinny_tiles(columns: int, products: int, groups: int, parts: int) -> int:
+    """Return the tiles of 16 columns of a block with which the busiest multiprocessor reads least. groups: of eight rows of x."""
+    most = (SKINNY_REGISTERS - 8 * groups * parts) // ((8 + 4 * groups) * products)
+
+    def time(tiles: int) -> Fraction:
+        return -(-columns // (16 * tiles * MULTIPROCESSORS)) * (16 * tiles * products + ROW_OF_X * 8 * groups)
+
+    return min(range(1, max(1, most) + 1), key=time)
+
+
+def skinny(spec: Spec, printed: Printed | None = None) -> LaunchCall:
+    """Return the call of skinny_product.cu. printed: as in `product`."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     rows, (columns, k) = rows_of(x), (int(s) for s in w.shape)
     bias, parts = spec.role("bias"), 3 if x.dtype is f32 else 1
-    tiles = 1
-    while tiles * 16 < min(SKINNY_ROWS, d.bounds(rows)[1]):
-        tiles *= 2
-    blocks = -(-columns // (16 * SKINNY_WARPS))
-    most = SKINNY_BYTES // (tiles * 32 * parts) // 64 * 64
-    wanted = max(1, -(-2 * MULTIPROCESSORS // blocks))              # spans that keep a GPU busy
-    span = max(64, min(most, -(-k // wanted // 64) * 64))
-    splits = -(-k // span)
+    printed = as_written(spec, False) if printed is None else printed
+    weights = printed.weights
+    groups = 1 if d.bounds(rows)[1] <= 8 else SKINNY_ROWS // 8
+    tiles = _skinny_tiles(columns, len(weights), groups, parts)
+    warps = 16 if tiles * len(weights) <= FEW_TILES else 8
     numbers: dict[str, object] = {
         "KIND": "F16" if x.dtype is f16 else "Bf16", "INNER": k, "WIDTH": columns, "ACROSS": 0, "MATRICES": 1, "MATRICES_X": 1,
-        "MATRICES_W": 1, "PARTS_X": parts, "TILES": tiles, "SPAN": span, "SPLITS": splits, "WARPS": SKINNY_WARPS,
-        "STAGES": SKINNY_STAGES}
+        "MATRICES_W": 1, "PARTS_X": parts, "TILES": tiles, "GROUPS": groups, "WARPS": warps}
     types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": y.dtype}
-    text = text_of(SKINNY, numbers | ({} if bias is None else {"BIAS": 1}), types)
-    shared = parts * tiles * 32 * span + SKINNY_WARPS * SKINNY_STAGES * 2048
-    launches = [Launch("skinny_product", d.ceil_div(rows, 16 * tiles) * (blocks * splits), 32 * SKINNY_WARPS, shared, waits=True,
-                       early=(1,))]
-    results, pieces = rows * columns, tuple[Dim, ...]()
-    if splits > 1:
-        launches.append(Launch("skinny_joined", d.ceil_div(results, 256), 256, waits=True))
-        pieces = (d.ceil_div(results * (4 * splits), 256) * 256,)
-    plain = LaunchCall(text, (Launch("plain", d.ceil_div(results, 256), 256, waits=True),), (rows,))
-    return LaunchCall(text, tuple(launches), (rows,), pieces, ALIGNED, plain)
+    text = source_of(OF_FEW_ROWS, numbers, types, printed)
+    shared = 4 * warps * 8 * groups * (16 * tiles * len(weights) + 4)
+    launch = Launch("skinny_product", d.ceil_div(rows, 8 * groups) * -(-columns // (16 * tiles)), 32 * warps, shared, waits=True,
+                    early=weights)
+    plain = LaunchCall(text, (Launch("plain", d.ceil_div(rows * columns, 256), 256, waits=True),), (rows,))
+    return LaunchCall(text, (launch,), (rows,), (), ALIGNED, plain)
 
 
 def skinny_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: all of w once per SKINNY_ROWS rows, counted as a fifth after the first time (it is in the cache)."""
+    """Return the bytes moved: all of w once per SKINNY_ROWS rows, and x by each block, from the cache."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
-    of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
-    small = d.product(x.shape) * x.dtype.itemsize + d.product(y.shape) * y.dtype.itemsize
-    return of_w + of_w // 5 * (d.dim_max(1, d.ceil_div(rows_of(x), SKINNY_ROWS)) - 1) + small
+    columns, k = (int(s) for s in w.shape)
+    of_x, of_y = d.product(x.shape) * x.dtype.itemsize, d.product(y.shape) * y.dtype.itemsize
+    blocks = -(-columns // (16 * _skinny_tiles(columns, 1, SKINNY_ROWS // 8, 1)))
+    return d.ceil_div(rows_of(x), SKINNY_ROWS) * (columns * k * w.dtype.itemsize) + of_y + d.ceil_div(
+        of_x * (blocks * ROW_OF_X.numerator), ROW_OF_X.denominator)
 
 
 def skinny_steps(spec: Spec) -> Dim:
     """Return the operations of complete tiles, at a third of the rate of large products."""
     w, parts = spec.inputs[1], 3 if spec.inputs[0].dtype is f32 else 1
-    return d.ceil_div(rows_of(spec.inputs[0]), 16) * (16 * 2 * int(w.shape[0]) * int(w.shape[1]) * parts * 3 // SHARE)
+    return d.ceil_div(rows_of(spec.inputs[0]), 8) * (8 * 2 * int(w.shape[0]) * int(w.shape[1]) * parts * 3 // SHARE)
 
 
 # ---- products of whatever there is -------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
-/* Products element by element: where operands lie off their alignment, and what tiles say nothing of. Given by the text before: what
- * operands.cu is given; INNER (k), WIDTH (j), ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of y), MATRICES_X, MATRICES_W (that
+/* Products element by element: where operands lie off their alignment, and what tiles say nothing of. Given by the text before: X, W, B,
+ * Y, WIDE_X, WIDE_W, WIDE_B, NARROW_Y; PARTS_X (above 1: floats that tiles multiply by parts), ROUNDED where floats are rounded to TF32;
+ * TG_OPERANDS, TG_GIVEN, TG_X, TG_W(number) and `ended` (matrix_products.printed_operands); what is read is not `__restrict__`
+ * (numbers.cuh, after_those_before); INNER (k), WIDTH (j), ACROSS (1: w lies as [k][j], 0: as [j][k]), MATRICES (of y), MATRICES_X, MATRICES_W (that
  * or 1). */
 
 /* One element of y, in the order of all, by multiplications of floats. */

@@ -1,122 +1,124 @@
-/* skinny_product: y[r, j] = sum over k of x[r, k] w[j, k] (+ bias[j]) for a few dozen rows at most, by tensor cores from compute capability
- * 8.0 on: all of w is read once for every 16 TILES rows. A block has 16 columns for each of its warps and SPAN numbers of k: it keeps
- * those of x in shared memory, and each warp copies 64 numbers of its rows of w at a time for itself, STAGES ahead; the first ones before
- * what computes x has ended. SPLITS spans are added up by `skinny_joined`. A float of x is three bf16 numbers, multiplied one after the
- * other, the smallest first; sums that are not finite are made again.
- * Given by the text before: what operands.cu and one_element.cu are given; KIND (Bf16, F16: what is multiplied), TILES, SPAN (a multiple of 64), SPLITS,
- * WARPS, STAGES. */
+/* skinny_product: y[r, j] = sum over k of x[r, k] w[j, k], and what becomes of it, for few rows, by tensor cores from compute capability
+ * 8.0 on. Rows of a weight are the 16 rows of a product and rows of x its 8 columns, so that little is wasted. A block has 16 TILES rows
+ * of each weight, and the steps of 32 numbers of k are dealt to its WARPS. Packs go from memory straight to registers: a lane has
+ * eight numbers of two rows of a weight and those of x by which they are multiplied; in which order numbers are summed is free. A step of
+ * the weights is under way while the one before it is multiplied, the first before what computes x has ended.
+ * A float of x is three bf16 numbers, the smallest multiplied first; sums that are not finite are made again.
+ * Given by the text before: what one_element.cu is given; KIND (Bf16, F16: what is multiplied), TILES, GROUPS (of eight
+ * rows of x), WARPS. */
 #include "float_parts.cuh"
 #include "tensor_cores.cuh"
 
-#define TG_ROWS (16 * TILES)
-#define TG_PACKS (SPAN / 8)
-#define TG_X_PART (TG_ROWS * SPAN * 2)
-#define TG_W_STAGE (16 * 64 * 2)
-#define TG_BLOCKS ((WIDTH + 16 * WARPS - 1) / (16 * WARPS))
+#define TG_ROWS (8 * GROUPS)
+#define TG_COLUMNS (16 * TILES)
+#define TG_BLOCKS ((WIDTH + TG_COLUMNS - 1) / TG_COLUMNS)
+#define TG_STEPS ((INNER + 31) / 32)
+#define TG_LINE (TG_COLUMNS * PRODUCTS + 4)                         /* so that a warp's sums lie in different banks */
 
-/* Where a pack of 8 elements of a row of so many packs lies: packs are moved by the row, so that 8 rows of a column lie in different banks. */
-TG_INLINE uint32_t place(int row, int chunk, int packs) { return (uint32_t)(row * packs + (chunk ^ (row & 7))) * 16; }
+typedef Pack<uint32_t, 4> Eights;                                   /* eight numbers of 16 bits */
 
-#if SPLITS > 1
-#define TG_SUMS , float *sums
-#else
-#define TG_SUMS
-#endif
-extern "C" __global__ void __launch_bounds__(32 * WARPS) skinny_product(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes TG_SUMS) {
-    extern __shared__ __align__(128) char shared[];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int column = (int)(blockIdx.x % TG_BLOCKS) * (16 * WARPS) + 16 * warp, split = (int)(blockIdx.x / TG_BLOCKS % SPLITS);
-    const int64_t first = blockIdx.x / (TG_BLOCKS * SPLITS) * (int64_t)TG_ROWS;
-    const int from = split * SPAN, end = from + SPAN < INNER ? from + SPAN : INNER, turns = (end - from + 63) / 64;
-    const uint32_t of_x = shared_at(shared), of_w = of_x + PARTS_X * TG_X_PART + warp * (STAGES * TG_W_STAGE);
-    auto copy_turn = [&](int turn) {
-        if (turn < turns)
+/* Of a weight, here and not later; the 256 bytes around them come near, which are read next. */
+TG_INLINE Eights eight_now(const W *from) {
+    Eights x;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.at[0]), "=r"(x.at[1]), "=r"(x.at[2]), "=r"(x.at[3]) : "l"(from));
+    return x;
+}
+/* What the eight numbers of x at `from` are multiplied as; zeros where they are not there. */
+TG_INLINE void eight_of(Eights (&part)[PARTS_X], const X *from, bool is) {
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int row = i * 4 + lane / 8, chunk = lane % 8, k = from + turn * 64 + chunk * 8;
-                const bool is = column + row < WIDTH && k < end;
-                copy_16(of_w + turn % STAGES * TG_W_STAGE + place(row, chunk, 8), w + (is ? (int64_t)(column + row) * INNER + k : 0),
-                        is ? 16 : 0);
-            }
-        copies_end();
+    for (int p = 0; p < PARTS_X; p++) part[p] = Eights{};
+    if (!is) return;
+#if PARTS_X == 3
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const Pack<float, 2> two = pack_at<2>(from + 2 * i);
+        uint16_t low[3], high[3];
+        three_parts(two.at[0], low[0], low[1], low[2]);
+        three_parts(two.at[1], high[0], high[1], high[2]);
+#pragma unroll
+        for (int p = 0; p < 3; p++) part[p].at[i] = low[p] | (uint32_t)high[p] << 16;
+    }
+#else
+    part[0] = pack_at<4>((const uint32_t *)from);
+#endif
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) skinny_product(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes) {
+    extern __shared__ __align__(16) float shared[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const unsigned groups = gridDim.x / TG_BLOCKS;                  /* those of the same weights follow each other, which come from the cache */
+    const int first_column = (int)(blockIdx.x / groups) * TG_COLUMNS;
+    const int64_t first_row = blockIdx.x % groups * (int64_t)TG_ROWS;
+    Eights weights[PRODUCTS * TILES][2], some[GROUPS][PARTS_X];
+    auto take_weights = [&](int m, int step) {
+        const int k = step * 32 + 8 * t;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int column = first_column + m % TILES * 16 + 8 * h + g;
+            const int64_t at = (WIDTH % TG_COLUMNS == 0 || column < WIDTH ? column : WIDTH - 1) * (int64_t)INNER + k;
+            if (k < INNER) weights[m][h] = eight_now(TG_W(m / TILES) + at);
+            else weights[m][h] = Eights{};
+        }
     };
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) copy_turn(i);
+    for (int m = 0; m < PRODUCTS * TILES; m++) take_weights(m, warp);
     after_those_before();
     const int64_t rows = sizes[0];
-    for (int at = threadIdx.x; at < TG_ROWS * TG_PACKS; at += 32 * WARPS) {
-        const int row = at / TG_PACKS, chunk = at % TG_PACKS, k = from + chunk * 8;
-        const bool is = first + row < rows && k < end;
-#if PARTS_X == 3
-        Pack<float, 4> half[2] = {};
-        Pack<uint16_t, 8> part[3];
-        if (is)
+    auto take_rows = [&](int step) {
 #pragma unroll
-            for (int h = 0; h < 2; h++) half[h] = pack_at<4>(x + (first + row) * INNER + k + 4 * h);
+        for (int n = 0; n < GROUPS; n++) {
+            const int64_t row = first_row + 8 * n + g;
+            const int k = step * 32 + 8 * t;
+            eight_of(some[n], TG_X + row * INNER + k, row < rows && k < INNER);
+        }
+    };
+    take_rows(warp);
+    float d[PRODUCTS * TILES][GROUPS][4] = {};
+    for (int step = warp; step < TG_STEPS; step += WARPS) {
+        Eights by[GROUPS][PARTS_X];
 #pragma unroll
-        for (int e = 0; e < 8; e++) three_parts(half[e / 4].at[e % 4], part[0].at[e], part[1].at[e], part[2].at[e]);
+        for (int n = 0; n < GROUPS; n++)
 #pragma unroll
-        for (int p = 0; p < 3; p++) put_pack<8>((uint16_t *)(shared + p * TG_X_PART + place(row, chunk, TG_PACKS)), part[p]);
-#else
-        Pack<uint16_t, 8> some = {};
-        if (is) some = pack_at<8>(x + (first + row) * INNER + k);
-        put_pack<8>((uint16_t *)(shared + place(row, chunk, TG_PACKS)), some);
-#endif
+            for (int p = 0; p < PARTS_X; p++) by[n][p] = some[n][p];
+        take_rows(step + WARPS);
+#pragma unroll
+        for (int m = 0; m < PRODUCTS * TILES; m++) {
+#pragma unroll
+            for (int n = 0; n < GROUPS; n++) {
+                float piece[4] = {};                                /* tensor cores cut off what they add to a sum */
+#pragma unroll
+                for (int p = PARTS_X - 1; p >= 0; p--)
+#pragma unroll
+                    for (int i = 0; i < 4; i += 2) {
+                        const uint32_t a[4] = {weights[m][0].at[i], weights[m][1].at[i], weights[m][0].at[i + 1], weights[m][1].at[i + 1]};
+                        add_product(KIND(), piece, a, by[n][p].at[i], by[n][p].at[i + 1]);
+                    }
+#pragma unroll
+                for (int e = 0; e < 4; e++) d[m][n][e] += piece[e];
+            }
+            take_weights(m, step + WARPS);
+        }
     }
+#pragma unroll
+    for (int m = 0; m < PRODUCTS * TILES; m++)
+#pragma unroll
+        for (int i = 0; i < 4 * GROUPS; i++)
+            shared[(warp * TG_ROWS + i / 4 * 8 + 2 * t + i % 2) * TG_LINE + 16 * m + i / 2 % 2 * 8 + g] = d[m][i / 4][i % 4];
     __syncthreads();
-    float d[TILES][2][4] = {};
-    for (int turn = 0; turn < turns; turn++) {
-        copies_wait<STAGES - 2>();
-        __syncwarp();
-        copy_turn(turn + STAGES - 1);                               /* over what all lanes have read in the turn before */
-        const uint32_t weights = of_w + turn % STAGES * TG_W_STAGE;
-        float piece[TILES][2][4] = {};                              /* tensor cores cut off what they add to a sum */
+    for (int i = threadIdx.x; i < TG_ROWS * TG_COLUMNS; i += 32 * WARPS) {
+        const int column = first_column + i % TG_COLUMNS;
+        const int64_t row = first_row + i / TG_COLUMNS;
+        if (row >= rows || column >= WIDTH) continue;
+        Sums sums;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t b[4];
-            four_blocks(b, weights + place(lane / 16 * 8 + lane % 8, 2 * i + lane / 8 % 2, 8));
+        for (int p = 0; p < PRODUCTS; p++) {
+            sums.at[p] = 0;
 #pragma unroll
-            for (int p = PARTS_X - 1; p >= 0; p--)
-#pragma unroll
-                for (int m = 0; m < TILES; m++) {
-                    uint32_t a[4];
-                    four_blocks(a, of_x + p * TG_X_PART + place(16 * m + lane % 16, turn * 8 + 2 * i + lane / 16, TG_PACKS));
-                    add_product(KIND(), piece[m][0], a, b[0], b[1]);
-                    add_product(KIND(), piece[m][1], a, b[2], b[3]);
-                }
+            for (int other = 0; other < WARPS; other++)
+                sums.at[p] += shared[(other * TG_ROWS + i / TG_COLUMNS) * TG_LINE + p * TG_COLUMNS + i % TG_COLUMNS];
         }
-#pragma unroll
-        for (int m = 0; m < TILES; m++)
-#pragma unroll
-            for (int i = 0; i < 8; i++) d[m][i / 4][i % 4] += piece[m][i / 4][i % 4];
+        y[row * WIDTH + column] = NARROW_Y(says_nothing(sums) ? one_element(TG_GIVEN, rows, row * WIDTH + column) :
+                                                                ended(sums, row, column, TG_GIVEN));
     }
-    copies_wait<0>();
-#pragma unroll
-    for (int m = 0; m < TILES; m++)
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const int64_t row = first + 16 * m + g + i / 2 % 2 * 8;
-            const int at = column + i / 4 * 8 + 2 * t + i % 2;
-            if (row >= rows || at >= WIDTH) continue;
-            float sum = d[m][i / 4][i % 4];
-#if SPLITS > 1
-            sums[(split * rows + row) * WIDTH + at] = sum;
-#else
-            sum = ended(Sums{{sum}}, row, at, TG_GIVEN);
-            y[row * WIDTH + at] = NARROW_Y(says_nothing(sum) ? one_element(TG_GIVEN, rows, row * WIDTH + at) : sum);
-#endif
-        }
 }
-
-#if SPLITS > 1
-extern "C" __global__ void __launch_bounds__(256) skinny_joined(Y *__restrict__ y, TG_OPERANDS, const int64_t *sizes, const float *sums) {
-    const int64_t count = sizes[0] * WIDTH, i = blockIdx.x * 256LL + threadIdx.x;
-    after_those_before();
-    if (i >= count) return;
-    float sum = 0;
-#pragma unroll
-    for (int s = 0; s < SPLITS; s++) sum += sums[s * count + i];
-    sum = ended(Sums{{sum}}, i / WIDTH, i % WIDTH, TG_GIVEN);
-    y[i] = NARROW_Y(says_nothing(sum) ? one_element(TG_GIVEN, sizes[0], i) : sum);
-}
-#endif

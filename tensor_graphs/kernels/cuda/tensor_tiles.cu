@@ -10,8 +10,9 @@
  * STAGES, SPLITS, PIECE (steps whose sums tensor cores keep; 0: all of them); PARTS_A, PARTS_B (3 of floats, 2 of those rounded to two, else 1) of the left and the
  * right operand; B_ACROSS (1: boxes of the right one have their columns along a row of shared memory); TG_STEPS;
  * TG_A_BYTES, TG_B_BYTES (of a box of each in shared memory), TG_A_COPIED (those of the left one that are copied); TG_APART (elements
- * of y from one column to the next), TG_PACKED (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH; TG_EARLY_A, TG_EARLY_B (1: no
- * launch before makes this operand, and its first boxes are copied while those before end); Maps (of the left operand, then the right ones);
+ * of y from one column to the next), TG_LEFTS (weights whose rows are those of a tile, each with sums of its own; else 1), TG_PACKED
+ * (1: rows of y begin at multiples of 16 bytes); TG_SCRATCH; TG_EARLY_A, TG_EARLY_B (1: no launch before makes this operand, and its
+ * first boxes are copied while those before end); Maps (of the left operand, then the right ones);
  * and
  *   tiles_of(sizes), tile_of(number, sizes): how many, and where one lies;
  *   copy_left, copy_right(to, ready, maps, tile, step, sizes): the boxes of a step;
@@ -21,6 +22,7 @@
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 #define TG_FLOATS (PARTS_A * PARTS_B > 1)
 #define TG_ORDERS ((PARTS_A > PARTS_B ? PARTS_A : PARTS_B) - 1)
+#define TG_WIDE (COLUMNS / TG_LEFTS)                                /* columns of one product of a warpgroup */
 #define TG_CHUNK (PIECE ? PIECE : TG_STEPS)
 #define TG_STAGE (PARTS_A * TG_A_BYTES + PARTS_B * TG_B_BYTES)
 
@@ -56,8 +58,11 @@ TG_INLINE void sums_of_tile(float (&d)[COLUMNS / 2], int steps, Ring &ring) {
             const uint32_t at = ring.tiles + ring.stage * TG_STAGE, left = at + half, right = at + PARTS_A * TG_A_BYTES;
             auto multiply = [&](float (&into)[COLUMNS / 2], int a, int b, int i, int keep) {
                 const uint32_t from = left + a * TG_A_BYTES + 32 * i, by = right + b * TG_B_BYTES;
-                Warpgroup<KIND, COLUMNS>::add<0, B_ACROSS>(
-                    into, tile_along(from), B_ACROSS ? tile_across(by + 2048 * i, 64 * 128) : tile_along(by + 32 * i), keep);
+#pragma unroll
+                for (int p = 0; p < TG_LEFTS; p++)
+                    Warpgroup<KIND, TG_WIDE>::add<0, B_ACROSS>(
+                        *reinterpret_cast<float (*)[TG_WIDE / 2]>(into + p * (TG_WIDE / 2)), tile_along(from + p * (128 * 128)),
+                        B_ACROSS ? tile_across(by + 2048 * i, 64 * 128) : tile_along(by + 32 * i), keep);
             };
             hold(d);
 #if TG_FLOATS
@@ -111,17 +116,20 @@ TG_INLINE void store_tile(Y *y, float (&d)[COLUMNS / 2], const Tile &tile, TG_OP
     const int t = threadIdx.x % 4, row = (threadIdx.x / 32 - 4) * 16 + threadIdx.x % 32 / 4;
     const int64_t columns = columns_of(tile, sizes), places[2] = {place_of(tile, row, sizes), place_of(tile, row + 8, sizes)};
     bool again = false;
+    if (!__any_sync(0xffffffffu, places[0] >= 0 || places[1] >= 0)) return;
 #pragma unroll
     for (int i = 0; i < TG_OWN / 2; i++) {
         const int h = i / 2 % 2, column = i / 4 * 8 + 2 * t + i % 2;
+        const int at = row + 8 * h, there = columns > column ? column : 0;
         Sums sums;
 #pragma unroll
         for (int p = 0; p < PRODUCTS; p++) sums.at[p] = d[p * (TG_OWN / 2) + i];
         const bool nothing = says_nothing(sums);
         again = again || nothing;
-        if (nothing) d[i] = NAN;                                    /* whatever would be made of it, so that it is found in y */
-        else if (places[h] >= 0 && column < columns)
-            d[i] = ended(sums, row_of(tile, row + 8 * h, column), column_of(tile, row + 8 * h, column), TG_GIVEN);
+        /* Without a branch, so that elements are worked out beside each other; of places that y lacks, those of the first are taken. */
+        const float value = ended(sums, places[h] < 0 ? row_of(tile, 0, there) : row_of(tile, at, there),
+                                  places[h] < 0 ? column_of(tile, 0, there) : column_of(tile, at, there), TG_GIVEN);
+        d[i] = nothing ? NAN : value;                               /* whatever would be made of it, so that it is found in y */
     }
 #pragma unroll
     for (int h = 0; h < 2; h++) {

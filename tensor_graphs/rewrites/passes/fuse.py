@@ -20,7 +20,7 @@ from tensor_graphs.codegen.epilogue_products import is_epilogue_product
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import DEAR, REDUCTIONS
 from tensor_graphs.codegen.refusals import or_none
-from tensor_graphs.codegen.spec_to_loops import loops_of, tiles_of
+from tensor_graphs.codegen.spec_to_loops import any_loops_of, loops_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp, between, known_when_bound, part_between
@@ -70,12 +70,6 @@ def _loops(written: Definition) -> StageProgram:
 
 def _streams(written: Definition) -> StageProgram:
     return loops_of(written, few_rows=True)
-
-
-def _tiles(written: Definition) -> StageProgram:
-    """Return the loops of products and what is computed from their elements, or other loops. Raises NotLowered."""
-    product = or_none(tiles_of, written)
-    return loops_of(written) if product is None else product.program
 
 
 Lowering = Callable[[Definition], StageProgram]
@@ -319,7 +313,7 @@ class _AroundProducts(_Clusters):
 class _AfterProducts(_AroundProducts):
     """Clusters of one matrix product, or two of the same rows, with the steps that use their elements."""
 
-    lowering = staticmethod(_tiles)
+    lowering = staticmethod(any_loops_of)
     few_rows = False
 
     def saves(self, a: _Cluster, b: _Cluster, both: StageProgram) -> bool:

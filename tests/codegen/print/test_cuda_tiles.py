@@ -1,5 +1,5 @@
-"""gencuda.tiles: products with what is computed from their elements. Texts are compiled without a GPU, and the form for operands
-that lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
+"""gencuda.tiles, .turned, .skinny: products with what is computed from their elements. Texts are compiled without a GPU, and the
+form for operands that lie anywhere runs as C++ on the host; the tiles themselves need a GPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tests.codegen import emulated, launched
 
-N = tg.dim("n", 1, 5000)
+N, FEW = tg.dim("n", 1, 5000), tg.dim("n", 1, 300)
 NEAR = {"bf16": 2.0**-7, "f16": 2.0**-10, "f32": 1e-5}
 
 
@@ -66,9 +66,16 @@ def part_of(y: Node) -> Node:
     return part
 
 
-def call_of(part: Node) -> LaunchCall:
-    assert cuda_tiles.refuse(Spec.of(part)) is None
-    return cuda_tiles.build(Spec.of(part))
+TILES = cuda_tiles.TEMPLATES[0]
+
+
+def takes(template: cuda_tiles.TileTemplate, part: Node) -> bool:
+    return cuda_tiles.refuse(template, Spec.of(part)) is None
+
+
+def call_of(part: Node, template: cuda_tiles.TileTemplate = TILES) -> LaunchCall:
+    assert takes(template, part)
+    return cuda_tiles.build(template, Spec.of(part))
 
 
 def drawn(part: Node, rows: int) -> list[np.ndarray]:
@@ -95,9 +102,21 @@ def test_a_product_and_what_follows_it_is_one_launch_of_tiles(form: Callable[...
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [tg.bf16, pytest.param(tg.f16, marks=pytest.mark.long), tg.f32])
 def test_the_texts_compile_for_gpus_with_and_without_tiles(form: Callable[..., Node], dtype: DType) -> None:
-    call = call_of(part_of(form(**operands(dtype, N, 64, 136))))
-    for architecture in ("sm_90a", "sm_80"):
-        assert nvrtc.compiled(call.text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+    part = part_of(form(**operands(dtype, FEW, 64, 136)))
+    for template in cuda_tiles.TEMPLATES:
+        for architecture in ("sm_90a", "sm_80") if takes(template, part) else ():
+            assert nvrtc.compiled(call_of(part, template).text, architecture, backend.HEADER.parent)[:4] == b"\x7fELF"
+
+
+def test_the_templates_take_what_they_have_room_for() -> None:
+    def taken(form: Callable[..., Node], dtype: DType, rows: Dim) -> list[str]:
+        part = part_of(form(**operands(dtype, rows, 64, 136)))
+        return [t.name for t in cuda_tiles.TEMPLATES if takes(t, part)]
+
+    assert taken(gated, tg.bf16, FEW) == ["tiles", "turned", "skinny"]
+    assert taken(gated, tg.bf16, N) == ["tiles", "skinny"]          # thousands of rows are no columns of a tile
+    assert taken(gated, tg.f32, FEW) == ["tiles", "turned"]         # weights of floats have no parts in registers
+    assert taken(stored_across, tg.bf16, FEW) == ["tiles"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -123,7 +142,7 @@ def test_operands_that_lie_anywhere_give_what_the_definition_gives(tmp_path: Pat
 def test_other_programs_are_refused_with_a_reason(y: Node) -> None:
     parts = [n for n in fuse(tg.graph(y), tiles=True).graph.nodes if isinstance(n.op, PartOp)]
     product = or_none(spec_to_loops.tiles_of, part_definition(y))
-    assert product is None or all(cuda_tiles.refuse(Spec.of(p)) for p in parts)
+    assert product is None or not any(takes(t, p) for p in parts for t in cuda_tiles.TEMPLATES)
 
 
 def part_definition(y: Node) -> object:
@@ -136,19 +155,21 @@ def part_definition(y: Node) -> object:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [tg.bf16, tg.f16, tg.f32])
 @pytest.mark.parametrize(("k", "columns"), [(64, 40), (768, 3072), (2048, 640), (136, 200)])
-def test_tiles_give_what_the_definition_gives(form: Callable[..., Node], dtype: DType, k: int, columns: int) -> None:
-    device, part = device_named("cuda:0"), part_of(form(**operands(dtype, N, k, columns)))
-    call = call_of(part)
-    for rows in (1, 8, 197, 1111):
+@pytest.mark.parametrize("high", [8, 300, 5000])
+def test_tiles_give_what_the_definition_gives(form: Callable[..., Node], dtype: DType, k: int, columns: int, high: int) -> None:
+    device, part = device_named("cuda:0"), part_of(form(**operands(dtype, tg.dim("n", 1, high), k, columns)))
+    for rows in (r for r in (1, 8, 13, 197, 1111) if r <= high):
         arrays = drawn(part, rows)
         wanted = exact(part, arrays, rows)
         prepared = []
         for p in cuda_tiles.prepares(Spec.of(part)):
             outs = [tg.input("p", p.outputs[0].shape, p.outputs[0].dtype)]
             prepared += launched.run_call(device, p.call, outs, [arrays[i] for i in p.operands], {})
-        for shift in (0, 1):
-            actual, = launched.run_call(device, call, [part], [*arrays, *prepared], {"n": rows}, shift)
-            close(part, actual, wanted)
+        for template in cuda_tiles.TEMPLATES:
+            for shift in (0, 1) if takes(template, part) else ():
+                more = prepared if template.prepared else []
+                actual, = launched.run_call(device, call_of(part, template), [part], [*arrays, *more], {"n": rows}, shift)
+                close(part, actual, wanted)
 
 
 @pytest.mark.gpu

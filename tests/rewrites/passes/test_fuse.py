@@ -12,8 +12,10 @@ from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import walk
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.rewrites.candidate import Offer
 from tensor_graphs.rewrites.passes import fuse as module
 from tensor_graphs.rewrites.passes.fuse import fuse
+from tensor_graphs.rewrites.passes.offer_recipes import formed
 from tests.counted_lines import lines_run
 from tests.rewrites.parts_in import parts_in
 
@@ -61,6 +63,16 @@ def test_what_a_product_lies_between_is_joined_with_it_for_few_rows_and_not_arou
     weights = {"w": np.eye(32, dtype=np.float32)}
     said, written = (interpret(g, values, weights, dims={"n": 3} if rows is N else {}).outputs["out"] for g in (made.graph, graph))
     np.testing.assert_array_equal(said, written)
+
+
+def test_two_products_that_are_a_part_already_are_joined_with_what_uses_their_elements() -> None:
+    x, w, u = (tg.input(name, (256, 256)) for name in "xwu")
+    gate, up = tg.linear(x, w), tg.linear(x, u)
+    offer = Offer((x, w, u), (gate, up), frozenset((gate, up)), ())             # as recipes offer one product in place of two
+    of_two = tg.graph(tg.silu(gate) * up)
+    made = fuse(formed(of_two, [offer], {}, of_two.roots).graph, tiles=True)
+    (part,) = (n for n in made.graph.nodes if isinstance(n.op, PartOp))
+    assert part.type.shape == (256, 256) and len(part.inputs) == 3
 
 
 def test_the_steps_around_products_of_few_rows_are_parts_in_their_part() -> None:

@@ -9,108 +9,110 @@
 typedef int index_t;
 
 extern "C" __global__ void __launch_bounds__(128) nest0(uint16_t *__restrict__ y0, const uint16_t *x0) {
-    if (blockIdx.x < 512) {
-        const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
-        const index_t turn = (index_t)blockIdx.x;
-        const index_t _i0 = turn;
+    extern __shared__ __align__(16) char rows[];
+    float *const warps_t3 = (float *)(rows + 0);
+    float *const warps_t1 = (float *)(rows + 16);
+    float t3;
+    float t2_2[32];
+    float t1;
+    Pack<uint16_t, 8> row_x0[4];
+    float part_t3[8];
+    Pack<uint16_t, 8> most_t3[1];
+    float part_t1[8];
+    Pack<uint16_t, 8> out_y0[1];
+    const index_t _b = (index_t)blockIdx.x;
+    const int _t = threadIdx.x;
+    if (_b < 512) {
+        const index_t _turn = _b;
+        const index_t _i0 = _turn;
         #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const index_t at = (k * 128 + thread) * 8;
-            const index_t _r4 = at;
+        for (index_t _k = 0; _k < 4; _k++) {
+            const index_t _at = (1024 * _k + 8 * _t);
+            const index_t _r4 = _at;
             bring(x0 + (4096 * _i0 + _r4));
         }
     }
     after_those_before();
-    const int thread = threadIdx.x % 128, group = threadIdx.x / 128;
-    __shared__ float warps_t3[32];
-    __shared__ float warps_t1[32];
-    const index_t count = 8192;
-    for (index_t begin = (index_t)blockIdx.x * 1; begin < count; begin = count) {
-        const index_t turn = begin;
-        const index_t _i0 = turn;
-        float t2[32];
-        Pack<uint16_t, 8> row_x0_10[4];
+    const index_t _turn = _b;
+    const index_t _i0 = _turn;
+    #pragma unroll
+    for (index_t _k = 0; _k < 4; _k++) {
+        const index_t _at = (1024 * _k + 8 * _t);
+        const index_t _r4 = _at;
+        row_x0[_k] = pack_at<8>(x0 + (4096 * _i0 + _r4));
+    }
+    #pragma unroll
+    for (int at = 0; at < 8; at++) part_t3[at] = -(float)INFINITY;
+    #pragma unroll
+    for (int at = 0; at < 8; at++) most_t3[at / 8].at[at % 8] = 0xff80;
+    #pragma unroll
+    for (index_t _k = 0; _k < 4; _k++) {
+        const index_t _at = (1024 * _k + 8 * _t);
+        const index_t _r4 = _at;
+        keep_larger_bf16(most_t3[0], row_x0[_k]);
+    }
+    #pragma unroll
+    for (index_t _v = 0; _v < 8; _v++) {
+        const float v20 = bf16_to_f32(most_t3[0].at[_v]);
+        part_t3[_v] = Max()(part_t3[_v], v20);
+    }
+    #pragma unroll
+    for (index_t _n = 1; _n < 8; _n++) {
+        const float v21 = part_t3[_n];
+        part_t3[0] = Max()(part_t3[0], v21);
+    }
+    part_t3[0] = reduced<128>(part_t3[0], Max(), warps_t3);
+    /* reduce_max */
+    const float v22 = part_t3[0];
+    t3 = v22;
+    const float v12 = t3 * (-0x1.0000000000000p+0f);
+    #pragma unroll
+    for (index_t _k = 0; _k < 4; _k++) {
+        const index_t _at = (1024 * _k + 8 * _t);
+        const index_t _j3 = _at;
         #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const index_t at = (k * 128 + thread) * 8;
-            const index_t _r4 = at;
-            row_x0_10[k] = pack_at<8>(x0 + (4096 * _i0 + _r4));
+        for (index_t _v = 0; _v < 8; _v++) {
+            /* exp */
+            const float v19 = bf16_to_f32(row_x0[_k].at[_v]);
+            const float v23 = v19 + v12;
+            const float v24 = f32_exp(v23);
+            t2_2[(8 * _k + _v)] = v24;
         }
-        /* reduce_max */
-        float part_t3[8];
-        Pack<uint16_t, 8> most_part_t3;
+    }
+    #pragma unroll
+    for (int at = 0; at < 8; at++) part_t1[at] = 0;
+    #pragma unroll
+    for (index_t _k = 0; _k < 4; _k++) {
+        const index_t _at = (1024 * _k + 8 * _t);
+        const index_t _r2 = _at;
         #pragma unroll
-        for (int lane = 0; lane < 8; lane++) most_part_t3.at[lane] = 0xff80;
-        #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const index_t at = (k * 128 + thread) * 8;
-            const index_t _r4 = at;
-            keep_larger_bf16(most_part_t3, row_x0_10[k]);
+        for (index_t _v = 0; _v < 8; _v++) {
+            /* sum */
+            const float v25 = t2_2[(8 * _k + _v)];
+            part_t1[_v] = Sum()(part_t1[_v], v25);
         }
+    }
+    #pragma unroll
+    for (index_t _n = 1; _n < 8; _n++) {
+        const float v26 = part_t1[_n];
+        part_t1[0] = Sum()(part_t1[0], v26);
+    }
+    part_t1[0] = reduced<128>(part_t1[0], Sum(), warps_t1);
+    /* sum */
+    const float v27 = part_t1[0];
+    t1 = v27;
+    const Divisor v32 = divisor_of(t1);
+    #pragma unroll
+    for (index_t _k = 0; _k < 4; _k++) {
+        const index_t _at = (1024 * _k + 8 * _t);
+        const index_t _j1 = _at;
         #pragma unroll
-        for (int lane = 0; lane < 8; lane++) part_t3[lane] = bf16_to_f32(most_part_t3.at[lane]);
-        #pragma unroll
-        for (int lane = 1; lane < 8; lane++) part_t3[0] = Max()(part_t3[0], part_t3[lane]);
-        const float t3 = reduced<128>(part_t3[0], Max(), warps_t3);
-        /* exp */
-        const float v12 = t3 * (-0x1.0000000000000p+0f);
-        #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const index_t at = (k * 128 + thread) * 8;
-            const index_t _j3 = at;
-            #pragma unroll
-            for (int lane = 0; lane < 8; lane++) {
-                const index_t first__j3 = _j3;
-                {
-                    const index_t _j3 = first__j3 + lane;
-                    /* exp */
-                    const float v4 = bf16_to_f32(row_x0_10[k].at[lane]);
-                    const float v13 = v4 + v12;
-                    const float v14 = f32_exp(v13);
-                    t2[k * 8 + lane] = v14;
-                }
-            }
+        for (index_t _v = 0; _v < 8; _v++) {
+            /* cast */
+            const float v25 = t2_2[(8 * _k + _v)];
+            const float v33 = divided(v25, v32);
+            out_y0[0].at[_v] = bf16_of_f32(v33);
         }
-        /* sum */
-        float part_t1[8];
-        #pragma unroll
-        for (int lane = 0; lane < 8; lane++) part_t1[lane] = 0;
-        #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const index_t at = (k * 128 + thread) * 8;
-            const index_t _r2 = at;
-            #pragma unroll
-            for (int lane = 0; lane < 8; lane++) {
-                const index_t first__r2 = _r2;
-                {
-                    const index_t _r2 = first__r2 + lane;
-                    const float v15 = t2[k * 8 + lane];
-                    part_t1[lane] = Sum()(part_t1[lane], (float)v15);
-                }
-            }
-        }
-        #pragma unroll
-        for (int lane = 1; lane < 8; lane++) part_t1[0] = Sum()(part_t1[0], part_t1[lane]);
-        const float t1 = reduced<128>(part_t1[0], Sum(), warps_t1);
-        /* cast */
-        const Divisor by17 = divisor_of(t1);
-        #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const index_t at = (k * 128 + thread) * 8;
-            const index_t _j1 = at;
-            Pack<uint16_t, 8> out_y0;
-            #pragma unroll
-            for (int lane = 0; lane < 8; lane++) {
-                const index_t first__j1 = _j1;
-                {
-                    const index_t _j1 = first__j1 + lane;
-                    /* cast */
-                    const float v16 = t2[k * 8 + lane];
-                    const float v18 = divided(v16, by17);
-                    out_y0.at[lane] = bf16_of_f32(v18);
-                }
-            }
-            put_pack<8>(y0 + (4096 * _i0 + _j1), out_y0);
-        }
+        put_pack<8>(y0 + (4096 * _i0 + _j1), out_y0[0]);
     }
 }
