@@ -79,6 +79,10 @@ class TrackedMemory:
         """Return which elements are not written."""
         return ~self.full[self._elements(offsets, units)]
 
+    def lose(self, offsets: Numbers, units: Numbers) -> None:
+        """Make elements unwritten."""
+        self.full[self._elements(offsets, units)] = False
+
     def read(self, offsets: Numbers, units: Numbers) -> Numbers:
         """Return the elements that units read. Raises StageError."""
         flat = self._elements(offsets, units)
