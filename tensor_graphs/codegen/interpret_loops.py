@@ -16,7 +16,7 @@ import numpy as np
 from tensor_graphs.codegen import loop_program as lp
 from tensor_graphs.codegen.evaluate import MONOIDS, Numbers, StageError, at_sizes
 from tensor_graphs.codegen.loop_ir import Array, Value, computed_in
-from tensor_graphs.codegen.loop_points import Points
+from tensor_graphs.codegen.loop_points import UnitPoints
 from tensor_graphs.codegen.races import TrackedMemory, Units
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -88,12 +88,12 @@ class _KernelRun:
     def run(self) -> None:
         self.statement: lp.Stmt | None = None
         try:
-            self.body(self.kernel.body, Points(self.memory, self.units, dict(self.sizes), {}, np.ones((), bool)))
+            self.body(self.kernel.body, UnitPoints(self.memory, self.units, dict(self.sizes), {}, np.ones((), bool)))
         except StageError as error:
             at = f", in `{lp.text_of(self.statement)}`" if self.statement is not None else ""
             raise StageError(f"{error}{at} of {self.kernel.entry}") from None
 
-    def body(self, body: tuple[lp.Stmt, ...], scope: Points) -> None:
+    def body(self, body: tuple[lp.Stmt, ...], scope: UnitPoints) -> None:
         scope = scope.inner()
         for s in body:
             if not scope.inside.any():
@@ -139,7 +139,7 @@ class _KernelRun:
                 case lp.Loop():
                     self.loop(s, p)
 
-    def loop(self, s: lp.Loop, p: Points) -> None:
+    def loop(self, s: lp.Loop, p: UnitPoints) -> None:
         first, size, step = p.offset(s.first), p.offset(s.size), p.offset(s.step)
         if s.kind not in lp.PARALLEL:
             for k in range(int(np.max(p.chosen(-((first - size) // step)), initial=0))):
@@ -159,7 +159,7 @@ class _KernelRun:
         self.body(s.body, p)
         self.units.meet_lanes()
 
-    def load(self, s: lp.Load, p: Points) -> None:
+    def load(self, s: lp.Load, p: UnitPoints) -> None:
         whole = p.inside if s.when is None else p.inside & p.value(s.when)
         if s.how == "now" and s.buffer.name in self.written:
             raise StageError(f"{s.buffer} is no read-only memory")
@@ -167,14 +167,14 @@ class _KernelRun:
         m, offsets, units = self.pack(s.into, s.at, s.lanes, p, p.inside & ~whole)
         self.write(s.into, m, offsets, units, np.zeros(len(units), bool))
 
-    def copy(self, into: Array, at: Dim, source: Array, index: Dim, lanes: int, p: Points, whole: Numbers) -> None:
+    def copy(self, into: Array, at: Dim, source: Array, index: Dim, lanes: int, p: UnitPoints, whole: Numbers) -> None:
         """Write into[at + k] = source[index + k] for all k below `lanes`."""
         if _bits(into) != _bits(source):
             raise StageError(f"{into} does not hold the bits of {source}")
         m, offsets, units = self.pack(source, index, lanes, p, whole)
         self.write(into, *self.pack(into, at, lanes, p, whole), m.read(offsets, units))
 
-    def copy_ahead(self, s: lp.CopyAhead, p: Points) -> None:
+    def copy_ahead(self, s: lp.CopyAhead, p: UnitPoints) -> None:
         (m, offsets, units), into = (self.pack(a, x, s.lanes, p, p.inside) for a, x in ((s.buffer, s.index), (s.into, s.at)))
         if m.place != "global" or m.array.name in self.written or into[0].place != "shared":
             raise StageError(f"{s.buffer} is not copied from read-only to shared memory")
@@ -182,7 +182,7 @@ class _KernelRun:
         into[0].lose(into[1], units)
         self.copies.append((*into, m.read(offsets, units), self.groups[units // self.units.lanes]))
 
-    def wait_for_copies(self, s: lp.CopiesWait, p: Points) -> None:
+    def wait_for_copies(self, s: lp.CopiesWait, p: UnitPoints) -> None:
         self.groups[threads := self.threads(p)] += 1
         copies, self.copies = self.copies, []
         for m, offsets, units, values, groups in copies:
@@ -191,7 +191,7 @@ class _KernelRun:
             m.values[m.claim(offsets[done], units[done])] = values[done]
             self.copies.append((m, *(x[~done] for x in (offsets, units, values, groups))))
 
-    def pack(self, array: Array, index: Dim, lanes: int, p: Points, whole: Numbers) -> tuple[TrackedMemory, Numbers, Numbers]:
+    def pack(self, array: Array, index: Dim, lanes: int, p: UnitPoints, whole: Numbers) -> tuple[TrackedMemory, Numbers, Numbers]:
         """Return the elements of an access, and their units."""
         m, at = p.place(array, index)
         offsets = p.chosen(at, whole)
@@ -206,19 +206,19 @@ class _KernelRun:
         self.cleared.pop(array.name, None)
         m.values[m.claim(offsets, units)] = values
 
-    def clear(self, s: lp.Clear, p: Points) -> None:
+    def clear(self, s: lp.Clear, p: UnitPoints) -> None:
         (m, _), threads = p.place(s.buffer, 0), np.unique(p.units() // self.units.lanes)
         flat = m.claim(np.tile(np.arange(m.size), len(threads)), np.repeat(threads * self.units.lanes, m.size))
         m.values[flat], self.cleared[s.buffer.name] = MONOIDS[s.monoid][2](m.array.dtype), s.monoid
 
-    def take(self, s: lp.Take, p: Points) -> None:
+    def take(self, s: lp.Take, p: UnitPoints) -> None:
         value, (m, offsets, units), lanes = p.chosen(p.value(s.value)), self.accumulator(s, p), self.units.lanes
         if len(np.unique(units // lanes * m.size + offsets)) < len(units):
             units = units // lanes * lanes                          # a thread combines the elements of its vector loop
         m.read(offsets, units)
         MONOIDS[s.monoid][1].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
 
-    def combine(self, s: lp.Combine, p: Points) -> None:
+    def combine(self, s: lp.Combine, p: UnitPoints) -> None:
         (m, offsets, units), n, warp = self.accumulator(s, p), p.group or 1, self.units.warp
         if n != s.threads or m.place != "register":
             raise StageError(f"{s.buffer} is combined across {s.threads} threads in a loop of {n}")
@@ -239,12 +239,12 @@ class _KernelRun:
         MONOIDS[s.monoid][1].at(result, group, m.read(offsets, units))
         m.values[m.claim(offsets, units)] = result[group]
 
-    def accumulator(self, s: lp.Take | lp.Combine, p: Points) -> tuple[TrackedMemory, Numbers, Numbers]:
+    def accumulator(self, s: lp.Take | lp.Combine, p: UnitPoints) -> tuple[TrackedMemory, Numbers, Numbers]:
         if (held := self.cleared.get(s.buffer.name, s.monoid)) != s.monoid:
             raise StageError(f"{s.buffer} is combined by {s.monoid}, and was cleared for {held}")
         return self.pack(s.buffer, s.index, 1, p, p.inside)
 
-    def threads(self, p: Points) -> Numbers:
+    def threads(self, p: UnitPoints) -> Numbers:
         """Return the numbers of the threads that run a statement: of whole blocks if it is outside of the thread loops."""
         threads = np.unique(p.units() // self.units.lanes)
         if self.statement not in self.outside:

@@ -16,7 +16,7 @@ from tensor_graphs.language.dims import Dim
 
 
 @dataclass
-class Points(Evaluation):
+class UnitPoints(Evaluation):
     """Units that run a statement. inside: which of them work. group: threads of the innermost thread loop; 0 outside of them.
     aliases: name -> another array, and where it begins in that. unknown: value -> units that have computed it of registers that are
     not written, which they must not use, and what they read. computes: the value that the statement computes for later ones."""
@@ -34,7 +34,7 @@ class Points(Evaluation):
     unknown: dict[Value, tuple[Numbers, str]] = field(default_factory=dict)
     computes: Value | None = None
 
-    def inner(self, **others: Any) -> Points:
+    def inner(self, **others: Any) -> UnitPoints:
         """Return these units in a scope of its own, or others inside of it."""
         own = {name: dict(getattr(self, name)) for name in ("at", "values", "aliases", "unknown")}
         return replace(self, **{**own, "computes": None, **others})
