@@ -250,29 +250,12 @@ class CostTable:
             assert row.median_ms is not None
             return Cost(row.median_ms * 1e-3, True, error, f"trace {row.trace_id}{', in its graph' if in_graph else ''}",
                          in_graph)
-        estimated = self.estimate(kernel, signature, binding)
-        if estimated.learned:
+        estimated = _as_extended(self, kernel, signature, binding, self.estimate(kernel, signature, binding))
+        if estimated.learned or estimated.margin < self.margin:
             return replace(estimated, error=error)
-        extended = self.extended(kernel, signature, binding) if self.margin > 1 else None
-        if extended is not None:
-            off, trace = extended
-            return replace(estimated, seconds=estimated.seconds / estimated.margin * off, error=error, margin=1.0,
-                           note=f"estimate (roofline × {off:.3g}, as the kernel that it extends took, trace {trace})")
         off, trace = self.off(kernel.backend, signature, binding) if self.margin > 1 else (1.0, 0)
         note = estimated.note if off == 1 else f"estimate (roofline × {estimated.margin:g} × {off:.3g}, as trace {trace} took)"
         return replace(estimated, seconds=estimated.seconds * off, error=error, note=note)
-
-    def extended(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> tuple[float, int] | None:
-        """Return the ratio of time to roofline of the kernel that this one extends, on what it extends of it, and the trace; None
-        where that was not timed. What a larger kernel has in common with one that was timed needs no margin."""
-        if kernel.extends is None:
-            return None
-        name, node = kernel.extends(signature.spec)
-        inner, part = next((k for k in all_kernels(self.backends) if k.name == name), None), signature_of(node)
-        timed = None if inner is None else self.timed(inner, part, binding)
-        if inner is None or timed is None or timed[0].median_ms is None:
-            return None
-        return timed[0].median_ms * 1e-3 / self.roofline(inner.backend, part, binding, inner), timed[0].trace_id
 
     def estimate(self, kernel: Kernel, signature: Signature, binding: Mapping[str, int]) -> Cost:
         """Return the cost of a kernel as if no kernel of its op were timed: from the learned model where there is one, else the
@@ -413,6 +396,22 @@ class CostTable:
             off, trace = min(ratios, default=(1.0, 0))
             self._off[backend, workload] = (off, trace) if off > 1 else (1.0, 0)
         return self._off[backend, workload]
+
+
+def _as_extended(costs: CostTable, kernel: Kernel, signature: Signature, binding: Mapping[str, int], estimate: Cost) -> Cost:
+    """Return an estimate corrected by what the kernel that this one extends took, without a margin; else as it is."""
+    if kernel.extends is None or estimate.margin == 1:
+        return estimate
+    name, node = kernel.extends(signature.spec)
+    inner, part = next((k for k in all_kernels(costs.backends) if k.name == name), None), signature_of(node)
+    timed = None if inner is None else costs.timed(inner, part, binding)
+    if inner is None or timed is None:
+        return estimate
+    row, _ = timed
+    assert row.median_ms is not None
+    off = row.median_ms * 1e-3 / costs.roofline(inner.backend, part, binding, inner)
+    return replace(estimate, seconds=estimate.seconds / estimate.margin * off, margin=1.0,
+                   note=f"estimate (roofline × {off:.3g}, as {name} took, trace {row.trace_id})")
 
 
 def _rounded_once(types: Iterable[TensorType]) -> float:

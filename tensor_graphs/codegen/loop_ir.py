@@ -479,7 +479,7 @@ def across(s: Stage) -> bool:
             own += size if steps[-1] == 1 else 0
             over += size if d.coefficient(v.attr[1], s.reduce[-1].name) == 1 else 0
     longest, last = d.bounds(s.reduce[-1].size)[1], d.bounds(s.axes[-1].size)[0]
-    window = longest <= WINDOW < last and any(steps) and all(step in (0, *NEAR) for step in steps)
+    window = longest <= WINDOW < last and any(step in NEAR for step in steps) and all(step in (0, *NEAR) for step in steps)
     return own > over or window
 
 

@@ -73,8 +73,8 @@ class TileTemplate:
 TEMPLATES = (
     TileTemplate("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic,
                  lambda spec, weights: p.product_steps(spec) * weights),
-    TileTemplate("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes), p.turned_traffic,
-                 p.turned_steps),
+    TileTemplate("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes),
+                 partial(p.product_traffic, boxed=p.BOXED_ROWS), p.turned_steps),
     TileTemplate("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic,
                  lambda spec, weights: p.skinny_steps(spec) * weights, FROM_80, False))
 """tiles of many rows; tiles whose rows are those of the weights, for a few dozen rows; weights from memory to registers, for few"""
@@ -121,8 +121,7 @@ def extends(template: TileTemplate, spec: Spec) -> tuple[str, Node]:
 def traffic(template: TileTemplate, spec: Spec) -> Dim:
     """Return the bytes moved: operands and the result. Raises NotLowered."""
     product = _product(spec)
-    one = _spec_of(product)
-    multiplied = (product.x, *product.weights)
+    one, multiplied = _spec_of(product), (product.x, *product.weights)
     others: Dim = sum(a.size * a.dtype.itemsize for a in product.program.operands if a not in multiplied)
     apart = sum(d.product(t.shape) * t.dtype.itemsize for t in (one.inputs[0], one.outputs[0]))     # once for both weights
     return template.traffic(one) * len(product.weights) + others - apart * (len(product.weights) - 1)

@@ -243,17 +243,18 @@ def kernels() -> list[Kernel]:
                     arithmetic=None if arithmetic is None else partial(of_tiles, arithmetic), **fields)
 
     a, p = attention, matrix_products
+    turned_traffic = partial(p.product_traffic, boxed=p.BOXED_ROWS)
     return [kernel("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
             kernel("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot", "rounded_linear")),
             *(by_tiles(op, p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
-                       p.turned_traffic, p.turned_steps, prepare=p.product_prepares) for op in ("linear", "rounded_linear")),
+                       turned_traffic, p.turned_steps, prepare=p.product_prepares) for op in ("linear", "rounded_linear")),
             by_tiles("scaled_linear", p.product, p.scaled_takes, p.TILED, "_tensor", p.product_traffic, p.product_steps),
             by_tiles("scaled_linear", partial(p.product, fast=True), p.fast_takes, p.TILED, "_tensor_fast", p.product_traffic,
                      p.product_steps),
             by_tiles("scaled_linear", p.turned, partial(p.turned_takes, p.scaled_takes), p.TILED, "_turned",
-                     p.turned_traffic, p.turned_steps),
+                     turned_traffic, p.turned_steps),
             by_tiles("conv", conv.conv, conv.conv_takes, f"{p.SUMS} {conv.CONV} conv_weights.cu", "_tensor", conv.conv_traffic,
                      conv.conv_steps, prepare=conv.conv_prepares),
             by_tiles("linear", p.skinny, p.skinny_takes, p.SKINNY, "_skinny", p.skinny_traffic, p.skinny_steps, FROM_80),

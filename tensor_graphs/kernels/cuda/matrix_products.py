@@ -331,11 +331,6 @@ def product_traffic(spec: Spec, boxed: Fraction = BOXED) -> Dim:
     return moved
 
 
-def turned_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved by turned tiles."""
-    return product_traffic(spec, BOXED_ROWS)
-
-
 def product_steps(spec: Spec) -> Dim:
     """Return the operations of complete tiles, divided by SHARE (16-bit products), twice that (8 bits) or half of it (TF32). A
     product of two f32 numbers takes six 16-bit products, of two that are rounded to two parts three, f32 by bf16 three."""
