@@ -9,16 +9,14 @@ show a race, and memory reports it (races.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tensor_graphs.codegen import loop_program as lp
-from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes
+from tensor_graphs.codegen.evaluate import MONOIDS, Numbers, StageError, at_sizes
 from tensor_graphs.codegen.loop_ir import Array, Value, computed_in
+from tensor_graphs.codegen.loop_points import UnitPoints
 from tensor_graphs.codegen.races import TrackedMemory, Units
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -51,92 +49,51 @@ def run(program: lp.LoopProgram, operands: Sequence[Numbers], dims: Mapping[str,
     return [memory[array.name].values for array in source.outputs]
 
 
-@dataclass
-class _Points(Evaluation):
-    """Units that run a statement. inside: which of them work. group: threads of the innermost thread loop; 0 outside of them."""
-
-    kernel: _KernelRun
-    at: dict[str, Any]
-    values: dict[Value, Numbers]
-    inside: Numbers
-    block: Any = 0
-    thread: Any = 0
-    lane: Any = 0
-    group: int = 0
-
-    def inner(self, **others: Any) -> _Points:
-        """Return these units in a scope of its own, or others inside of it."""
-        return replace(self, **{"at": dict(self.at), "values": dict(self.values), **others})
-
-    def unbound(self, name: str) -> Any:
-        raise StageError(f"the index {name} is not bound")
-
-    def chosen(self, x: Any, whole: Numbers | None = None) -> Numbers:
-        """Return a number of each unit that works, or of those in `whole`."""
-        whole = self.inside if whole is None else whole
-        return np.broadcast_to(np.asarray(x), whole.shape)[whole]
-
-    def units(self, whole: Numbers | None = None) -> Numbers:
-        """Return the numbers of the units."""
-        u = self.kernel.units
-        return self.chosen((self.block * u.threads + self.thread) * u.lanes + self.lane, whole)
-
-    def loaded(self, v: Value, args: list[Numbers]) -> Numbers:
-        array, index, _ = v.attr
-        whole = self.inside & args[0] if args else self.inside
-        values = self.kernel.buffer(array).read(self.chosen(self.offset(index), whole), self.units(whole))
-        out = np.zeros(whole.shape, values.dtype)
-        out[whole] = values
-        return out
-
-
 class _KernelRun:
     """One kernel. counts: iterations of parallel loops, by which units are numbered. outside: statements next to grid
     or thread loops or around them. cleared: buffer -> the operation whose identity it holds, or that has combined it since."""
 
     def __init__(self, kernel: lp.LoopKernel, memory: Mapping[str, TrackedMemory], sizes: Mapping[str, int], warp: int) -> None:
         self.kernel, self.sizes = kernel, sizes
-        self.counts: dict[lp.Loop, int] = {}
-        self.cleared: dict[str, str] = {}
+        self.counts, self.cleared = dict[lp.Loop, int](), dict[str, str]()
         inside = list(lp.statements(kernel.body))
         bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
-        self.outside = {s for body in bodies if any(map(_is_unit, lp.statements(body))) for s in body}
+        self.outside = {s for body in bodies for s in body
+                        if any(isinstance(x, lp.Loop) and x.kind in ("grid", "thread") for x in lp.statements(body))}
         self.written = {array.name for s in inside if (array := lp.written(s)) is not None}
-        most = self.most(kernel.body, {name: partial(int, size) for name, size in sizes.items()}, 0)
+        for alias in reversed([s for s in inside if isinstance(s, lp.Alias)]):
+            self.written |= {alias.buffer.name} if alias.array.name in self.written else set()
+        most = self.most(kernel.body)
         self.units = Units(most["grid"], most["thread"], most["vector"], warp, kernel.early)
         copies = {"register": self.units.blocks * self.units.threads, "shared": self.units.blocks}
         own = {b.name: TrackedMemory(b.array, b.place, int(at_sizes(b.array.size, sizes)), copies[b.place]) for b in kernel.buffers}
         self.memory = {**memory, **own}
+        self.groups = np.zeros(self.units.blocks * self.units.threads, int)     # of copies that each thread has waited for
+        self.copies: list[tuple[TrackedMemory, Numbers, Numbers, Numbers, Numbers]] = []
         for name, m in self.memory.items():
             m.begin(self.units, name in self.written)
 
-    def most(self, body: tuple[lp.Stmt, ...], at: Mapping[str, Callable[[], Any]], rank: int) -> dict[str, int]:
-        """Return the most iterations of all loops of each parallel kind, inside of each other. The size of one may depend on those
-        outside of it. at: the indices that are defined, of which few are needed."""
+    def most(self, body: tuple[lp.Stmt, ...]) -> dict[str, int]:
+        """Return the most iterations of all loops of each parallel kind, inside of each other."""
         out: dict[str, int] = dict.fromkeys(lp.PARALLEL, 1)
         for s in body:
-            if isinstance(s, lp.Let) and not isinstance(s.index, Value):
-                at = {**at, s.name: partial(_early, s.index, at)}
-            elif isinstance(s, lp.Loop):
-                numbers = partial(_numbers, s, at, rank)
-                inner = self.most(s.body, {**at, s.axis: numbers}, rank + 1)
-                if s.kind in lp.PARALLEL:
-                    self.counts[s] = len(numbers())
+            if isinstance(s, lp.If | lp.Loop):
+                inner = self.most(s.body)
+                if isinstance(s, lp.Loop) and s.kind in lp.PARALLEL:
+                    self.counts[s] = max(0, d.bounds(d.substitute(d.ceil_div(s.size - s.first, s.step), self.sizes))[1])
                     inner[s.kind] *= self.counts[s]
                 out = {kind: max(out[kind], n) for kind, n in inner.items()}
-            elif isinstance(s, lp.If):
-                out = {kind: max(out[kind], n) for kind, n in self.most(s.body, at, rank).items()}
         return out
 
     def run(self) -> None:
         self.statement: lp.Stmt | None = None
         try:
-            self.body(self.kernel.body, _Points(self, dict(self.sizes), {}, np.ones((), bool)))
+            self.body(self.kernel.body, UnitPoints(self.memory, self.units, dict(self.sizes), {}, np.ones((), bool)))
         except StageError as error:
             at = f", in `{lp.text_of(self.statement)}`" if self.statement is not None else ""
             raise StageError(f"{error}{at} of {self.kernel.entry}") from None
 
-    def body(self, body: tuple[lp.Stmt, ...], scope: _Points) -> None:
+    def body(self, body: tuple[lp.Stmt, ...], scope: UnitPoints) -> None:
         scope = scope.inner()
         for s in body:
             if not scope.inside.any():
@@ -147,15 +104,24 @@ class _KernelRun:
             match s:
                 case lp.Let():
                     scope.at[s.name] = p.value(s.index).astype(np.int64) if isinstance(s.index, Value) else p.offset(s.index)
+                case lp.Alias():
+                    scope.aliases[s.array.name] = s.buffer, p.offset(s.index)
                 case lp.Compute():
-                    scope.values[s.value] = p.value(s.value)
+                    for of_before in (p.values, p.unknown):         # another Compute of the same value computes it again
+                        of_before.pop(s.value, None)
+                    p.computes = s.value
+                    scope.values[s.value], scope.unknown = p.value(s.value), p.unknown
                 case lp.Load():
                     self.load(s, p)
                 case lp.Store():
                     value = p.chosen(p.value(s.value))
-                    self.write(s.buffer, p.chosen(p.offset(s.index)), p.units(), value)
+                    self.write(s.buffer, *self.pack(s.buffer, s.index, 1, p, p.inside), value)
                 case lp.Put():
                     self.copy(s.buffer, s.index, s.source, s.at, s.lanes, p, p.inside)
+                case lp.CopyAhead():
+                    self.copy_ahead(s, p)
+                case lp.CopiesWait():
+                    self.wait_for_copies(s, p)
                 case lp.Clear():
                     self.clear(s, p)
                 case lp.Take():
@@ -163,7 +129,7 @@ class _KernelRun:
                 case lp.Combine():
                     self.combine(s, p)
                 case lp.Prefetch():
-                    p.offset(s.index)
+                    p.place(s.buffer, s.index)
                 case lp.Barrier():
                     self.units.meet(self.threads(p), s.scope == "block")
                 case lp.Wait():
@@ -173,7 +139,7 @@ class _KernelRun:
                 case lp.Loop():
                     self.loop(s, p)
 
-    def loop(self, s: lp.Loop, p: _Points) -> None:
+    def loop(self, s: lp.Loop, p: UnitPoints) -> None:
         first, size, step = p.offset(s.first), p.offset(s.size), p.offset(s.step)
         if s.kind not in lp.PARALLEL:
             for k in range(int(np.max(p.chosen(-((first - size) // step)), initial=0))):
@@ -189,69 +155,82 @@ class _KernelRun:
             p.thread, p.group = p.thread * count + number, count
         else:
             p.lane = p.lane * count + number
-        if s.kind == "vector":
             self.units.meet_lanes()
         self.body(s.body, p)
-        if s.kind == "vector":
-            self.units.meet_lanes()
+        self.units.meet_lanes()
 
-    def load(self, s: lp.Load, p: _Points) -> None:
+    def load(self, s: lp.Load, p: UnitPoints) -> None:
         whole = p.inside if s.when is None else p.inside & p.value(s.when)
         if s.how == "now" and s.buffer.name in self.written:
             raise StageError(f"{s.buffer} is no read-only memory")
         self.copy(s.into, s.at, s.buffer, s.index, s.lanes, p, whole)
-        offsets, units = self.pack(s.into, s.at, s.lanes, p, p.inside & ~whole)
-        self.write(s.into, offsets, units, np.zeros(len(units), bool))
+        m, offsets, units = self.pack(s.into, s.at, s.lanes, p, p.inside & ~whole)
+        self.write(s.into, m, offsets, units, np.zeros(len(units), bool))
 
-    def copy(self, into: Array, at: Dim, source: Array, index: Dim, lanes: int, p: _Points, whole: Numbers) -> None:
+    def copy(self, into: Array, at: Dim, source: Array, index: Dim, lanes: int, p: UnitPoints, whole: Numbers) -> None:
         """Write into[at + k] = source[index + k] for all k below `lanes`."""
         if _bits(into) != _bits(source):
             raise StageError(f"{into} does not hold the bits of {source}")
-        values = self.buffer(source).read(*self.pack(source, index, lanes, p, whole))
-        self.write(into, *self.pack(into, at, lanes, p, whole), values)
+        m, offsets, units = self.pack(source, index, lanes, p, whole)
+        self.write(into, *self.pack(into, at, lanes, p, whole), m.read(offsets, units))
 
-    def pack(self, array: Array, index: Dim, lanes: int, p: _Points, whole: Numbers) -> tuple[Numbers, Numbers]:
+    def copy_ahead(self, s: lp.CopyAhead, p: UnitPoints) -> None:
+        (m, offsets, units), into = (self.pack(a, x, s.lanes, p, p.inside) for a, x in ((s.buffer, s.index), (s.into, s.at)))
+        if m.place != "global" or m.array.name in self.written or into[0].place != "shared":
+            raise StageError(f"{s.buffer} is not copied from read-only to shared memory")
+        self.write(s.into, *into, np.zeros(len(units), bool))
+        into[0].lose(into[1], units)
+        self.copies.append((*into, m.read(offsets, units), self.groups[units // self.units.lanes]))
+
+    def wait_for_copies(self, s: lp.CopiesWait, p: UnitPoints) -> None:
+        self.groups[threads := self.threads(p)] += 1
+        copies, self.copies = self.copies, []
+        for m, offsets, units, values, groups in copies:
+            own = units // self.units.lanes
+            done = np.isin(own, threads) & (groups < self.groups[own] - s.left)
+            m.values[m.claim(offsets[done], units[done])] = values[done]
+            self.copies.append((m, *(x[~done] for x in (offsets, units, values, groups))))
+
+    def pack(self, array: Array, index: Dim, lanes: int, p: UnitPoints, whole: Numbers) -> tuple[TrackedMemory, Numbers, Numbers]:
         """Return the elements of an access, and their units."""
-        offsets = p.chosen(p.offset(index), whole)
-        if lanes > 1 and self.buffer(array).place != "register":
+        m, at = p.place(array, index)
+        offsets = p.chosen(at, whole)
+        if lanes > 1 and m.place != "register":
             if lanes * array.dtype.itemsize > ALIGNED or lanes & (lanes - 1):
                 raise StageError(f"{lanes} elements of {array} are no access")
             if (bad := offsets % lanes > 0).any():
                 raise StageError(f"{array}[{offsets[bad][0]}] is misaligned")
-        return (offsets[:, None] + np.arange(lanes)).reshape(-1), np.repeat(p.units(whole), lanes)
+        return m, (offsets[:, None] + np.arange(lanes)).reshape(-1), np.repeat(p.units(whole), lanes)
 
-    def write(self, array: Array, offsets: Numbers, units: Numbers, values: Numbers) -> None:
-        m = self.buffer(array)
+    def write(self, array: Array, m: TrackedMemory, offsets: Numbers, units: Numbers, values: Numbers) -> None:
         self.cleared.pop(array.name, None)
         m.values[m.claim(offsets, units)] = values
 
-    def clear(self, s: lp.Clear, p: _Points) -> None:
-        m, threads = self.buffer(s.buffer), np.unique(p.units() // self.units.lanes)
+    def clear(self, s: lp.Clear, p: UnitPoints) -> None:
+        (m, _), threads = p.place(s.buffer, 0), np.unique(p.units() // self.units.lanes)
         flat = m.claim(np.tile(np.arange(m.size), len(threads)), np.repeat(threads * self.units.lanes, m.size))
         m.values[flat], self.cleared[s.buffer.name] = MONOIDS[s.monoid][2](m.array.dtype), s.monoid
 
-    def take(self, s: lp.Take, p: _Points) -> None:
-        m, value, offsets, units = self.accumulator(s), p.chosen(p.value(s.value)), p.chosen(p.offset(s.index)), p.units()
-        lanes = self.units.lanes
+    def take(self, s: lp.Take, p: UnitPoints) -> None:
+        value, (m, offsets, units), lanes = p.chosen(p.value(s.value)), self.accumulator(s, p), self.units.lanes
         if len(np.unique(units // lanes * m.size + offsets)) < len(units):
             units = units // lanes * lanes                          # a thread combines the elements of its vector loop
         m.read(offsets, units)
         MONOIDS[s.monoid][1].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
 
-    def combine(self, s: lp.Combine, p: _Points) -> None:
-        m, n, warp = self.accumulator(s), s.threads, self.units.warp
+    def combine(self, s: lp.Combine, p: UnitPoints) -> None:
+        (m, offsets, units), n, warp = self.accumulator(s, p), s.threads, self.units.warp
         if (p.group or 1) % n or m.place != "register":
             raise StageError(f"{s.buffer} is combined across {n} threads in a loop of {p.group or 1}")
         if warp % n if n <= warp else n % warp:
             raise StageError(f"groups of {n} threads are no warps of {warp}")
         if s.shared is not None:
-            if (own := self.buffer(s.shared)).place != "shared" or own.size < self.units.warps:
+            if (own := p.place(s.shared, 0)[0]).place != "shared" or own.size < self.units.warps:
                 raise StageError(f"{s.shared} has no room for a number of each of {self.units.warps} warps")
             self.units.meet(self.threads(p), True)
             own.full[...] = False
         elif n > warp:
             raise StageError(f"{n} threads combine {s.buffer} without shared memory")
-        offsets, units = p.chosen(p.offset(s.index)), p.units()
         number = units // self.units.lanes % self.units.threads % n     # in the group
         groups, group, counts = np.unique(units - number * self.units.lanes, return_inverse=True, return_counts=True)
         if (counts != n).any():
@@ -260,12 +239,12 @@ class _KernelRun:
         MONOIDS[s.monoid][1].at(result, group, m.read(offsets, units))
         m.values[m.claim(offsets, units)] = result[group]
 
-    def accumulator(self, s: lp.Take | lp.Combine) -> TrackedMemory:
+    def accumulator(self, s: lp.Take | lp.Combine, p: UnitPoints) -> tuple[TrackedMemory, Numbers, Numbers]:
         if (held := self.cleared.get(s.buffer.name, s.monoid)) != s.monoid:
             raise StageError(f"{s.buffer} is combined by {s.monoid}, and was cleared for {held}")
-        return self.buffer(s.buffer)
+        return self.pack(s.buffer, s.index, 1, p, p.inside)
 
-    def threads(self, p: _Points) -> Numbers:
+    def threads(self, p: UnitPoints) -> Numbers:
         """Return the numbers of the threads that run a statement: of whole blocks if it is outside of the thread loops."""
         threads = np.unique(p.units() // self.units.lanes)
         if self.statement not in self.outside:
@@ -273,31 +252,7 @@ class _KernelRun:
         blocks = np.unique(threads // self.units.threads) if p.inside.ndim else np.arange(self.units.blocks)
         return (blocks[:, None] * self.units.threads + np.arange(self.units.threads)).reshape(-1)
 
-    def buffer(self, array: Array) -> TrackedMemory:
-        if array.name not in self.memory:
-            raise StageError(f"{array} is no buffer of this kernel")
-        return self.memory[array.name]
-
-
-def _is_unit(s: lp.Stmt) -> bool:
-    return isinstance(s, lp.Loop) and s.kind in ("grid", "thread")
-
 
 def _bits(array: Array) -> DType:
     """Return the dtype of the elements as a buffer holds them."""
     return computed_in(array.dtype) if array.role == "scratch" else array.dtype
-
-
-def _early(x: Dim, at: Mapping[str, Callable[[], Any]]) -> Any:
-    """Return a dim at all iterations of a kernel. Raises StageError if it depends on what is read at run time."""
-    names = x.symbols if isinstance(x, d.Expr) else ()
-    if (late := [name for name in names if name not in at]):
-        raise StageError(f"the number of threads depends on {late[0]}, which is read at run time")
-    return at_sizes(x, {name: at[name]() for name in names})
-
-
-def _numbers(s: lp.Loop, at: Mapping[str, Callable[[], Any]], rank: int) -> Numbers:
-    """Return the indices of a loop as the first axis of an array."""
-    first, size, step = (_early(x, at) for x in (s.first, s.size, s.step))
-    count = int(np.max(-((first - size) // step), initial=0))
-    return np.asarray(first + step * np.arange(count).reshape(-1, *(1,) * rank))

@@ -68,11 +68,20 @@ class TrackedMemory:
         self.values = np.zeros(size * copies, carrier(array.dtype)) if values is None else values
         self.full = np.full(size * copies, values is not None)
 
-    def begin(self, units: Units, changes: bool) -> None:
-        """Forget who has used it: a kernel begins. changes: whether it writes this memory."""
-        self.units, self.changes = units, changes
-        self.writer, self.low, self.high = (np.full(self.full.size, -1) for _ in range(3))
-        self.wrote, self.read_at = (np.zeros(self.full.size, np.int64) for _ in range(2))
+    def begin(self, units: Units, written: bool) -> None:
+        """Forget who has used it: a kernel begins. written: whether it writes this memory. Memory of one unit has no races."""
+        self.units, self.raced = units, written and (self.place != "register" or units.lanes > 1)
+        if self.raced:
+            self.writer, self.low, self.high = (np.full(self.full.size, -1) for _ in range(3))
+            self.wrote, self.read_at = (np.zeros(self.full.size, np.int64) for _ in range(2))
+
+    def empty(self, offsets: Numbers, units: Numbers) -> Numbers:
+        """Return which elements are not written."""
+        return ~self.full[self._elements(offsets, units)]
+
+    def lose(self, offsets: Numbers, units: Numbers) -> None:
+        """Make elements unwritten."""
+        self.full[self._elements(offsets, units)] = False
 
     def read(self, offsets: Numbers, units: Numbers) -> Numbers:
         """Return the elements that units read. Raises StageError."""
@@ -80,9 +89,9 @@ class TrackedMemory:
         early = self.array.role == "operand" and self.array.number in self.units.early
         if self.place == "global" and not early and not (waited := self.units.waited[units // self.units.lanes]).all():
             raise StageError(f"{self.array}[{offsets[~waited][0]}] is read before the wait")
-        if not (full := self.full[flat]).all():
-            raise StageError(f"{self.array}[{offsets[~full][0]}] is read before it is written")
-        if self.changes:
+        if (empty := ~self.full[flat]).any():
+            raise StageError(f"{self.array}[{offsets[empty][0]}] is read before it is written")
+        if self.raced:
             self._apart(flat, units, self.writer, self.wrote, "read", "written")
             self._note(flat, units)
         return self.values[flat]
@@ -98,11 +107,13 @@ class TrackedMemory:
             if self.array.role == "output":
                 other = self.writer[flat]
                 self._report(flat, units, other, (other >= 0) & (other // self.units.lanes != own), "written", "written before")
-        self._apart(flat, units, self.writer, self.wrote, "written", "written")
-        for readers in (self.low, self.high):
-            self._apart(flat, units, readers, self.read_at, "written", "read")
-        self.writer[flat], self.wrote[flat], self.full[flat] = units, self.units.time, True
-        self._report(flat, units, self.writer[flat], self.writer[flat] != units, "written", "written")
+        self.full[flat] = True
+        if self.raced:
+            self._apart(flat, units, self.writer, self.wrote, "written", "written")
+            for readers in (self.low, self.high):
+                self._apart(flat, units, readers, self.read_at, "written", "read")
+            self.writer[flat], self.wrote[flat] = units, self.units.time
+            self._report(flat, units, self.writer[flat], self.writer[flat] != units, "written", "written")
         return flat
 
     def _elements(self, offsets: Numbers, units: Numbers) -> Numbers:

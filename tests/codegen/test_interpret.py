@@ -28,6 +28,7 @@ from tests.codegen.generated import Library
 from tests.codegen.test_generated import CLOSE, drawn, expected_of
 from tests.codegen.test_scans import SCANS
 from tests.codegen.test_tiles import TILED
+from tests.codegen.tiny import grown
 from tests.kernels.cases import CASES
 
 
@@ -75,33 +76,6 @@ def test_scans_and_tiles_mean_what_was_lowered(name: str) -> None:
         expected = list(interpret(graph, values, dims=sizes).outputs.values())
         for program in (lower(definition), arranged(lower(definition))):
             same(run(program, list(values.values()), sizes), expected)
-
-
-def one_more(x: Node, others: list[Node], rng: np.random.Generator) -> Node:
-    """A step on x at random, or on x and one of the others that is as large or smaller."""
-    fits = [y for y in others if y.rank <= x.rank and all(a in (1, b) for a, b in zip(y.shape[::-1], x.shape[::-1], strict=False))]
-    y = fits[int(rng.integers(len(fits)))]
-    axis, turned = int(rng.integers(max(x.rank, 1))), tuple(int(i) for i in rng.permutation(x.rank))
-    here = [i == axis for i in range(x.rank)]
-    made: list[Callable[[], Node]] = [lambda: tg.tanh(x), lambda: x * y, lambda: tg.maximum(x, y) + 1.0]
-    if x.rank:
-        made += [lambda: x.permute(turned), lambda: tg.flip(x, axis), lambda: x.reshape(-1, int(x.shape[-1])),  # type: ignore[arg-type]
-                 lambda: tg.pad(x, [(1, 2) if h else (0, 0) for h in here], 0.5), lambda: tg.cumsum(x, axis),
-                 lambda: x - x.sum(axis=axis, keepdims=True), lambda: tg.reduce_max(x, axis=axis), lambda: tg.softmax(x, axis=axis),
-                 lambda: x[tuple(slice(None, None, 2 if h else None) for h in here)], lambda: tg.concat(x, x * 2.0, axis=axis)]
-    return made[int(rng.integers(len(made)))]()
-
-
-def grown(seed: int) -> tuple[Graph, Definition, dict[str, np.ndarray]]:
-    """A definition at random: element-wise steps, views, reductions and scans, values that are read again later."""
-    rng = np.random.default_rng(seed)
-    sizes = [int(n) for n in rng.choice([1, 2, 3, 8, 9, 17], 3)]
-    found = [tg.input("x", sizes), tg.input("y", sizes), tg.input("z", sizes[1:])]
-    for _ in range(int(rng.integers(2, 9))):
-        found.append(one_more(found[int(rng.integers(max(0, len(found) - 3), len(found)))], found, rng))
-    graph = tg.graph(found[-1] * 1.0)
-    definition = part_between(list(graph.outputs.values()), list(graph.inputs.values())).written
-    return graph, definition, {k: rng.uniform(-2, 2, x.type.at({}).shape).astype(np.float32) for k, x in graph.inputs.items()}
 
 
 @given(seed=integers(0, 2**32 - 1))

@@ -33,6 +33,8 @@ from tensor_graphs.codegen.loop_program import (
     Wait,
     statements,
 )
+from tensor_graphs.codegen.map_loops import map_loops
+from tensor_graphs.devices.target import TINY
 from tensor_graphs.language.dims import evaluate
 from tensor_graphs.language.dtypes import bool_, f16, f32, i32
 from tests.codegen.loop_programs import (
@@ -45,6 +47,7 @@ from tests.codegen.loop_programs import (
     i,
     in_two,
     looked_up,
+    mul,
     of_any_size,
     own,
     running,
@@ -52,6 +55,7 @@ from tests.codegen.loop_programs import (
     triangle,
     turned,
 )
+from tests.codegen.tiny import programs
 
 
 def compared(loops: LoopProgram, n: int = 13) -> None:
@@ -154,6 +158,7 @@ def one_kernel(loops: LoopProgram) -> LoopProgram:
 
 
 EARLY = kernels(early=(0,))
+CARRIED = mul(V.load(own("carry", 1), 0), V.constant(2.0, f32))
 FAULTS: list[tuple[str, Callable[[], LoopProgram], Edit, str]] = [
     ("no wait", doubled, no(Wait), "x0[0] is read before the wait"),
     ("a wait of some threads", columns, only(below(i("l"), 3), Wait), "x0[3] is read before the wait"),
@@ -225,6 +230,8 @@ FAULTS: list[tuple[str, Callable[[], LoopProgram], Edit, str]] = [
     ("combined without room", softmax, buffer("across", size=1), "across has no room for a number of each of 2 warps"),
     ("combined by some threads", softmax, only(below(i("t"), 4), Combine), "4 of 8 threads are at a barrier"),
     ("combined by some threads of a warp", in_two, only(below(i("t"), 3), Combine), "3 of 4 threads combine a"),
+    ("computed early by all threads, used by one that has not written it", running,
+     all_of(more(If, 0, Compute(CARRIED)), but(Store, value=lambda _: CARRIED)), "carry[0] is read before it is written"),
     ("computed before it is there", softmax, moved(Compute, 0, Clear), "m[0] is read before it is written"),
 ]
 DIFFERENT: list[tuple[str, Callable[[], LoopProgram], Edit]] = [
@@ -257,6 +264,21 @@ def test_a_report_names_the_element_the_threads_the_statement_and_the_kernel() -
                                 "in `total[0] sum= tile[4*k + l]` of one")
 
 
+def test_what_is_computed_of_empty_registers_is_no_fault_where_nobody_uses_it() -> None:
+    compared(more(If, 0, Compute(CARRIED))(running()))
+
+
+def test_a_value_is_computed_again_by_each_compute() -> None:
+    loops = running()
+    store = nth(loops, Store, 0)
+    twice = replace(store, value=V.make("add", f32, CARRIED, mul(V.constant(-1.0, f32), V.load(own("carry", 1), 0))))
+    again = edited(loops, store, Compute(CARRIED), twice)
+    compared(again)
+    compared(more(Loop, 2, Compute(CARRIED))(again))
+    with pytest.raises(AssertionError):
+        compared(more(Loop, 2, Compute(CARRIED))(edited(loops, store, twice)))
+
+
 def test_two_blocks_of_64_threads_with_loops_of_40_run_in_well_below_a_second() -> None:
     loops, x = softmax(2, 64, 40), np.random.default_rng(0).standard_normal((2, 64 * 40))
     begin = time.process_time()
@@ -270,3 +292,14 @@ def test_no_statement_is_dropped_unnoticed(name: str) -> None:
     for s in (s for kernel in loops.kernels for s in statements(kernel.body) if not isinstance(s, Compute)):
         with pytest.raises((StageError, AssertionError)):
             compared(edited(loops, s))
+
+
+@pytest.mark.parametrize("first", range(0, 40, 10))
+def test_what_programs_at_random_are_mapped_to_means_what_their_stages_mean(first: int) -> None:
+    for seed in range(first, first + 10):
+        stages, operands = programs(seed)
+        for of_stages in stages:
+            if not any(s.scan for s in of_stages.stages):           # scans are printed without loop programs
+                loops = map_loops(of_stages, TINY)
+                for out, expected in zip(run(loops, operands, warp=TINY.warp), run_stages(of_stages, operands), strict=True):
+                    np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-9, err_msg=f"seed {seed}\n{of_stages}\n{loops}")
