@@ -71,6 +71,10 @@ class _Points(Evaluation):
     def unbound(self, name: str) -> Any:
         raise StageError(f"the index {name} is not bound")
 
+    def place(self, array: Array, index: Dim) -> Any:
+        """Return where an element of an array is in the memory that it is a part of."""
+        return self.offset(index) + self.kernel.begins.get(array.name, 0)
+
     def chosen(self, x: Any, whole: Numbers | None = None) -> Numbers:
         """Return a number of each unit that works, or of those in `whole`."""
         whole = self.inside if whole is None else whole
@@ -84,7 +88,7 @@ class _Points(Evaluation):
     def loaded(self, v: Value, args: list[Numbers]) -> Numbers:
         array, index, _ = v.attr
         whole = self.inside & args[0] if args else self.inside
-        values = self.kernel.buffer(array).read(self.chosen(self.offset(index), whole), self.units(whole))
+        values = self.kernel.buffer(array).read(self.chosen(self.place(array, index), whole), self.units(whole))
         out = np.zeros(whole.shape, values.dtype)
         out[whole] = values
         return out
@@ -92,16 +96,21 @@ class _Points(Evaluation):
 
 class _KernelRun:
     """One kernel. counts: iterations of parallel loops, by which units are numbered. outside: statements next to grid
-    or thread loops or around them. cleared: buffer -> the operation whose identity it holds, or that has combined it since."""
+    or thread loops or around them. cleared: buffer -> the operation whose identity it holds, or that has combined it since. begins:
+    where arrays by another name begin in their memory. copies: groups of those ahead (memory, elements, units, values), the last
+    one still open."""
 
     def __init__(self, kernel: lp.LoopKernel, memory: Mapping[str, TrackedMemory], sizes: Mapping[str, int], warp: int) -> None:
         self.kernel, self.sizes = kernel, sizes
         self.counts: dict[lp.Loop, int] = {}
         self.cleared: dict[str, str] = {}
+        self.begins: dict[str, Any] = {}
+        self.copies: list[list[tuple[TrackedMemory, Numbers, Numbers, Numbers]]] = [[]]
         inside = list(lp.statements(kernel.body))
         bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
         self.outside = {s for body in bodies if any(map(_is_unit, lp.statements(body))) for s in body}
         self.written = {array.name for s in inside if (array := lp.written(s)) is not None}
+        self.written |= {s.buffer.name for s in inside if isinstance(s, lp.Alias) and s.array.name in self.written}
         most = self.most(kernel.body, {name: partial(int, size) for name, size in sizes.items()}, 0)
         self.units = Units(most["grid"], most["thread"], most["vector"], warp, kernel.early)
         copies = {"register": self.units.blocks * self.units.threads, "shared": self.units.blocks}
@@ -147,13 +156,19 @@ class _KernelRun:
             match s:
                 case lp.Let():
                     scope.at[s.name] = p.value(s.index).astype(np.int64) if isinstance(s.index, Value) else p.offset(s.index)
+                case lp.Alias():
+                    self.memory[s.array.name], self.begins[s.array.name] = self.buffer(s.buffer), p.place(s.buffer, s.index)
                 case lp.Compute():
                     scope.values[s.value] = p.value(s.value)
                 case lp.Load():
                     self.load(s, p)
+                case lp.CopyAhead():
+                    self.copy_ahead(s, p)
+                case lp.CopiesWait():
+                    self.wait_for_copies(s, p)
                 case lp.Store():
                     value = p.chosen(p.value(s.value))
-                    self.write(s.buffer, p.chosen(p.offset(s.index)), p.units(), value)
+                    self.write(s.buffer, p.chosen(p.place(s.buffer, s.index)), p.units(), value)
                 case lp.Put():
                     self.copy(s.buffer, s.index, s.source, s.at, s.lanes, p, p.inside)
                 case lp.Clear():
@@ -210,9 +225,24 @@ class _KernelRun:
         values = self.buffer(source).read(*self.pack(source, index, lanes, p, whole))
         self.write(into, *self.pack(into, at, lanes, p, whole), values)
 
+    def copy_ahead(self, s: lp.CopyAhead, p: _Points) -> None:
+        """Begin a copy: until it is waited for, what it writes is not there."""
+        values = self.buffer(s.buffer).read(*self.pack(s.buffer, s.index, s.lanes, p, p.inside))
+        m, (offsets, units) = self.buffer(s.into), self.pack(s.into, s.at, s.lanes, p, p.inside)
+        m.full[m.claim(offsets, units)] = False
+        self.copies[-1].append((m, offsets, units, values))
+
+    def wait_for_copies(self, s: lp.CopiesWait, p: _Points) -> None:
+        if len(self.threads(p)) != self.units.blocks * self.units.threads:
+            raise StageError("some threads do not wait for copies")
+        self.copies.append([])
+        while len(self.copies) > s.left + 1:
+            for m, offsets, units, values in self.copies.pop(0):
+                m.values[m.claim(offsets, units)] = values
+
     def pack(self, array: Array, index: Dim, lanes: int, p: _Points, whole: Numbers) -> tuple[Numbers, Numbers]:
         """Return the elements of an access, and their units."""
-        offsets = p.chosen(p.offset(index), whole)
+        offsets = p.chosen(p.place(array, index), whole)
         if lanes > 1 and self.buffer(array).place != "register":
             if lanes * array.dtype.itemsize > ALIGNED or lanes & (lanes - 1):
                 raise StageError(f"{lanes} elements of {array} are no access")
