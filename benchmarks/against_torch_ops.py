@@ -381,6 +381,12 @@ def rope_table(positions: np.ndarray, head_dim: int, theta: float, scaling: floa
     return (np.sin if pick else np.cos)(angles)
 
 
+def blocks_of_q8_0(x: np.ndarray, format: str) -> np.ndarray:
+    blocks = np.ascontiguousarray(x).reshape(len(x), -1, 34)
+    scale = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float64)
+    return (scale * np.ascontiguousarray(blocks[..., 2:]).view(np.int8)).reshape(len(x), -1)
+
+
 def threefry(key: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011)."""
     keys = [key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)]
@@ -890,6 +896,7 @@ op("rope_table", lambda d: ((d.leaf((d.size(),), d.one([tg.i32, tg.f32]), "whole
 op("scan", scans, scan_reference, lambda xs, h, decay: scan_recurrence(decay, xs, h), mixes=1)
 op("cross_entropy", cross_entropies, cross_entropy, mixes=1, rounds=2**-23)
 
+op("dequantize", lambda d: ((d.leaf((d.size(), 34 * d.one([1, 2])), tg.u8, "wide"),), {"format": "Q8_0"}), blocks_of_q8_0)
 op("threefry2x32", lambda d: ((d.leaf((2,), tg.u32, "wide"), x := d.value((tg.u32,)), d.like(x)), {"pick": d.one([0, 1])}),
    lambda key, x0, x1, pick: threefry(key, x0, x1)[pick], picked(tg.threefry2x32))
 op("random_bits", keys(shape=lambda d: d.shape()), lambda key, shape: np.bitwise_xor(*random_words(key, shape)))

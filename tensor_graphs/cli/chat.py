@@ -35,7 +35,9 @@ QUOTES = '"""'
 
 def chat(
     *,
-    model: Annotated[str, typer.Argument(help="A model folder with a chat template (instruct and chat variants have one).")],
+    model: Annotated[
+        str, typer.Argument(help="A model folder or .gguf file with a chat template (instruct and chat variants have one).")
+    ],
     system: options.System = None,
     tokens: Annotated[
         int | None, typer.Option(min=1, help="How many tokens an answer has at most. [default: until the model ends its turn]")

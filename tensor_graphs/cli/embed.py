@@ -15,7 +15,7 @@ from tensor_graphs.phase_times import IMPORT, phase
 def embed(
     *,
     model: Annotated[
-        str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors).")
+        str, typer.Argument(help="The folder of a sentence encoder (config.json, tokenizer.json, *.safetensors), or a .gguf file.")
     ],
     text: Annotated[list[str], typer.Option(help="A text; give it several times for several.")],
     dtypes: option_groups.Dtypes,

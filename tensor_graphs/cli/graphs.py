@@ -16,14 +16,14 @@ STEP = {"n": 1, "m": 1, "p": 256}
 
 
 def graph_of(source: str, dtypes: option_groups.SourceOptions, max_positions: int | None, greedy: bool = True) -> Graph:
-    """Return the graph of a .tg file, a model folder or a built-in shape. greedy: for a decoder, the graph of the likeliest tokens,
-    which `tg run` uses by default; else the graph with all logits. Raises UsageError for options of another kind."""
+    """Return the graph of a .tg file, a model folder or file, or a built-in shape. greedy: for a decoder, that of the likeliest
+    tokens, which `tg run` uses by default; else the graph with all logits. Raises UsageError for options of another kind."""
     with phase(IMPORT):
         from tensor_graphs.frontends.huggingface.load import BUILTIN, model_graph
 
     if dtypes.dims is not None and not options.is_onnx(source):
         raise options.UsageError(f"--dims {dtypes.dims} is for .onnx files, and {source} is none\n  fix: leave it out")
-    if (Path(source).is_dir() and not options.is_onnx(source)) or source in BUILTIN:
+    if is_model(source) or source in BUILTIN:
         return model_graph(source, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
                            greedy=greedy)
     for option, dtype in (("--dtype", dtypes.dtype), ("--activations", dtypes.activations)):
@@ -34,6 +34,13 @@ def graph_of(source: str, dtypes: option_groups.SourceOptions, max_positions: in
     if near and not Path(source).exists():
         raise options.NotPossible(f"there is no file, folder or built-in shape {source!r}\n  fix: did you mean {near[0]}?")
     return options.read_graph(source, dtypes.dims)
+
+
+def is_model(source: str) -> bool:
+    """Return True for a model folder or a GGUF file."""
+    from tensor_graphs.frontends.gguf.model import is_gguf
+
+    return (Path(source).is_dir() and not options.is_onnx(source)) or is_gguf(source)
 
 
 def typical(graph: Graph, at: str | None) -> dict[str, int]:

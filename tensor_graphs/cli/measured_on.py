@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensor_graphs.cli import option_groups, options
+from tensor_graphs.cli.graphs import is_model
 from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def measured_on(source: str, choice: option_groups.GraphOptions, database: Datab
         if choice.text is not None:
             raise options.UsageError(NO_TOLERANCE)
         return {}
-    if not Path(source).is_dir():
+    if not is_model(source):
         if choice.text is not None:
             raise options.NotPossible(f"{source} is no model folder, so no tokenizer reads --text\n  fix: leave it out")
         return {"weights": options.read_onnx(source, choice.dims).weights} if options.is_onnx(source) else {}

@@ -192,7 +192,9 @@ PlanFile = Annotated[
     str | None,
     typer.Option("--plan", metavar="FILE", help="Run the paths that `tg plan … --pin FILE` wrote, instead of choosing."),
 ]
-Source = Annotated[str, typer.Argument(metavar="FILE|MODEL", help="A .tg or .onnx file, a model folder, or a built-in shape.")]
+Source = Annotated[
+    str, typer.Argument(metavar="FILE|MODEL", help="A .tg or .onnx file, a model folder, a .gguf file, or a built-in shape.")
+]
 At = Annotated[str | None, typer.Option("--at", help="Sizes of dims to cost at, like n=1,p=256.")]
 Largest = Annotated[
     str | None, typer.Option("--largest", help="Sizes up to which it will be used (default: the dims' upper bounds), like n=64.")

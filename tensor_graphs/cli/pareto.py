@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from tensor_graphs.cli import option_groups, options
-from tensor_graphs.cli.graphs import graph_of, typical
+from tensor_graphs.cli.graphs import graph_of, is_model, typical
 from tensor_graphs.phase_times import IMPORT, phase
 
 
@@ -40,7 +40,7 @@ def pareto(
 
     wanted: dict[str, Any] = {"backends": options.given_backends(backends), "threads": threads}
     graph = graph_of(source, dtypes, max_positions, greedy=False)
-    if Path(source).is_dir():
+    if is_model(source):
         from tensor_graphs.frontends.huggingface.load import load_model
 
         model = load_model(source, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions)

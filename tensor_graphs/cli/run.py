@@ -26,7 +26,7 @@ def run(
     *,
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(help="A model folder (config.json, *.safetensors), a built-in shape: gemma-3-270m, or an .onnx file.")
+        str, typer.Argument(help="A model folder, a .gguf or .onnx file, or a built-in shape: gemma-3-270m (docs/cli.md).")
     ],
     prompt: Annotated[
         list[str] | None, typer.Option(help="Text to go on from; several times for several, each answered on its own.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from tensor_graphs.codegen import backend, spec_to_loops
+from tensor_graphs.codegen import backend, skinny_product, spec_to_loops
 from tensor_graphs.codegen.copy_program import copy_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import cuda_streams, cuda_tiles, scan_cuda
-from tensor_graphs.codegen.print.cuda_loops import Rendered, printed
+from tensor_graphs.codegen.print import cuda_tiles, scan_cuda
+from tensor_graphs.codegen.print.cuda_loops import printed
 from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.devices import nvrtc
@@ -81,7 +81,7 @@ def _loops(definition: Definition, of_part: bool) -> StageProgram:
     program = _plain(definition, of_part)
     if any(s.scan is not None for s in program.stages):
         raise NotLowered("it is a scan, which is not written for GPUs")
-    if cuda_streams.is_streams(program):
+    if skinny_product.is_streams(program):
         _whole_call(definition, of_part)
     return program
 
@@ -89,7 +89,7 @@ def _loops(definition: Definition, of_part: bool) -> StageProgram:
 def traffic(spec: Spec) -> Dim:
     """Return the bytes that the kernels of a spec move; weights of products count once for each row. Raises NotLowered."""
     program = _plain(spec_to_loops.definition_of(spec), _of_part(spec))
-    return cuda_streams.traffic_of(program) if cuda_streams.is_streams(program) else backend.traffic_in(program)
+    return skinny_product.traffic_of(program) if skinny_product.is_streams(program) else backend.traffic_in(program)
 
 
 def build(spec: Spec) -> LaunchCall:
@@ -130,17 +130,11 @@ def _whole_call(definition: Definition, of_part: bool) -> LaunchCall:
 
 
 def _call(program: StageProgram) -> LaunchCall:
-    rendered = cuda_streams.rendered if cuda_streams.is_streams(program) else _loops_printed
-    whole = rendered(program)
-    single = rendered(program, aligned=False)
+    whole, single = (printed(map_loops(program, aligned=aligned)) for aligned in (True, False))
     other = LaunchCall(single.text, single.launches, program.dims, single.scratch)
     if single.text == whole.text:
         return other
     return LaunchCall(whole.text, whole.launches, program.dims, whole.scratch, ALIGNED, other)
-
-
-def _loops_printed(program: StageProgram, aligned: bool = True) -> Rendered:
-    return printed(map_loops(program, aligned=aligned))
 
 
 def build_copy(shape: Sequence[Dim], out_strides: Sequence[Dim], in_strides: Sequence[Dim], itemsize: int) -> LaunchCall:

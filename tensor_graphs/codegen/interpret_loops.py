@@ -269,9 +269,9 @@ class _KernelRun:
         MONOIDS[s.monoid][1].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
 
     def combine(self, s: lp.Combine, p: _Points) -> None:
-        m, n, warp = self.accumulator(s), p.group or 1, self.units.warp
-        if n != s.threads or m.place != "register":
-            raise StageError(f"{s.buffer} is combined across {s.threads} threads in a loop of {n}")
+        m, n, warp = self.accumulator(s), s.threads, self.units.warp
+        if (p.group or 1) % n or m.place != "register":
+            raise StageError(f"{s.buffer} is combined across {n} threads in a loop of {p.group or 1}")
         if warp % n if n <= warp else n % warp:
             raise StageError(f"groups of {n} threads are no warps of {warp}")
         if s.shared is not None:

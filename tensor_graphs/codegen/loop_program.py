@@ -51,7 +51,7 @@ PARALLEL: tuple[Kind, ...] = ("grid", "thread", "vector")
 
 
 @dataclass(frozen=True)
-class Buffer:
+class LoopBuffer:
     """Memory. The array has its name, its dtype and its size in elements, which is that of one thread (register) or block (shared).
     lanes: elements of one access to it. row: elements of a row, whose accesses are placed so that neither those of a column nor
     those of a row share a bank; 0 where elements lie in order. branch: number of the part of a kernel that has it (0: all have it).
@@ -170,8 +170,8 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """buffer[index] of all threads along the innermost thread loop is combined, and each of them gets the result. shared: memory
-    for a number of each warp, where the loop is longer than one; all threads of the block then wait for each other."""
+    """buffer[index] of each `threads` neighbours along the innermost thread loop is combined, and each of them gets the result.
+    shared: memory for a number of each warp, where these are more than one; all threads of the block then wait for each other."""
 
     buffer: Array
     index: Dim
@@ -231,7 +231,7 @@ class LoopKernel:
     """One launch. buffers: those in registers and in shared memory. early: numbers of operands that are read before the wait."""
 
     entry: str
-    buffers: tuple[Buffer, ...]
+    buffers: tuple[LoopBuffer, ...]
     body: tuple[Stmt, ...]
     early: tuple[int, ...] = ()
 
@@ -263,7 +263,7 @@ class LoopProgram:
         return "\n".join(lines)
 
 
-def shared_places(buffers: Iterable[Buffer]) -> tuple[dict[str, int], int]:
+def shared_places(buffers: Iterable[LoopBuffer]) -> tuple[dict[str, int], int]:
     """Return the byte at which each shared buffer begins, and the bytes of all."""
     begins, ends = dict[str, int](), {0: 0}
     for buffer in sorted((b for b in buffers if b.place == "shared"), key=lambda b: b.branch):

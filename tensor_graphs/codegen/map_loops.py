@@ -3,44 +3,65 @@
 - elementwise: a thread has a pack of elements; transposed: a block turns squares of operands that lie across in shared memory
 - columns: a reduction across memory; a warp walks along memory, the warps of a block share the rows
 - rows: anything else; some threads share an iteration of the outer axes, and its reductions along memory
+- streams: all products of few rows together; a warp has rows of a weight
 
-Nests that follow each other, read nothing of each other and do not fill the device share a launch.
+Other nests that follow each other, read nothing of each other and do not fill the device share a launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tensor_graphs.codegen.loop_ir import Array, Nest, StageProgram, Values, index_symbol, products_alone
 from tensor_graphs.codegen.loop_program import If, Let, Loop, LoopKernel, LoopProgram, Stmt
-from tensor_graphs.codegen.mapping.columns import Columns, is_columns
-from tensor_graphs.codegen.mapping.elementwise import Elementwise, ShortReduction, is_elementwise, is_short_reduction, reads
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper
+from tensor_graphs.codegen.mapping.columns import ColumnForm, is_columns
+from tensor_graphs.codegen.mapping.elementwise import ElementwiseForm, ShortReductionForm, is_elementwise, is_short_reduction, reads
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, within
 from tensor_graphs.codegen.mapping.place_values import placed
-from tensor_graphs.codegen.mapping.rows import BLOCKS, Rows
-from tensor_graphs.codegen.mapping.transposed import Transposed
+from tensor_graphs.codegen.mapping.rows import BLOCKS, RowForm
+from tensor_graphs.codegen.mapping.streams import Streams, one_row
+from tensor_graphs.codegen.mapping.transposed import TransposedForm
+from tensor_graphs.codegen.skinny_product import is_streams, streams_of
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bool_, i64
 
 
 def map_loops(program: StageProgram, target: Target = HOPPER, aligned: bool = True, prefix: str = "nest") -> LoopProgram:
     """Return the kernels of a program. aligned: every array begins at a multiple of the widest access; else elements are loaded
     one by one."""
+    names = {a.name for s in program.stages for a in (s.target, *reads(program, s))}
+    if not is_streams(program):
+        return LoopProgram(program, *_placed_nests(program, program.nests, target, aligned, prefix, names))
+    streams, one = streams_of(program), one_row(program)
+    several, once = (1, 0) if one is None else one.times(streams[0].row_count)
+    scratch, kernels = tuple[Array, ...](), list[LoopKernel]()
+    if several != 0:
+        before = program.nests[:len(program.nests) - len(streams)]
+        scratch, first = _placed_nests(program, before, target, aligned, prefix, set(names))
+        kernels = [*(_times(kernel, several) for kernel in first),
+                   _streams(Streams(program, target, aligned, set(names), None), f"{prefix}_rows", several)]
+    if one is not None:
+        kernels.append(_streams(Streams(one.program, target, aligned, names, one), f"{prefix}_row", once))
+    return LoopProgram(program, scratch, tuple(kernels))
+
+
+def _placed_nests(program: StageProgram, nests: Sequence[Nest], target: Target, aligned: bool, prefix: str,
+                  names: set[str]) -> tuple[tuple[Array, ...], tuple[LoopKernel, ...]]:
+    """Return the scratch and the kernels of nests that are no streams. names: of all buffers, which grow."""
     values, dims = program.values, [str(s) for s in program.dims]
-    kernels, scratch = nest_kernels(program, values, target, aligned, prefix)
-    return LoopProgram(program, tuple(scratch), tuple(placed(kernel, values, dims) for kernel in kernels))
+    kernels, scratch = nest_kernels(program, nests, values, target, aligned, prefix, names)
+    return tuple(scratch), tuple(placed(kernel, values, dims) for kernel in kernels)
 
 
-def nest_kernels(program: StageProgram, values: Values, target: Target, aligned: bool, prefix: str,
-                 rows: Callable[..., Rows] = Rows) -> tuple[list[LoopKernel], list[Array]]:
-    """Return the kernels of a program before their values are placed, and the scratch that only they use. values: the factory of
-    their values. rows: makes the form of nests that have no other."""
-    alone, names = products_alone(program), {a.name for s in program.stages for a in (s.target, *reads(program, s))}
+def nest_kernels(program: StageProgram, nests: Sequence[Nest], values: Values, target: Target, aligned: bool, prefix: str,
+                 names: set[str], rows: Callable[..., RowForm] = RowForm) -> tuple[list[LoopKernel], list[Array]]:
+    """Return the kernels of nests before their values are placed, and the scratch that only they use. values: the factory of their
+    values. names: of all buffers, which grow. rows: makes the form of nests that have no other."""
+    alone = products_alone(program)
     groups: list[list[tuple[Nest, LoopKernel, NestMapper]]] = []
-    for number, nest in enumerate(program.nests):
+    for number, nest in enumerate(nests):
         mapper = (_form(program, nest) or rows)(program, nest, target, values, alone, aligned, names)
         here = nest, mapper.mapped(f"{prefix}{number}"), mapper
         if groups and _may_be_beside(program, groups[-1], here, target):
@@ -51,12 +72,24 @@ def nest_kernels(program: StageProgram, values: Values, target: Target, aligned:
     return kernels, [array for group in groups for _, _, mapper in group for array in mapper.scratch]
 
 
-def _form(program: StageProgram, nest: Nest) -> type[Elementwise | Transposed | Columns] | None:
+def _streams(streams: Streams, entry: str, times: Dim) -> LoopKernel:
+    kernel = streams.mapped(entry, times)
+    return placed(kernel, streams.values, [str(s) for s in streams.program.dims])
+
+
+def _times(kernel: LoopKernel, times: Dim) -> LoopKernel:
+    """Return a kernel that runs `times` times: 0 or 1."""
+    (grid,) = kernel.body
+    assert isinstance(grid, Loop)
+    return replace(kernel, body=(replace(grid, size=grid.size * times),))
+
+
+def _form(program: StageProgram, nest: Nest) -> type[ElementwiseForm | TransposedForm | ColumnForm] | None:
     if is_elementwise(program, nest):
-        return Elementwise if nest.tile is None else Transposed
+        return ElementwiseForm if nest.tile is None else TransposedForm
     if is_short_reduction(nest):
-        return ShortReduction
-    return Columns if is_columns(nest) else None
+        return ShortReductionForm
+    return ColumnForm if is_columns(nest) else None
 
 
 def _may_be_beside(program: StageProgram, group: list[tuple[Nest, LoopKernel, NestMapper]],
@@ -85,9 +118,7 @@ def _together(kernels: list[LoopKernel], values: Values) -> LoopKernel:
         loop = kernel.body[0]
         assert isinstance(loop, Loop)
         past = first + kernel.grid
-        compared = [values.make(op, bool_, values.index(block, i64), values.index(x, i64)) for op, x in (
-            ("at_least", first), ("less", past))]
-        body.append(If(values.make("and", bool_, *compared), (Let(loop.axis, block - first), *loop.body)))
+        body.append(If(within(values, block, first, past), (Let(loop.axis, block - first), *loop.body)))
         first = past
     buffers = tuple(replace(buffer, branch=k) for k, kernel in enumerate(kernels, 1) for buffer in kernel.buffers)
     return LoopKernel(kernels[0].entry, buffers, (Loop("_all", grid, "grid", tuple(body)),))

@@ -9,22 +9,6 @@
 
 #include <math.h>
 
-/* IEEE half precision. To f32 by its bits, since GCC 12 does not vectorise its own conversion: a loop that reads weights of f16 took 2.7
- * times as long with it. Subnormal numbers are the difference of two normal ones; infinities and NaN get all bits of the exponent. */
-TG_INLINE float f32_of_f16(uint16_t half) {
-    const uint32_t size = (half & 0x7fffu) << 13, sign = (half & 0x8000u) << 16;
-    const uint32_t small = bits_of(float_of(size + (113u << 23)) - 0x1p-14f);
-    const uint32_t normal = size + (112u << 23);
-    const uint32_t finite = size < (1u << 23) ? small : normal;
-    return float_of((size >= (31u << 23) ? size | 0x7f800000u : finite) | sign);
-}
-TG_INLINE uint16_t f16_of_f32(float x) {
-    _Float16 half = (_Float16)x;
-    uint16_t bits;
-    memcpy(&bits, &half, 2);
-    return bits;
-}
-
 #include "eight_bits.h"
 
 /* Floats as integers in the same order: NaN above +inf, +0 above -0; a maximum of integers is one loop of one instruction. */

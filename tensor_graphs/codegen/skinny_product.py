@@ -9,15 +9,63 @@ waits for its threads once.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tensor_graphs.codegen.default_schedule import LANES
-from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, StageProgram, Value, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, values_in
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import f32
 
 FEWEST = 128
 """elements from which on a sum uses several vectors of accumulators"""
+
+
+@dataclass(frozen=True)
+class StreamProduct:
+    """A product of a nest: its stage, its weight, the other factor, and the axis that is summed."""
+
+    stage: Stage
+    weight: Value
+    other: Value
+    along: Axis
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A nest of products. columns, rows: its axes on which the weights depend, and the rest."""
+
+    nest: Nest
+    products: tuple[StreamProduct, ...]
+    columns: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+
+    @property
+    def count(self) -> Dim:
+        return d.product(a.size for a in self.columns)
+
+    @property
+    def row_count(self) -> Dim:
+        return d.product(a.size for a in self.rows)
+
+
+def is_streams(program: StageProgram) -> bool:
+    """Return whether a program has products, which come last then."""
+    return any(s.product for s in program.stages)
+
+
+def streams_of(program: StageProgram) -> list[Stream]:
+    """Return the nests of products of a program. Raises NotLowered where they are none of warps that share columns."""
+    return [_products(nest) for nest in program.nests if any(s.product for s in nest.stages)]
+
+
+def traffic_of(program: StageProgram) -> Dim:
+    """Return the bytes moved: each weight once for each row, everything else once."""
+    weights = [{p.weight.attr[0] for p in stream.products} for stream in streams_of(program)]
+    once = sum(a.size * a.dtype.itemsize for a in (*program.operands, *program.outputs) if a not in set[Array]().union(*weights))
+    return once + sum(a.size * a.dtype.itemsize * stream.row_count
+                      for stream, own in zip(streams_of(program), weights, strict=True) for a in own)
 
 
 def streamed(program: StageProgram) -> StageProgram:
@@ -66,3 +114,32 @@ def weight_of(s: Stage) -> Value | None:
         return None
     weight = max(loads, key=lambda v: d.bounds(v.attr[0].size)[0])
     return weight if weight.attr[0].role == "operand" else None
+
+
+def _products(nest: Nest) -> Stream:
+    products = []
+    for s in nest.stages:
+        if not s.product:
+            if s.monoid is not None or s.scan is not None or s.axes:
+                raise NotLowered("a reduction beside products")
+            continue
+        weight = weight_of(s)
+        if weight is None or len(s.reduce) != 1 or s.axes or s.value.dtype is not f32 or any(a.op != "load" for a in s.value.args):
+            raise NotLowered("a product that is no sum of f32 along one axis")
+        (other,) = [v for v in s.value.args if v is not weight] or [weight]
+        products.append(StreamProduct(s, weight, other, s.reduce[0]))
+    names = _names(products[0].weight)
+    columns = tuple(a for a in nest.axes if a.name in names)
+    if not columns:
+        raise NotLowered("a weight of one row")
+    rows = tuple(a for a in nest.axes if a not in columns)
+    for p in products:
+        if {a.name for a in columns} != {a.name for a in nest.axes if a.name in _names(p.weight)} \
+                or {a.name for a in columns} & _names(p.other):
+            raise NotLowered("products of one column that do not share their rows")
+    return Stream(nest, tuple(products), columns, rows)
+
+
+def _names(load: Value) -> set[str]:
+    """Return the symbols in the offset of a load."""
+    return set(map(str, d.symbols(load.attr[1])))

@@ -18,7 +18,7 @@ from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
-from tensor_graphs.language.dtypes import f64
+from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.leaves import argument
 from tensor_graphs.language.node import apply, encode_attribute
 
@@ -102,8 +102,9 @@ def products_of(definition: Definition) -> StageProgram:
     """Return the loops of a definition with products by register tiles (tile_products.py). Raises NotLowered."""
     with refused():
         program = through(WHOLE, lower(definition))
-        tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
-        program = through(PARTS, tiled(program, tile.lanes, tile.rows, TILES))
+        dtype = f64 if any(s.reduce and s.value.dtype is f64 for s in program.stages) else f32
+        tile = library.load().tile(dtype.itemsize)
+        program = through(PARTS, tiled(program, dtype, tile.lanes, tile.rows, TILES))
     if not any(s.product == "tiled" for s in program.stages):
         raise NotLowered("it has no product for register tiles")
     return _for_a_call(_within_limit(program))

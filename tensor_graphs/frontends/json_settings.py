@@ -48,7 +48,7 @@ class Section:
             return default
         value = self.values[key]
         if not fits(value):
-            raise self.error(f"{key} is {json.dumps(value)[:80]}, and {kind} is needed")
+            raise self.error(f"{key} is {json.dumps(value, default=str)[:80]}, and {kind} is needed")
         return value
 
     def error(self, message: str, fix: str | None = None) -> ConfigError:

@@ -73,12 +73,13 @@ class Rope:
         if self.kind == "longrope":
             beyond = atomic.less(fill(self.original, (channels // 2,), i32), dim_fill(end, (channels // 2,), i32))
             return atomic.where(beyond, *(constant(plain / np.array(by), f64) for by in (self.long, self.short)))
-        return constant({"linear": self._linear, "llama3": self._llama3, "yarn": self._yarn}[self.kind](plain, channels), f64)
+        return constant({"linear": self._linear, "llama3": self.llama3, "yarn": self._yarn}[self.kind](plain, channels), f64)
 
     def _linear(self, plain: Any, channels: int) -> Any:
         return plain / self.scaling
 
-    def _llama3(self, plain: Any, channels: int) -> Any:
+    def llama3(self, plain: Any, channels: int) -> Any:
+        """Return the frequencies that become of plain ones where kind is llama3."""
         # 0 at the longest wavelength that is mixed, 1 at the shortest
         share = np.clip((self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low), 0.0, 1.0)
         return plain * (share + (1.0 - share) / self.scaling)

@@ -492,7 +492,7 @@ def test_a_line_of_an_error_is_cut_where_it_quotes_much(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("verb", "name", "kind"), [
-    ("run", "m.gguf", "GGUF"), ("embed", "M.PT", "PyTorch"), ("profile", "m.gguf", "GGUF"), ("explain", "m.gguf", "GGUF"),
+    ("run", "m.pth", "PyTorch"), ("embed", "M.PT", "PyTorch"), ("profile", "m.bin", "PyTorch"), ("explain", "m.h5", "Keras"),
     ("list-paths", "m.pt", "PyTorch"), ("show", "m.h5", "Keras"),
 ])  # fmt: skip
 def test_a_model_file_of_another_kind_is_named(tmp_path: Path, verb: str, name: str, kind: str) -> None:
@@ -500,6 +500,14 @@ def test_a_model_file_of_another_kind_is_named(tmp_path: Path, verb: str, name: 
     more = {"run": ("--ids", "2"), "embed": ("--text", "a")}.get(verb, ())
     assert_complains(tg(verb, tmp_path / name, *more), f"this is a file of the {kind} kind, which is not read yet",
                      str(tmp_path / name), "fix: a model folder as it is published (config.json, *.safetensors)")  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", ["run", "embed", "profile", "explain", "convert"])
+def test_a_damaged_gguf_file_is_refused_in_three_lines(tmp_path: Path, verb: str) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    more = {"run": ("--ids", "2"), "embed": ("--text", "a"), "convert": (tmp_path / "x.gguf",)}.get(verb, ())
+    assert_complains(tg(verb, tmp_path / "m.gguf", *more), "the header: 4 bytes are announced at byte 4, and 0 follow",
+                     str(tmp_path / "m.gguf"), "fix: fetch the file again")
 
 
 @pytest.mark.parametrize("verb", ["run", "explain"])

@@ -8,7 +8,6 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.loop_ir import Array, StageProgram, Value, Values, index_symbol
 from tensor_graphs.codegen.loop_program import (
     Barrier,
-    Buffer,
     Clear,
     Combine,
     Compute,
@@ -17,6 +16,7 @@ from tensor_graphs.codegen.loop_program import (
     Let,
     Load,
     Loop,
+    LoopBuffer,
     LoopKernel,
     LoopProgram,
     Put,
@@ -61,7 +61,7 @@ def mul(*args: Value) -> Value:
     return V.make("mul", f32, *args)
 
 
-def program(source: StageProgram, *body: Stmt, buffers: tuple[Buffer, ...] = (), scratch: tuple[Array, ...] = (),
+def program(source: StageProgram, *body: Stmt, buffers: tuple[LoopBuffer, ...] = (), scratch: tuple[Array, ...] = (),
             early: tuple[int, ...] = ()) -> LoopProgram:
     return LoopProgram(source, scratch, (LoopKernel("one", buffers, body, early),))
 
@@ -74,7 +74,7 @@ def doubled(n: int = 48) -> LoopProgram:
     return program(source, loop("grid", "b", -(-n // 32), loop("thread", "t", 8, Wait(), If(below(at, n), (
         Load(r, 0, x, at, 4),
         loop("vector", "v", 4, Store(w, i("v"), mul(V.load(r, i("v")), V.constant(2.0, f32)))),
-        Put(y, at, w, 0, 4))))), buffers=(Buffer(r, "register"), Buffer(w, "register")))
+        Put(y, at, w, 0, 4))))), buffers=(LoopBuffer(r, "register"), LoopBuffer(w, "register")))
 
 
 def columns(rows: int = 40, wide: int = 8) -> LoopProgram:
@@ -91,7 +91,7 @@ def columns(rows: int = 40, wide: int = 8) -> LoopProgram:
             Clear(total, "sum"),
             loop("serial", "k", 5, Take(total, 0, "sum", V.load(tile, 4 * i("k") + i("l")))),
             Store(y, 4 * i("c") + i("l"), V.load(total, 0))))))),
-        buffers=(Buffer(part, "register"), Buffer(total, "register"), Buffer(tile, "shared")))
+        buffers=(LoopBuffer(part, "register"), LoopBuffer(total, "register"), LoopBuffer(tile, "shared")))
 
 
 def softmax(rows: int = 3, threads: int = 8, each: int = 5) -> LoopProgram:
@@ -111,7 +111,7 @@ def softmax(rows: int = 3, threads: int = 8, each: int = 5) -> LoopProgram:
              Take(s, 0, "sum", V.load(e, i("k")))),
         Combine(s, 0, "sum", threads, across),
         loop("unrolled", "k", each, Store(y, at, V.make("divided", f32, V.load(e, i("k")), by))))),
-        buffers=(Buffer(m, "register"), Buffer(s, "register"), Buffer(e, "register"), Buffer(across, "shared")))
+        buffers=(LoopBuffer(m, "register"), LoopBuffer(s, "register"), LoopBuffer(e, "register"), LoopBuffer(across, "shared")))
 
 
 def running(rows: int = 6, wide: int = 11) -> LoopProgram:
@@ -122,7 +122,7 @@ def running(rows: int = 6, wide: int = 11) -> LoopProgram:
     return program(source, loop("grid", "b", -(-rows // 4), loop("thread", "t", 4, Wait(), If(below(row, rows), (
         Clear(carry, "sum"),
         loop("serial", "j", wide, Take(carry, 0, "sum", V.load(x, wide * row + i("j"))),
-             Store(y, wide * row + i("j"), V.load(carry, 0))))))), buffers=(Buffer(carry, "register"),))
+             Store(y, wide * row + i("j"), V.load(carry, 0))))))), buffers=(LoopBuffer(carry, "register"),))
 
 
 def in_two(n: int = 24) -> LoopProgram:
@@ -134,12 +134,12 @@ def in_two(n: int = 24) -> LoopProgram:
                  Combine(a, 0, "sum", 4), If(below(i("t"), 1), (Store(parts, i("p"), V.load(a, 0)),))))
     last = loop("grid", "g", 1, loop("thread", "t", 1, Wait(), Clear(a, "sum"),
                 loop("serial", "k", 3, Take(a, 0, "sum", V.load(parts, i("k")))), Store(y, 0, V.load(a, 0))))
-    register = (Buffer(a, "register"),)
+    register = (LoopBuffer(a, "register"),)
     return LoopProgram(source, (parts,), (LoopKernel("first", register, (first,)), LoopKernel("last", register, (last,))))
 
 
 def turned(rows: int = 12) -> LoopProgram:
-    """Rows of 4 backwards: the threads of a warp exchange their elements through shared memory, a row at a time."""
+    """RowForm of 4 backwards: the threads of a warp exchange their elements through shared memory, a row at a time."""
     source = stages(tg.flip(tg.input("x", (rows, 4)), 1) * 1.0)
     (x,), (y,), tile = source.operands, source.outputs, own("tile", 8)
     at = 4 * (2 * i("k") + i("w")) + i("l")
@@ -147,17 +147,17 @@ def turned(rows: int = 12) -> LoopProgram:
         Store(tile, 4 * i("w") + i("l"), V.load(x, at)),
         Barrier("warp"),
         Store(y, at, V.load(tile, 4 * i("w") + 3 - i("l"))),
-        Barrier("warp")))), buffers=(Buffer(tile, "shared"),))
+        Barrier("warp")))), buffers=(LoopBuffer(tile, "shared"),))
 
 
 def looked_up(rows: int = 5) -> LoopProgram:
-    """Rows of a table by numbers that are read at run time, in packs of 2."""
+    """RowForm of a table by numbers that are read at run time, in packs of 2."""
     source = stages(tg.embedding(tg.input("table", (7, 4)), tg.input("ids", (rows,), tg.i32)))
     table, ids = sorted(source.operands, key=lambda x: x.dtype.kind)
     (y,), r = source.outputs, own("r", 2, "operand")
     return program(source, loop("grid", "i", rows, loop("thread", "t", 2, Wait(), Let("id", V.load(ids, i("i"))),
         Load(r, 0, table, 4 * i("id") + 2 * i("t"), 2), Put(y, 4 * i("i") + 2 * i("t"), r, 0, 2))),
-        buffers=(Buffer(r, "register"),))
+        buffers=(LoopBuffer(r, "register"),))
 
 
 def triangle(n: int = 7) -> LoopProgram:
@@ -167,7 +167,7 @@ def triangle(n: int = 7) -> LoopProgram:
     return program(source, loop("thread", "t", n, Wait(), Clear(a, "sum"),
                                 loop("serial", "j", i("t") + 1, Take(a, 0, "sum", V.load(x, i("j")))),
                                 Store(y, i("t"), V.load(a, 0))),
-                   buffers=(Buffer(a, "register"),))
+                   buffers=(LoopBuffer(a, "register"),))
 
 
 def of_any_size() -> LoopProgram:

@@ -20,8 +20,10 @@ from pathlib import Path
 import tensor_graphs as tg
 from tensor_graphs.codegen import backend, backend_cuda, schedule_actions, spec_to_loops
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import c_source, cuda_source, cuda_tiles, scan_c, scan_cuda
+from tensor_graphs.codegen.print import c_source, cuda_tiles, scan_c, scan_cuda
+from tensor_graphs.codegen.print.cuda_loops import printed
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered, Spec
 from tensor_graphs.kernels.strides import contiguous_strides
@@ -33,8 +35,9 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tests.codegen import test_scans, test_schedule_actions, test_skinny_product, test_tiles
+from tests.codegen.mapping import test_streams
 from tests.codegen.passes import test_online_reductions, test_skip_masked_blocks, test_split_variance, test_tile_rows
-from tests.codegen.print import test_c_source, test_cuda_source, test_cuda_streams, test_scan_cuda
+from tests.codegen.print import test_c_source, test_cuda_loops, test_scan_cuda
 from tests.codegen.test_generated import drawn
 from tests.fuzzing.cases import Ungrown, case_of
 from tests.fuzzing.stage_runs import FORMS, Case, formed
@@ -68,7 +71,7 @@ def of_definition(name: str, definition: Definition) -> Texts:
         strides = [tuple(3 * s if i < len(shape) - 1 else s for i, s in enumerate(contiguous_strides(shape))) for shape in shapes]
         if not all(d.is_static(s) for lie in strides for s in lie):
             return "dims"
-        return cuda_source.rendered(program_of(definition, strides)).text
+        return printed(map_loops(program_of(definition, strides))).text
 
     yield f"{name}: plain", lambda: c_source.rendered(arranged(lower(definition)))
     yield f"{name}: rows apart", lambda: c_source.rendered(arranged(lower(definition, True)))
@@ -80,7 +83,7 @@ def of_definition(name: str, definition: Definition) -> Texts:
     yield f"{name}: cuda strided", strided
     for template in cuda_tiles.TEMPLATES:
         yield f"{name}: cuda {template.name}", lambda t=template: of_call(cuda_tiles.call_of(t, definition))         # type: ignore[misc]
-    yield f"{name}: cuda alone", lambda: cuda_source.rendered(program_of(definition, alone=True)).text
+    yield f"{name}: cuda alone", lambda: printed(map_loops(program_of(definition, alone=True))).text
 
 
 def scheduled(name: str, definition: Definition) -> Texts:
@@ -101,7 +104,7 @@ def samples() -> Iterator[tuple[str, Definition]]:
             instance = drawn(op, dtype, 0)
             if instance is not None:
                 yield f"{op} {dtype}", instance[1]
-    tables = (test_c_source.REVIEWED, test_cuda_source.TEXTS, test_online_reductions.CASES, test_tile_rows.CASES,
+    tables = (test_c_source.REVIEWED, test_cuda_loops.TEXTS, test_online_reductions.CASES, test_tile_rows.CASES,
               test_skip_masked_blocks.CASES, test_tiles.TILED, test_scans.SCANS, test_schedule_actions.GRAPHS,
               {name: make(tg.f32) for name, make in test_split_variance.CUT.items()},
               {name: make() for name, make in test_split_variance.WHOLE.items()})
@@ -111,7 +114,7 @@ def samples() -> Iterator[tuple[str, Definition]]:
             nodes = (first,) if isinstance(first, Node) and not isinstance(outputs, tuple) else (
                 tuple(outputs) if isinstance(first, Node) and isinstance(outputs[-1], Node) else (first,))
             yield f"{number} {name}", written(*nodes)
-    for k, (kind, sizes, dtype) in enumerate((*test_skinny_product.CASES, *test_cuda_streams.PARTS)):
+    for k, (kind, sizes, dtype) in enumerate((*test_skinny_product.CASES, *test_streams.PARTS)):
         yield f"stream {k}", part_between(*kind(*sizes, dtype)).written
     for seed in range(GRAPHS):
         try:
@@ -149,8 +152,8 @@ def all_texts() -> Texts:
     for seed in range(FUZZED):
         for form in FORMS:
             yield f"stages {seed} {form}", lambda seed=seed, form=form: formed(Case(seed, form))[1]           # type: ignore[misc]
-            yield f"stages {seed} {form} cuda", lambda seed=seed, form=form: cuda_source.rendered(            # type: ignore[misc]
-                formed(Case(seed, form))[0].program).text
+            yield f"stages {seed} {form} cuda", lambda seed=seed, form=form: printed(map_loops(            # type: ignore[misc]
+                formed(Case(seed, form))[0].program)).text
 
 
 def text_of(make: Callable[[], str]) -> str:

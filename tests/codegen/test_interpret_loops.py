@@ -220,7 +220,7 @@ FAULTS: list[tuple[str, Callable[[], LoopProgram], Edit, str]] = [
     ("no identity", columns, no(Clear), "part[0] is read before it is written"),
     ("another identity", columns, but(Clear, monoid="max"), "part is combined by sum, and was cleared for max"),
     ("combined by another operation", softmax, but(Combine, monoid="sum"), "m is combined by sum, and was cleared for max"),
-    ("combined in part", softmax, but(Combine, threads=4), "m is combined across 4 threads in a loop of 8"),
+    ("combined across too many", softmax, but(Combine, threads=16), "m is combined across 16 threads in a loop of 8"),
     ("combined without shared memory", softmax, but(Combine, shared=None), "8 threads combine m without shared memory"),
     ("combined without room", softmax, buffer("across", size=1), "across has no room for a number of each of 2 warps"),
     ("combined by some threads", softmax, only(below(i("t"), 4), Combine), "4 of 8 threads are at a barrier"),
@@ -230,6 +230,7 @@ FAULTS: list[tuple[str, Callable[[], LoopProgram], Edit, str]] = [
 DIFFERENT: list[tuple[str, Callable[[], LoopProgram], Edit]] = [
     ("a load that is stale", softmax, moved(Compute, 0, Combine)),
     ("not combined across threads", softmax, no(Combine, 1)),
+    ("combined in part", softmax, but(Combine, threads=4)),
     ("a sum that begins again", running, all_of(no(Clear), more(Take, 0, Clear(own("carry", 1), "sum")))),
     ("stored before it is added", running, moved(Store, 0, Take)),
     ("rows that all warps add", columns, but(Loop, 3, first=0, step=1)),

@@ -10,7 +10,7 @@ from tensor_graphs.codegen.loop_program import Compute, Load, Loop, Prefetch, st
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.devices.target import HOPPER, TINY, Target
-from tests.codegen.print.test_cuda_source import TEXTS, definition_of
+from tests.codegen.print.test_cuda_loops import TEXTS, definition_of
 from tests.fuzzing.stage_runs import FORMS, Case, calls, formed
 
 SEEDS = 12

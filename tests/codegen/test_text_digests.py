@@ -10,8 +10,10 @@ import hashlib
 from collections.abc import Callable, Iterator
 
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import c_source, cuda_source
+from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print.cuda_loops import printed
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language.composite import Definition
@@ -21,7 +23,7 @@ from tests.kernels.cases import CASES
 
 TEXTS: dict[str, Callable[[Definition], str]] = {
     "c": lambda definition: c_source.rendered(arranged(lower(definition))),
-    "cuda": lambda definition: cuda_source.rendered(program_of(definition)).text,
+    "cuda": lambda definition: printed(map_loops(program_of(definition))).text,
 }
 
 

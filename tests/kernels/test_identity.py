@@ -301,6 +301,6 @@ def test_of_this_package_only_the_folders_of_backends_count() -> None:
              for name in ("numpy.softmax", "c.softmax", "torch.softmax")}
     numpys = ("__init__", "atomics", "backend", "composites", "scan")
     assert files["numpy.softmax"] == {f"kernels/numpy/{name}.py" for name in numpys}
-    ours = ("__init__", "backend", "direct_conv", "library", "scratch", "screened_argmax")
+    ours = ("__init__", "backend", "convolutions", "library", "scratch", "screened_argmax")
     assert files["c.softmax"] == {f"kernels/c/{name}.py" for name in ours}
     assert files["torch.softmax"] > {"kernels/torch/ops.py", "kernels/torch/backend.py", "kernels/numpy/composites.py"}

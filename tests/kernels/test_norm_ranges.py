@@ -29,7 +29,7 @@ NORMS: dict[str, tuple[Callable[[Node], Node], Callable[[np.ndarray], np.ndarray
 ROWS_OF = [*((0.0, size) for size in (1.0, 1e19, 1e30, 3e36, 1e-25, 1e-36)), (1e4, 1.0), (1e4, 0.01)]
 """means and spreads"""
 
-BACKENDS = (("numpy",), ("c", "numpy"), ("torch", "numpy"))
+BACKENDS = (("numpy",), ("c", "gen", "numpy"), ("torch", "numpy"))
 
 
 def run(node: Node, backends: tuple[str, ...], values: dict[str, np.ndarray]) -> np.ndarray:

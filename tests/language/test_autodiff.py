@@ -22,7 +22,7 @@ from tensor_graphs.language.composite import LIBRARY, CompositeOp, composite, ex
 from tensor_graphs.language.composites.elementary import cos, erf, exp, gelu, log, sigmoid, softplus, tanh
 from tensor_graphs.language.composites.normalisation import layer_norm, log_softmax, mean, rms_norm, softmax
 from tensor_graphs.language.composites.products import linear
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, u32
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, u8, u32
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, GraphError, LanguageError, ShapeError
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node, TensorType, walk
@@ -73,7 +73,7 @@ class Sample:
         return (list(made) if isinstance(made, tuple) else [made]), given
 
 
-_DTYPES: dict[tuple[str, int], DType] = {("f", 8): f64, ("f", 4): f32, ("i", 4): i32, ("u", 4): u32, ("b", 1): bool_}
+_DTYPES: dict[tuple[str, int], DType] = {("f", 8): f64, ("f", 4): f32, ("i", 4): i32, ("u", 4): u32, ("u", 1): u8, ("b", 1): bool_}
 
 
 def normal(*shape: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
@@ -158,6 +158,7 @@ SAMPLES = (
     Sample("dot", (normal(2, 3, 4), normal(4)), note="by a vector"),
     Sample("linear", (normal(2, 3, 4), normal(5, 4), normal(5))),
     Sample("linear", (normal(3, 4), normal(5, 4), None), note="bare"),
+    Sample("dequantize", (integers(0, 60, 3, 34).astype(np.uint8),), {"format": "Q8_0"}),
     Sample("rounded", (normal(2, 3).astype(np.float32),), {"to": "tf32"}),
     Sample("rounded_linear", (normal(2, 4).astype(np.float32), normal(5, 4).astype(np.float32), normal(5)),
            {"to": "bf16x2"}),

@@ -30,7 +30,7 @@ def is_columns(nest: Nest) -> bool:
             and not any(str(x) in inner for a in s.reduce for x in d.symbols(a.size)))
 
 
-class Columns(NestMapper):
+class ColumnForm(NestMapper):
     def mapped(self, entry: str) -> LoopKernel:
         (s,) = self.nest.stages
         assert s.monoid is not None

@@ -54,7 +54,7 @@ def is_short_reduction(nest: Nest) -> bool:
             and 0 < int(d.evaluate(terms, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
 
 
-class Elementwise(NestMapper):
+class ElementwiseForm(NestMapper):
     def mapped(self, entry: str) -> LoopKernel:
         stages = self.nest.stages
         axes = (*self.nest.axes, *stages[0].axes)
@@ -71,7 +71,7 @@ class Elementwise(NestMapper):
         return [Loop("_b", grid, "grid", (Loop("_t", threads, "thread", (Wait(), *inner)),))]
 
 
-class ShortReduction(Elementwise):
+class ShortReductionForm(ElementwiseForm):
     def mapped(self, entry: str) -> LoopKernel:
         (s,) = self.nest.stages
         assert s.monoid is not None

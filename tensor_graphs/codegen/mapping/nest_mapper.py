@@ -20,7 +20,7 @@ from tensor_graphs.codegen.loop_ir import (
     rewritten,
     values_in,
 )
-from tensor_graphs.codegen.loop_program import Buffer, If, Let, Load, Loop, LoopKernel, Put, Stmt, Store
+from tensor_graphs.codegen.loop_program import If, Let, Load, Loop, LoopBuffer, LoopKernel, Put, Stmt, Store
 from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -44,7 +44,7 @@ class NestMapper:
         self.program, self.nest, self.target = program, nest, target
         self.values, self.alone, self.aligned = values, alone, aligned
         self.names = names                                          # of all buffers of the program
-        self.buffers: list[Buffer] = []
+        self.buffers: list[LoopBuffer] = []
         self.scratch: list[Array] = []                              # in global memory, of this kernel alone
         self.places: dict[Array, Place] = {}
         self.singly = set[Array]()                                  # arrays whose elements are not accessed in packs
@@ -62,7 +62,7 @@ class NestMapper:
         name = name if name not in self.names else next(other for other in numbered if other not in self.names)
         self.names.add(name)
         array = Array(name, "scratch" if like is None else like.role, -1 if like is None else like.number, dtype, size, 1)
-        self.buffers.append(Buffer(array, place, lanes, row))
+        self.buffers.append(LoopBuffer(array, place, lanes, row))
         return array
 
     def accumulator(self, s: Stage, size: int, wide: bool = False) -> Array:
@@ -194,9 +194,9 @@ class NestMapper:
             own[s.target] = value = self.moved(s.value, dims, copies, fixed, own)
             target, index = self.placed(s.target, s.index)
             if s.target not in self.singly and d.coefficient(s.index, axis.name) == 1 and divides(pack, s.index - axis.symbol):
-                kept = self.buffer("register", f"out_{target.name}", memory_dtype(target), pack, target, lanes=pack)
-                inner.append(Store(kept, lane, value, s.note))
-                after.append(Put(target, index, kept, 0, pack))
+                result = self.buffer("register", f"out_{target.name}", memory_dtype(target), pack, target, lanes=pack)
+                inner.append(Store(result, lane, value, s.note))
+                after.append(Put(target, index, result, 0, pack))
             else:
                 inner.append(Store(*self.placed(s.target, self.index(s.index, dims)), value, s.note))
         return [*before, Loop("_v", pack, "vector", tuple(inner)), *after]
@@ -220,6 +220,12 @@ class NestMapper:
                 out.append(Load(row, 0, array, offset, pack, self.moved(v.args[0]) if v.args else None))
                 fixed |= set(v.args)
         return out, copies, fixed
+
+
+def within(values: Values, x: Dim, low: Dim, high: Dim) -> Value:
+    """Return the condition low <= x < high."""
+    here, *ends = (values.index(at, i64) for at in (x, low, high))
+    return values.make("and", bool_, values.make("at_least", bool_, here, ends[0]), values.make("less", bool_, here, ends[1]))
 
 
 def split(flat: Dim, axes: Sequence[Axis]) -> list[tuple[str, Dim]]:

@@ -47,18 +47,18 @@ class _Placer:
     def __init__(self, values: Values, in_registers: Set[Array]) -> None:
         self.values, self.in_registers = values, in_registers
 
-    def body(self, body: Sequence[Stmt], names: set[str], known: set[Value]) -> tuple[Stmt, ...]:
-        """Return statements in place. names: the indices that are defined; known: values that are computed. Both grow."""
+    def body(self, body: Sequence[Stmt], names: set[str], computed: set[Value]) -> tuple[Stmt, ...]:
+        """Return statements in place. names: the indices that are defined; computed: values that are computed. Both grow."""
         out: list[Stmt] = []
         for s in body:
             if isinstance(s, Loop) and s.kind not in ("grid", "thread"):
-                before, s = self.hoisted(s, names, known)
+                before, s = self.hoisted(s, names, computed)
                 out += before
             out += self.defined(s, names)
             if isinstance(s, Loop):
-                s = replace(s, body=self.body(s.body, names | {s.axis}, set(known)))
+                s = replace(s, body=self.body(s.body, names | {s.axis}, set(computed)))
             elif isinstance(s, If):
-                s = replace(s, body=self.body(s.body, set(names), set(known)))
+                s = replace(s, body=self.body(s.body, set(names), set(computed)))
             elif isinstance(s, Let):
                 names.add(s.name)
             out.append(s)
@@ -85,7 +85,7 @@ class _Placer:
 
     # ---- loops ----
 
-    def hoisted(self, loop: Loop, names: set[str], known: set[Value]) -> tuple[list[Stmt], Loop]:
+    def hoisted(self, loop: Loop, names: set[str], computed: set[Value]) -> tuple[list[Stmt], Loop]:
         """Return what is computed before a loop, and the loop."""
         inside = list(statements(loop.body))
         changed = {array for s in inside if (array := written(s)) is not None} | {s.array for s in inside if isinstance(s, Alias)}
@@ -96,7 +96,7 @@ class _Placer:
             while todo:
                 v = todo.pop()
                 if self.is_early(v, names, changed, blocked):
-                    if v.op not in CHEAP and not self.is_name(v) and v not in known:
+                    if v.op not in CHEAP and not self.is_name(v) and v not in computed:
                         early[v] = None
                     continue
                 if v.op == "div" and v.dtype is f32 and all(a.op != "constant" for a in v.args) and self.is_early(
@@ -110,7 +110,7 @@ class _Placer:
         before: list[Stmt] = []
         for v in sorted(early, key=lambda v: v.number):
             before += [*self.define_all([v], names), Compute(v)]
-            known |= {v, *v.args}
+            computed |= {v, *v.args}
         return before, replace(loop, body=self.divided(loop.body, divisors)) if divisors else loop
 
     def roots(self, body: Sequence[Stmt], blocked: frozenset[str]) -> Iterator[tuple[Value, frozenset[str]]]:

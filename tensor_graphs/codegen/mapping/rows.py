@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Stage, Value, computed_in, index_symbol, parallel, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, Value, Values, computed_in, index_symbol, parallel, values_in
 from tensor_graphs.codegen.loop_program import (
     Barrier,
-    Buffer,
     Clear,
     Combine,
     How,
@@ -26,6 +25,7 @@ from tensor_graphs.codegen.loop_program import (
     Let,
     Load,
     Loop,
+    LoopBuffer,
     LoopKernel,
     Prefetch,
     Stmt,
@@ -36,6 +36,7 @@ from tensor_graphs.codegen.loop_program import (
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
+from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f16, f32
@@ -77,15 +78,13 @@ class RowLoop:
         return d.product(a.size for a in self.axes)
 
 
-class Rows(NestMapper):
+class RowForm(NestMapper):
     def mapped(self, entry: str) -> LoopKernel:
         nest, warp = self.nest, self.target.warp
         self.outer = outer = nest.axes[:parallel(nest)]             # groups of threads share their iterations
         turns = d.product(a.size for a in outer)
         self.loops, self.group = self.shared_among(turns)
         self.groups = max(1, 4 * warp // self.group) if self.group <= warp else 1
-        self.filled: dict[str, RowLoop] = {}                        # rows in registers
-        self.rows: dict[Array, Array] = {}
         grid = d.ceil_div(turns, self.groups)
         if self.place_rows(grid):
             grid = d.dim_min(grid, RESIDENT * self.target.units)
@@ -94,8 +93,6 @@ class Rows(NestMapper):
         turn = index_symbol("_turn", d.dim_max(1, turns))
         self.live = self.below(begin + g, turns) if self.groups > 1 else None
         number = d.dim_min(begin + g, turns - 1) if self.groups > 1 else begin
-        self.ahead: dict[Key, Array] = {}
-        self.later: dict[int, list[Stmt]] = {}
         body: list[Stmt] = [Let("_turn", number), *lets(turn, outer), *self.load_ahead(), *self.level(len(outer))]
         of_warp = max(1, warp // self.group)
         first = begin + g // of_warp * of_warp                      # of the warp, which does nothing if it has no iteration
@@ -109,16 +106,16 @@ class Rows(NestMapper):
 
     # ---- decisions ----
 
-    def shared_among(self, turns: Dim) -> tuple[dict[int, RowLoop], int]:
-        """Return the loop of each stage, by the stage's index, and how many threads share an iteration."""
+    def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
+        """Return the loop of each stage, by the stage's index, and how many threads share an iteration (fixed: so many)."""
         stages = self.nest.stages
         along = {k: s.axes or s.reduce for k, s in enumerate(stages) if s.axes or s.reduce}
         shared = [k for k in along if not (stages[k].axes and stages[k].reduce)]
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
-        held, group = self.packs_each(turns, packs), 1
-        while group < self.target.threads and group * held < packs:
+        held, group = self.packs_each(turns, packs), fixed or 1
+        while not fixed and group < self.target.threads and group * held < packs:
             group *= 2
         loops = {}
         for k, axes in along.items():
@@ -137,6 +134,8 @@ class Rows(NestMapper):
 
     def place_rows(self, grid: Dim) -> bool:
         """Decide where the numbers and rows of an iteration are. Return whether some are in global scratch."""
+        self.filled: dict[str, RowLoop] = {}                        # rows in registers
+        self.rows: dict[Array, Array] = {}
         bytes_of_rows = 0
         for k, s in enumerate(self.nest.stages):
             array = s.target
@@ -144,14 +143,15 @@ class Rows(NestMapper):
                 continue
             loop, kind = self.loops.get(k), computed_in(array.dtype)
             if array.size == 1:
-                self.buffers.append(Buffer(array, "register"))
+                self.buffers.append(LoopBuffer(array, "register"))
             elif loop is not None and loop.turns and self.stays(k):
                 self.rows[array] = self.buffer("register", array.name, kind, loop.turns * loop.pack)
                 self.singly.add(array)
                 self.filled[array.name] = loop
-            elif 0 < (size := self.row(array) * kind.itemsize * self.groups) and bytes_of_rows + size <= self.target.shared:
+            elif 0 < (size := kind.itemsize * self.groups * _row(array, self.target)) <= self.target.shared - bytes_of_rows:
                 bytes_of_rows += -(-size // 16) * 16
-                self.in_memory(array, self.buffer("shared", array.name, kind, self.row(array) * self.groups), 0, self.row(array))
+                own = _row(array, self.target)
+                self.in_memory(array, self.buffer("shared", array.name, kind, own * self.groups), 0, own)
             else:
                 row = d.ceil_div(array.size, 8) * 8
                 blocks = d.dim_min(grid, RESIDENT * self.target.units)
@@ -163,11 +163,6 @@ class Rows(NestMapper):
     def in_memory(self, array: Array, rows: Array, begin: Dim, row: Dim) -> None:
         first = begin + (index_symbol("_g", self.groups) * row if self.groups > 1 else 0)
         self.places[array] = lambda index: (rows, first + index)
-
-    def row(self, array: Array) -> int:
-        """Return the elements reserved for a row in shared memory; 0 where it is too long, or its length is unknown."""
-        most = d.bounds(array.size)[1]
-        return -(-most // 8) * 8 if most < self.target.shared else 0
 
     def stays(self, k: int) -> bool:
         """Return whether each thread reads only those elements of a row that it wrote itself, in an identical loop."""
@@ -206,6 +201,8 @@ class Rows(NestMapper):
     def load_ahead(self) -> list[Stmt]:
         """Return loads of what several stages read at the same positions. Loads of one stage that are the same in every iteration
         come before the last reduction that precedes it (`later`)."""
+        self.ahead: dict[Key, Array] = {}
+        self.later: dict[int, list[Stmt]] = {}
         stages, uses = self.nest.stages, dict[Key, list[tuple[int, Value]]]()
         own = {s.target for s in stages}
         for k, loop in self.loops.items():
@@ -229,7 +226,7 @@ class Rows(NestMapper):
                 continue
             if len({j for j, _ in users}) > 1:
                 out += self.load_row(key, v, loop)
-            elif reductions and not self.of_an_iteration(key[1]):
+            elif reductions and not _of_an_iteration(self.nest, key[1]):
                 self.later.setdefault(reductions[-1], []).extend(self.load_row(key, v, loop))
             else:
                 continue
@@ -242,19 +239,15 @@ class Rows(NestMapper):
 
     def load_row(self, key: Key, v: Value, loop: RowLoop) -> list[Stmt]:
         """Return loads of a row to registers."""
-        array, offset, _ = v.attr
+        array, offset = self.placed(v.attr[0], self.index(v.attr[1], {}))
         row = self.buffer("register", f"row_{array.name}", array.dtype, loop.turns * loop.pack, array, lanes=loop.pack)
         self.ahead[key] = row
         at = index_symbol("_k", loop.turns) * loop.pack
-        return self.over(loop, [Load(row, at, array, self.index(offset, {}), loop.pack, how=self.how(key[1]))])
+        return self.over(loop, [Load(row, at, array, offset, loop.pack, how=self.how(key[1]))])
 
     def how(self, at: Dim) -> How:
         """Return how a row is loaded: one that one iteration of a nest that stores no rows uses bypasses the first-level cache."""
-        return "once" if self.of_an_iteration(at) and not any(s.axes for s in self.nest.stages) else "plain"
-
-    def of_an_iteration(self, at: Dim) -> bool:
-        """Return whether iterations of the nest read at different positions; a weight, for example, is the same for all."""
-        return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in self.nest.axes})
+        return "once" if _of_an_iteration(self.nest, at) and not any(s.axes for s in self.nest.stages) else "plain"
 
     def prefetched(self, turns: Dim) -> list[Stmt]:
         """Return prefetches of what the first blocks load of large operands while earlier launches still run; the memory would be
@@ -361,7 +354,7 @@ class Rows(NestMapper):
             body = [*before, Loop("_v", pack, "vector", (Take(part, lane, s.monoid, value, s.note),))]
             if few:
                 some = self.buffer("register", f"few_{s.target.name}", f32, pack)
-                body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *self.halved(some, pack),
+                body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *_halved(self.values, some, pack),
                         Take(part, 0, s.monoid, self.values.load(some, 0))]
             elif s.monoid == "max" and root in copies and copies[root][0].dtype in (bf16, f16):
                 most = self.buffer("register", f"most_{s.target.name}", value.attr[0].dtype, pack, value.attr[0], lanes=pack)
@@ -379,15 +372,6 @@ class Rows(NestMapper):
             after.append(Combine(part, 0, s.monoid, self.group, shared))
         return [Clear(part, s.monoid), *fill, *self.over(loop, body), *after, *self.number(s, self.total(s, part))]
 
-    def halved(self, some: Array, pack: int) -> list[Stmt]:
-        """Return the sums of pairs, then of pairs of these, until one is left."""
-        out: list[Stmt] = []
-        while pack > 1:
-            pack //= 2
-            one = index_symbol("_n", pack)
-            out.append(Loop("_n", pack, "unrolled", (Take(some, one, "sum", self.values.load(some, one + pack)),)))
-        return out
-
     def each_alone(self, s: Stage, loop: RowLoop) -> list[Stmt]:
         """Return reductions of which each thread computes separate ones."""
         assert s.monoid is not None
@@ -396,3 +380,24 @@ class Rows(NestMapper):
         body: list[Stmt] = [Clear(part, s.monoid), *self.reducing(s.reduce, [Take(part, 0, s.monoid, self.moved(s.value), s.note)]),
                             Store(*self.placed(s.target, s.index), self.total(s, part))]
         return self.guarded(s, self.over(loop, body))
+
+
+def _of_an_iteration(nest: Nest, at: Dim) -> bool:
+    """Return whether iterations of a nest read at different positions; a weight, for example, is the same for all."""
+    return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
+
+
+def _row(array: Array, target: Target) -> int:
+    """Return the elements reserved for a row in shared memory; 0 where it is too long, or its length is unknown."""
+    most = d.bounds(array.size)[1]
+    return -(-most // 8) * 8 if most < target.shared else 0
+
+
+def _halved(values: Values, some: Array, pack: int) -> list[Stmt]:
+    """Return the sums of pairs, then of pairs of these, until one is left."""
+    out: list[Stmt] = []
+    while pack > 1:
+        pack //= 2
+        one = index_symbol("_n", pack)
+        out.append(Loop("_n", pack, "unrolled", (Take(some, one, "sum", values.load(some, one + pack)),)))
+    return out

@@ -25,7 +25,6 @@ from tensor_graphs.codegen.loop_ir import Array, StageProgram, Value, Values, in
 from tensor_graphs.codegen.loop_program import (
     Alias,
     Barrier,
-    Buffer,
     Combine,
     CopiesWait,
     CopyAhead,
@@ -34,6 +33,7 @@ from tensor_graphs.codegen.loop_program import (
     Let,
     Load,
     Loop,
+    LoopBuffer,
     LoopKernel,
     LoopProgram,
     Put,
@@ -44,8 +44,9 @@ from tensor_graphs.codegen.loop_program import (
     statements,
 )
 from tensor_graphs.codegen.map_loops import nest_kernels
+from tensor_graphs.codegen.mapping.elementwise import reads
 from tensor_graphs.codegen.mapping.place_values import placed
-from tensor_graphs.codegen.mapping.rows import HELD_READ, HELD_WORDS, Key, Rows
+from tensor_graphs.codegen.mapping.rows import HELD_READ, HELD_WORDS, Key, RowForm
 from tensor_graphs.codegen.passes.row_independence import FewRows
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.kernels.kernel import NotLowered
@@ -100,15 +101,15 @@ def map_scan(scan: RowsInTurns, aligned: bool, target: Target = HOPPER) -> LoopP
 
 @dataclass
 class _Lasting:
-    """What a thread reads in each iteration and keeps: operands that no iteration changes, registers, and the words of these."""
+    """Registers that last over all iterations: operands that no iteration changes, registers, and the words of these."""
 
     operands: Collection[str]
     rows: set[Array] = field(default_factory=set)
     words: int = 0
 
 
-class _StepRows(Rows):
-    """Rows of a nest that runs in each iteration. Its operands may be in shared memory."""
+class _StepRows(RowForm):
+    """RowForm of a nest that runs in each iteration. Its operands may be in shared memory."""
 
     def __init__(self, *nest: Any, lasting: _Lasting) -> None:
         super().__init__(*nest)
@@ -151,7 +152,9 @@ def _step(scan: RowsInTurns, aligned: bool, keep: bool, target: Target) -> _Step
     sliced, arguments = len(scan.turns.carries) + len(scan.turns.sliced), len(scan.few.step.arguments)
     lasting = _Lasting({f"x{k}" for k in range(sliced, arguments)} if keep else ())
     values = scan.program.values
-    kernels, scratch = nest_kernels(scan.program, values, target, aligned, "step", partial(_StepRows, lasting=lasting))
+    names = {a.name for s in scan.program.stages for a in (s.target, *reads(scan.program, s))}
+    rows = partial(_StepRows, lasting=lasting)
+    kernels, scratch = nest_kernels(scan.program, scan.program.nests, values, target, aligned, "step", names, rows)
     if scratch:
         raise NotLowered("a row of its step is in scratch")
     return _StepKernels(values, kernels, lasting, _block(kernels, target))
@@ -207,7 +210,7 @@ class _ScanMapper:
         types = (*scan.turns.carries, *scan.turns.sliced, *scan.turns.others)
         self.ins = [Array(f"in{k}", "operand", k, t.dtype, d.product(t.shape)) for k, t in enumerate(types)]
         self.outs = [Array(f"out{k}", "output", k, t.dtype, d.product(t.shape)) for k, t in enumerate(scan.outputs)]
-        self.buffers = [Buffer(a, "shared") for a in scan.program.scratch if a.level == 0]
+        self.buffers = [LoopBuffer(a, "shared") for a in scan.program.scratch if a.level == 0]
         self.memory: dict[int, Array] = {}                          # of carries, and of slices that are copied ahead
         self.ahead: dict[int, int] = {}
         for k, x in enumerate(scan.few.step.arguments[:self.sliced]):
@@ -217,7 +220,7 @@ class _ScanMapper:
             if k < self.carries or k in self.ahead:
                 name, times = (f"carry{k}", 2) if k < self.carries else (f"slices{k}", slots)
                 self.memory[k] = Array(name, "output", k, x.dtype, times * self.room(x))
-                self.buffers.append(Buffer(self.memory[k], "shared"))
+                self.buffers.append(LoopBuffer(self.memory[k], "shared"))
 
     def room(self, x: Node) -> int:
         """Return the elements that are reserved for a carry or a slice."""

@@ -27,7 +27,7 @@ MOST = 48 << 10
 """most bytes of shared memory of a block"""
 
 
-class Transposed(NestMapper):
+class TransposedForm(NestMapper):
     def mapped(self, entry: str) -> LoopKernel:
         outer, (inner,) = self.nest.tile, self.nest.stages[0].axes
         assert outer is not None

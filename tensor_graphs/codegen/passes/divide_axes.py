@@ -31,7 +31,8 @@ def divided(program: StageProgram) -> StageProgram:
     nest over _i0 in 0..2
         y0[_i0] = sum over _r1d in 0..4, _r1e in 0..5 of (x0[20*_i0 + 5*_r1d + _r1e] * x1[4*_i0 + _r1d])
     """
-    return program.mapped(lambda s: [_divided(program, s)])
+    nests = (nest if nest.tile is not None else nest.mapped(lambda s: [_divided(program, s)]) for nest in program.nests)
+    return program.made_of(nests)
 
 
 def _divided(program: StageProgram, s: Stage) -> Stage:

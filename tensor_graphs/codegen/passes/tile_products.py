@@ -26,7 +26,7 @@ from tensor_graphs.codegen.passes.divide_axes import digits_of, in_digits
 from tensor_graphs.codegen.passes.split_at_conditions import Limits, limits, margin
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import f32, f64
+from tensor_graphs.language.dtypes import DType
 
 BLOCK_BYTES = 1 << 18
 """most bytes of a copied block of rows"""
@@ -41,16 +41,17 @@ MOVED, GATHERED = 0.15, 1.0
 """steps of a tile that moving an element takes, along memory and across it"""
 
 
-def tiled(program: StageProgram, lanes: int, rows: int, tiles: int) -> StageProgram:
-    """Return the program with its products by tiles of so many lanes and rows, in blocks of so many tiles.
+def tiled(program: StageProgram, dtype: DType, lanes: int, rows: int, tiles: int) -> StageProgram:
+    """Return the program with its products of a dtype by tiles of so many lanes and rows, in blocks of so many tiles.
 
     >>> from tensor_graphs.codegen.lower import lower_text
+    >>> from tensor_graphs.language.dtypes import f32
     >>> program = lower_text("input a f32[30, 64]", "input b f32[64, 48]", "output y = relu(a @ b)")
     >>> print(program)
     nest over _i0 in 0..30, _i1 in 0..48
         t1[0] = sum over _r2 in 0..64 of (x0[64*_i0 + _r2] * x1[_i1 + 48*_r2])
         y0[48*_i0 + _i1] = max(t1[0], 0.0)
-    >>> print(tiled(program, 16, 5, 3))  # doctest: +ELLIPSIS
+    >>> print(tiled(program, f32, 16, 5, 3))  # doctest: +ELLIPSIS
     nest over _i1p in 0..3, _i0p in 0..3
         t1b[_i1q + 16*_r2] = x1[16*_i1p + _i1q + 48*_r2]    over _r2 in 0..64, _i1q in 0..16
         t1t[16*_i0q + _i1w] = sum over _r2 in 0..64 of (x0[640*_i0p + 64*_i0q + _r2] * t1b[_i1w + 16*_r2])    over ...
@@ -58,16 +59,16 @@ def tiled(program: StageProgram, lanes: int, rows: int, tiles: int) -> StageProg
     """
     if program.gathered:
         return program
-    return program.made_of(_tiled(program, nest, lanes, rows, tiles) or nest for nest in program.nests)
+    return program.made_of(_tiled(program, nest, dtype, (lanes, rows, tiles)) or nest for nest in program.nests)
 
 
-def _tiled(program: StageProgram, nest: Nest, lanes: int, rows: int, tiles: int) -> Nest | None:
+def _tiled(program: StageProgram, nest: Nest, dtype: DType, tile: tuple[int, int, int]) -> Nest | None:
     """Return a nest by tiles; None where it has no product, or does not have the form."""
-    stages = [s for s in (_of_each_turn(program, nest, s) for s in nest.stages) if s is not None and _fits(s)]
+    stages = [s for s in (_of_each_turn(program, nest, s) for s in nest.stages) if s is not None and _fits(s, dtype)]
     if nest.blocks is not None or len(stages) < len(nest.stages) or not any(s.reduce for s in stages):
         return None
     axes, stages = _in_digits(program, nest.axes, stages)
-    ways = (_NestByTiles(program.values, axes, stages, row, lane, (lanes, rows, tiles)) for row, lane in permutations(axes, 2))
+    ways = (_NestByTiles(program.values, axes, stages, row, lane, tile) for row, lane in permutations(axes, 2))
     best = min((way for way in ways if way.possible()), key=lambda way: way.steps(), default=None)
     try:
         return None if best is None else best.made()
@@ -102,8 +103,8 @@ def _of_each_turn(program: StageProgram, nest: Nest, s: Stage) -> Stage | None:
                         index=0, axes=(), level=len(nest.axes))
 
 
-def _fits(s: Stage) -> bool:
-    """Return whether a stage stores one number, or is a product of two factors."""
+def _fits(s: Stage, dtype: DType) -> bool:
+    """Return whether a stage stores one number, or is a product of two factors of a dtype."""
     if s.scan is not None or s.held or (s.target.role == "scratch" and s.target.level == 0):
         return False
     if not s.reduce:
@@ -111,7 +112,7 @@ def _fits(s: Stage) -> bool:
     inner = s.reduce[0].size
     if any(v.attr[0].level for v in values_in(s.value) if v.op == "load"):
         return False                                                # of another stage of the nest
-    return (len(s.reduce) == 1 and s.monoid == "sum" and s.value.op == "mul" and s.value.dtype in (f32, f64)
+    return (len(s.reduce) == 1 and s.monoid == "sum" and s.value.op == "mul" and s.value.dtype is dtype
             and isinstance(inner, int) and inner <= MOST_INNER)
 
 

@@ -10,7 +10,6 @@ from tensor_graphs.codegen.loop_ir import Array, Monoid, Value, computed_in, val
 from tensor_graphs.codegen.loop_program import (
     Alias,
     Barrier,
-    Buffer,
     Clear,
     Combine,
     Compute,
@@ -20,6 +19,7 @@ from tensor_graphs.codegen.loop_program import (
     Let,
     Load,
     Loop,
+    LoopBuffer,
     LoopKernel,
     LoopProgram,
     Prefetch,
@@ -111,7 +111,7 @@ class _Printer(CudaValues):
         own = {b.array for kernel in program.kernels for b in kernel.buffers}
         self.scratch = [a for a in source.scratch if a.level == 0 and a not in own] + list(program.scratch)
         self.wide = wide = self.sizes(program)
-        self.buffers: dict[str, Buffer] = {}
+        self.buffers: dict[str, LoopBuffer] = {}
         write = self.write
         write("/* " + str(source).replace("\n", "\n * ").replace("*/", "* /") + " */")
         if all(computed_in(a.dtype) is not a.dtype for a in source.outputs):
@@ -175,7 +175,7 @@ class _Printer(CudaValues):
             self.write(f"{kind} *const {buffer.name} = ({kind} *)(rows + {begins[buffer.name]});")
         return nbytes
 
-    def register(self, buffer: Buffer) -> None:
+    def register(self, buffer: LoopBuffer) -> None:
         kind, size = element_type(buffer.array), int(d.evaluate(buffer.array.size, {}))
         if buffer.lanes > 1:
             self.write(f"Pack<{kind}, {buffer.lanes}> {buffer.name}[{size // buffer.lanes}];")

@@ -9,8 +9,8 @@ from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.pipelines import CUDA, CUDA_ROWS, LOOPS, STREAMS, through
-from tensor_graphs.codegen.print import cuda_streams
 from tensor_graphs.codegen.refusals import or_none
+from tensor_graphs.codegen.skinny_product import is_streams
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language.composite import Definition
 
@@ -26,7 +26,7 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
     its own rows, so long rows stay uncut. Raises NotLowered."""
     apart = False if strides is None else strides
     plain = or_none(spec_to_loops.loops_of, definition, few_rows=of_part, updates=of_part) if of_part else None
-    if plain is not None and cuda_streams.is_streams(plain):
+    if plain is not None and is_streams(plain):
         program = through(STREAMS, lower(definition, apart, few_rows=True))
     else:
         program = through(LOOPS, lower(definition, apart, updates=of_part))

@@ -232,7 +232,7 @@ def sentence_length(folder: Path) -> int | None:
 
 
 FOREIGN = {
-    ".gguf": "GGUF", ".pt": "PyTorch", ".pth": "PyTorch", ".bin": "PyTorch", ".h5": "Keras",
+    ".pt": "PyTorch", ".pth": "PyTorch", ".bin": "PyTorch", ".h5": "Keras",
     ".tflite": "TensorFlow Lite", ".mlpackage": "Core ML",
 }  # fmt: skip
 """Suffix of model files in formats that are not read -> name of the format."""

@@ -1,4 +1,4 @@
-"""load: converts a model folder to a graph and its weights, ready to be compiled and bound.
+"""load: converts a model folder, or a GGUF file, to a graph and its weights, ready to be compiled and bound.
 
     model = load_model("path/to/gemma-3-270m", dtype="bfloat16")
     model.graph          the computation; parameters have the checkpoint's names
@@ -6,8 +6,8 @@
 
 Name, shape and kind of dtype of every tensor that the graph needs are checked before anything is computed. A tensor
 stored in the requested dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
-exactly, f32 → bf16 to nearest, ties to even). `load_model("gemma-3-270m", random_seed=0)` needs no folder: it has the
-published shape and random weights.
+exactly, f32 → bf16 to nearest, ties to even), and blocks of a GGUF file become f32. `load_model("gemma-3-270m", random_seed=0)`
+needs no folder: it has the published shape and random weights.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tensor_graphs.argument_checks import place
 from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.frontends.errors import ConfigError, FrontendError
+from tensor_graphs.frontends.gguf.model import GgufModel, is_gguf, open_gguf
 from tensor_graphs.frontends.huggingface.config import FamilyConfig
 from tensor_graphs.frontends.huggingface.folder import (
     GEMMA3_270M,
@@ -75,8 +76,8 @@ class LoadedModel:
     kind: its family. graph: see models/transformer.py for its inputs, dims, states and outputs. encoder: True for a sentence
     encoder, False for a decoder. weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view of a
     file. config: the folder's configuration. facts, names: description that the graph was built from. folder: None for a built-in
-    shape. random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how texts are cut and
-    prompted.
+    shape and a GGUF file. random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how
+    texts are cut and prompted. gguf: the GGUF file that the model was read from.
     """
 
     name: str
@@ -93,6 +94,7 @@ class LoadedModel:
     folder: Path | None = None
     random_seed: int | None = None
     sentence: SentenceConfig | None = None
+    gguf: GgufModel | None = None
 
     def __repr__(self) -> str:
         drawn = "" if self.random_seed is None else f", drawn from seed {self.random_seed}"
@@ -121,6 +123,8 @@ class LoadedModel:
     @cached_property
     def generation(self) -> GenerationConfig:
         """The ids that end a text, and the authors' sampling; a built-in Gemma 3 ends at id 1. Raises ConfigError."""
+        if self.gguf is not None:
+            return self.gguf.generation
         if self.folder is None:
             return GenerationConfig(eos_token_ids=(1,), bos_token_id=2, pad_token_id=0)
         return read_generation(self.folder)
@@ -138,26 +142,30 @@ class LoadedModel:
     @cached_property
     def tokenizer(self) -> Tokenizer | None:
         """The folder's tokenizer, loaded at first access; None without one. Raises TokenizerError."""
+        positions = self.max_positions if self.encoder else None
+        if self.gguf is not None:
+            return self.gguf.tokenizer(positions)
         if self.folder is None or tokenizer_file(self.folder) is None:
             return None
-        return load_tokenizer(self.folder, positions=self.max_positions if self.encoder else None)
+        return load_tokenizer(self.folder, positions=positions)
 
 
 @worded
 @phase("read model")
 def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = None, activations: str | DType | None = None,
                max_positions: int | None = None, random_seed: int | None = None) -> LoadedModel:
-    """Return the graph and the weights of a model folder, or of a built-in shape with random weights.
+    """Return the graph and the weights of a model folder or GGUF file, or of a built-in shape with random weights.
 
-    source: a folder in Hugging Face's layout (config.json, *.safetensors), or, with random_seed, also a name in `BUILTIN`. dtype:
-    dtype that the weights are kept in, "float32" or "bfloat16" (default: as the files store them, if that is one of the two, else
-    float32). activations: dtype of the values between ops and of the KV cache (default: that of the weights). max_positions:
-    number of tokens that fit (default: at most 4096 in a KV cache, and the model's positions in an encoder). random_seed: draw the
-    weights instead of reading them, each at its first look-up (Gemma 3: `random_gemma3_weights`; other families: `plain_recipe`).
+    source: a folder in Hugging Face's layout (config.json, *.safetensors), a .gguf file, or, with random_seed, also a name in
+    `BUILTIN`. dtype: dtype that the weights are kept in, "float32" or "bfloat16" (default: as the files store them, if that is one
+    of the two, else float32, which holds the values of blocks exactly). activations: dtype of the values between ops and of the KV
+    cache (default: that of the weights). max_positions: number of tokens that fit (default: at most 4096 in a KV cache, and the
+    model's positions in an encoder). random_seed: draw the weights instead of reading them, each at its first look-up (Gemma 3:
+    `random_gemma3_weights`; other families: `plain_recipe`).
     Raises FolderError, ConfigError (unknown model type, unsupported setting, dtype or max_positions) and WeightsError (tensors that
     are missing or have another shape).
     """
-    source = place("source", source, f"a model folder, or with random_seed one of {', '.join(BUILTIN)}")
+    source = place("source", source, f"a model folder or a .gguf file, or with random_seed one of {', '.join(BUILTIN)}")
     folder, builtin = Path(source), _builtin(source)
     if builtin is not None and random_seed is None:
         raise FrontendError(f"{source} is a built-in shape without weights",
@@ -166,11 +174,10 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
         near = close_to(str(source), BUILTIN)
         raise FrontendError(f"{str(source)!r} is neither a folder nor a built-in shape",
                             fix=f"did you mean {near[0]}?" if near else f"built-in shapes: {', '.join(BUILTIN)}")
-    config = builtin.read if builtin is not None else read_config(folder)
-    stored = None if builtin is not None else open_weights(folder) if random_seed is None else _stored(folder)
+    config, stored, file = _opened(folder, builtin, needed=random_seed is None)
     weight_dtype = _weight_dtype(dtype, stored)
     between = weight_dtype if activations is None else _supported(activations, "activations")
-    unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored)
+    unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored, file)
     weights: Mapping[str, Array]
     if random_seed is None:
         assert stored is not None
@@ -187,22 +194,22 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
         name=str(source) if builtin is not None else folder.resolve().name, kind=unweighted.kind, encoder=unweighted.encoder,
         graph=unweighted.graph, weights=weights, config=config, facts=unweighted.facts, names=unweighted.names, dtype=weight_dtype,
         activations=between, max_positions=unweighted.max_positions,
-        folder=None if builtin is not None else folder, random_seed=random_seed, sentence=unweighted.sentence)
+        folder=None if builtin is not None or file is not None else folder, random_seed=random_seed,
+        sentence=unweighted.sentence, gguf=file)
 
 
 @phase("read model")
 def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = None, activations: str | DType | None = None,
                 max_positions: int | None = None, greedy: bool = False) -> Graph:
-    """Return only the graph of a model folder (of its weights only names and types are read) or of a name in `BUILTIN`.
+    """Return only the graph of a model folder or file (of its weights only names and types are read), or of a name in `BUILTIN`.
 
     greedy: for a decoder, return `LoadedModel.greedy_graph`. The other arguments and the errors are those of `load_model`.
     """
     folder, builtin = Path(source), _builtin(source)
-    config = builtin.read if builtin is not None else read_config(folder)
-    stored = None if builtin is not None else _stored(folder)
+    config, stored, file = _opened(folder, builtin, needed=False)
     weight_dtype = _weight_dtype(dtype, stored)
     between = weight_dtype if activations is None else _supported(activations, "activations")
-    unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored)
+    unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored, file)
     if greedy and not unweighted.encoder:
         return decoder_graph(unweighted.facts, unweighted.names, max_positions=unweighted.max_positions,
                              weight_dtype=weight_dtype, activation_dtype=between, output="token")
@@ -214,12 +221,21 @@ def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:
     return None if Path(source).is_dir() else BUILTIN.get(str(source))
 
 
-def _stored(folder: Path) -> Weights | None:
-    """Return the weights files of a folder; None where there are none that can be read."""
+def _opened(path: Path, builtin: Gemma3TextConfig | None, *, needed: bool) -> tuple[FamilyConfig, Weights | None, GgufModel | None]:
+    """Return the configuration and the weights of a folder or file, and the model in a GGUF file. The weights are None for a
+    built-in shape, and, unless needed, for a folder with none that can be read."""
+    if builtin is not None:
+        return builtin.read, None, None
+    if is_gguf(path):
+        file = open_gguf(path)
+        return file.config, file.weights, file
+    config = read_config(path)
     try:
-        return open_weights(folder)
+        return config, open_weights(path), None
     except WeightsError:
-        return None
+        if needed:
+            raise
+        return config, None, None
 
 
 def _dtype_of(stored: Weights) -> str:
@@ -262,7 +278,7 @@ class _Unweighted:
 
 
 def _assemble(config: FamilyConfig, folder: Path, dtype: DType, activations: DType, max_positions: int | None,
-              stored: Weights | None) -> _Unweighted:
+              stored: Weights | None, file: GgufModel | None) -> _Unweighted:
     """Return the graph of a configuration, with a separate head where the files hold one. Raises ConfigError where the model has
     fewer than max_positions positions."""
     most, names, encoder = config.max_position_embeddings, config.names, config.family.encoder
@@ -271,7 +287,7 @@ def _assemble(config: FamilyConfig, folder: Path, dtype: DType, activations: DTy
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
         raise ConfigError(f"max_positions is {limit!r}, and the model has positions for 1 to {most} tokens", file=folder,
                           fix=f"a whole number from 1 to {most}")
-    sentence = read_sentence(folder) if encoder else None
+    sentence = None if not encoder else file.sentence if file is not None else read_sentence(folder)
     facts = config.facts
     if facts.tied and not encoder and stored is not None and _has_own_head(names, stored):
         facts = replace(facts, tied=False)

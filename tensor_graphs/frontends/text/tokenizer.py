@@ -46,8 +46,10 @@ _UNDECODED = "\ufffd"
 class Tokenizer:
     """The tokenizer of one model folder, returned by `load_tokenizer`.
 
-    end_ids: token ids that end a text. max_length: number of tokens, special tokens included, that `encode` cuts a text to; None =
-    no limit. prompt: text that `encode` puts before each text (sentence-transformers' default prompt; mostly "").
+    splitter: the tokenizer of the library `tokenizers`. end_ids: token ids that end a text. max_length: number of tokens, special
+    tokens included, that `encode` cuts a text to; None = no limit. prompt: text that `encode` puts before each text
+    (sentence-transformers' default prompt; mostly ""). template: of chats. special: role of a special token ("bos_token") -> its
+    text.
     """
 
     def __init__(self, folder: Path, splitter: Splitter, *, end_ids: tuple[int, ...] = (), max_length: int | None = None,
@@ -56,15 +58,15 @@ class Tokenizer:
         self.end_ids = end_ids
         self.max_length = max_length
         self.prompt = prompt
-        self._splitter = splitter
-        self._template = template
-        self._special = dict(special or {})
+        self.splitter = splitter
+        self.template = template
+        self.special = dict(special or {})
         self._added = _added_as_text(splitter)
 
     @property
     def vocab_size(self) -> int:
         """Number of ids, added tokens included."""
-        return int(self._splitter.get_vocab_size(with_added_tokens=True))
+        return int(self.splitter.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`, at most `max_length` of them. special_tokens: add the model's special tokens around the text.
@@ -81,18 +83,18 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise TokenizerError(f"the text is not Unicode: character {error.start} is half of a surrogate pair",
                                  fix="decode its bytes as UTF-8 before") from error
-        encoding = self._splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
+        encoding = self.splitter.encode(self.prompt + text, add_special_tokens=special_tokens)
         return list(encoding.ids), sum(rest.special_tokens_mask.count(0) for rest in encoding.overflowing)
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`. Raises TokenizerError for an id that is not in the vocabulary."""
         numbers = self._known(ids)
         if not self._added:
-            return str(self._splitter.decode(numbers, skip_special_tokens=skip_special_tokens))
+            return str(self.splitter.decode(numbers, skip_special_tokens=skip_special_tokens))
         shown = [i for i in numbers if not (skip_special_tokens and i in self._added and self._added[i].special)]
         runs = groupby(shown, self._added.__contains__)
         return "".join("".join(self._added[i].content for i in run) if is_added else
-                       str(self._splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
+                       str(self.splitter.decode(list(run), skip_special_tokens=False)) for is_added, run in runs)
 
     def stream(self, *, skip_special_tokens: bool = True, stop_texts: Sequence[str] = ()) -> StreamingDecoder:
         """Return a decoder that takes one id at a time. stop_texts: the text ends before the first that occurs (`UntilStop`)."""
@@ -101,7 +103,7 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """True if the folder has a chat template, which `chat` and `encode_chat` need."""
-        return self._template is not None
+        return self.template is not None
 
     def chat(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **variables: Any) -> str:
         """Return the prompt text of a chat, by the folder's template; encode it with `encode_chat` or with special_tokens=False.
@@ -112,15 +114,15 @@ class Tokenizer:
         """
         if isinstance(messages, str) or not all(isinstance(m, Mapping) for m in messages):
             raise ArgumentError(f"the messages are {messages!r:.80}\n  fix: [{{'role': 'user', 'content': '…'}}, …]")
-        if self._template is None:
+        if self.template is None:
             raise TokenizerError(
                 "the folder has no chat template", file=self.folder, fix=f"encode a plain text, or add {TEMPLATE_FILE}"
             )
         return render(
-            self._template,
+            self.template,
             self.folder,
             {
-                **self._special, "messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt,
+                **self.special, "messages": [dict(m) for m in messages], "add_generation_prompt": add_generation_prompt,
                 **variables,
             },
         )
@@ -132,7 +134,7 @@ class Tokenizer:
     def _known(self, ids: Iterable[int]) -> list[int]:
         numbers = [int(i) for i in ids]
         for i in numbers:
-            if not 0 <= i < 2**32 or (i >= self.vocab_size and self._splitter.id_to_token(i) is None):
+            if not 0 <= i < 2**32 or (i >= self.vocab_size and self.splitter.id_to_token(i) is None):
                 raise TokenizerError(
                     f"there is no token {i}", file=self.folder, fix=f"the vocabulary has {self.vocab_size} tokens"
                 )
@@ -292,7 +294,7 @@ def _read_older(path: Path, settings: _Settings) -> tuple[Splitter, _Settings]:
     _add_tokens(splitter, path.parent, values, special)
     before = "cls_token" if around else "bos_token" if flag("add_bos_token", by_pieces) else ""
     after = "sep_token" if around else "eos_token" if flag("add_eos_token", False) else ""
-    _put_around(splitter, special.get(before), special.get(after), path)
+    put_around(splitter, special.get(before), special.get(after), path)
     return splitter, replace(settings, special=special)
 
 
@@ -323,7 +325,7 @@ def _add_tokens(splitter: Splitter, folder: Path, values: Mapping[str, Any], spe
     splitter.add_special_tokens([text for text in named if splitter.token_to_id(text) is not None])
 
 
-def _put_around(splitter: Splitter, before: str | None, after: str | None, path: Path) -> None:
+def put_around(splitter: Splitter, before: str | None, after: str | None, path: Path) -> None:
     """Let each text begin and end with a token (None: without). Raises TokenizerError for a token that is not in the vocabulary."""
     from tokenizers.processors import TemplateProcessing
 

@@ -10,8 +10,7 @@
  * TDPBF16PS), and the parts of numbers that are not finite, or next to the largest, are not. So each sum is looked at: one that is not
  * finite, or so small that what was lost counts, is computed again, from the operands themselves; but where none of the numbers is
  * small enough nothing is lost, and a sum may be 0. */
-#include "gemm.h"
-#include "narrow_linear.h"
+#include "pairs.h"
 #include "product.h"
 #include "turned.h"
 
@@ -25,20 +24,7 @@
 #endif
 
 enum { SIDE = 16, DEPTH = 32, MOST_PARTS = 3 }; /* rows or lanes of a tile; products that its sums add up; parts of a float */
-#define INFINITE 0x7f800000u /* the bits of infinity */
 enum { FEW = 8, ROWS = 128, GROUP_BYTES = 1 << 20, CHUNK = 256, BLOCK = 8, SOME = 4, AHEAD = 32, BYTES = SIDE * DEPTH * 2 };
-
-/* Of some numbers, as the bits of floats without signs. */
-typedef struct extent {
-    uint32_t most;  /* the largest */
-    uint32_t below; /* one less than the smallest but 0; UINT32_MAX where all are 0 */
-} extent;
-
-#define NOTHING ((extent){0, UINT32_MAX})
-
-TG_INLINE extent joined(extent a, extent b) {
-    return (extent){a.most > b.most ? a.most : b.most, a.below < b.below ? a.below : b.below};
-}
 
 typedef struct product {
     char *out;
@@ -149,15 +135,6 @@ TG_INLINE extent split(const float *x, int64_t count, uint16_t *high, uint16_t *
         found = joined(found, (extent){size, size - 1});
     }
     return found;
-}
-
-TG_INLINE extent extent_of(const uint16_t *x, int64_t count) {
-    uint16_t most = 0, below = UINT16_MAX;
-    for (int64_t i = 0; i < count; i++) {
-        const uint16_t size = x[i] & 0x7fff, less = (uint16_t)(size - 1);
-        most = size > most ? size : most, below = less < below ? less : below;
-    }
-    return (extent){(uint32_t)most << 16, below == UINT16_MAX ? UINT32_MAX : (((uint32_t)below + 1) << 16) - 1};
 }
 
 /* `count` numbers `apart` from each other as their parts, each filled up with zeros to `whole`. */
@@ -388,14 +365,8 @@ static void all_sums(const product *p, const tiles *a, int64_t count, int64_t nv
     else if (p->parts_a == 1) (nv == 1 ? tiles_1_1_3 : tiles_2_1_3)(a, count, panel, steps, c);
     else (nv == 1 ? tiles_1_3_3 : tiles_2_3_3)(a, count, panel, steps, c);
 }
-/* Whether nothing was lost: no part of a number, and no product of two, is below 2^-126, nor is what is left of such that cancel. */
-TG_INLINE int nothing_lost(extent row, extent lanes) {
-    const float one = float_of(row.below + 1), two = float_of(lanes.below + 1); /* UINT32_MAX + 1: 0, where there is nothing else */
-    return row.below == UINT32_MAX || lanes.below == UINT32_MAX || (one >= 0x1p-100f && two >= 0x1p-100f && one * two >= 0x1p-80f);
-}
-
 /* Whether a sum has to be made again: it is not finite, or below `least` and not the 0 that zeros in `row` or `lane` alone make. */
-TG_INLINE int says_nothing(float sum, uint32_t least, extent row, extent lane) {
+TG_INLINE int made_again(float sum, uint32_t least, extent row, extent lane) {
     const uint32_t size = bits_of(sum) & 0x7fffffffu;
     return size >= INFINITE || (size < least && (size | (row.most < lane.most ? row.most : lane.most)) != 0);
 }
@@ -416,18 +387,17 @@ TG_INLINE void look_at(const product *p, int64_t row, int64_t rows, const extent
         }
         if (greatest < INFINITE) return;
     }
-    const float share = (float)(p->k + 1) * (p->out_dtype == TG_BF16 ? 0x1p-109f : 0x1p-98f);
     for (int64_t r = 0; r < rows; r++, c += lanes) {
-        const uint32_t least = nothing_lost(of_rows[r], all) ? 0 : bits_of(share * (float_of(all.most) + float_of(of_rows[r].most) + 2));
+        const uint32_t least = nothing_lost(of_rows[r], all) ? 0 : least_sum(p->k, p->out_dtype, of_rows[r], all);
         int64_t again = 0;
-        for (int64_t l = 0; l < count; l++) again += says_nothing(c[l], least, of_rows[r], of_lanes[l]);
+        for (int64_t l = 0; l < count; l++) again += made_again(c[l], least, of_rows[r], of_lanes[l]);
         if (again == 0) continue;
         for (int64_t l = 0; l < count; l++) /* a NaN decides, whatever else there is */
             if (of_rows[r].most > INFINITE || of_lanes[l].most > INFINITE) c[l] = NAN, again--;
         if (again > SOME) row_again(p, row + r, lane, count, c);
         else
             for (int64_t l = 0; l < count; l++)
-                if (says_nothing(c[l], least, of_rows[r], of_lanes[l]) && of_rows[r].most <= INFINITE && of_lanes[l].most <= INFINITE)
+                if (made_again(c[l], least, of_rows[r], of_lanes[l]) && of_rows[r].most <= INFINITE && of_lanes[l].most <= INFINITE)
                     c[l] = one_sum(p, row + r, lane + l);
     }
 }

@@ -12,18 +12,18 @@ from functools import cache
 from pathlib import Path
 
 from tensor_graphs.devices import toolchain
-from tensor_graphs.kernels.c import direct_conv, library, scratch, screened_argmax
+from tensor_graphs.kernels.c import convolutions, library, scratch, screened_argmax
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim, ceil_div, product
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, f64, i32, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
 from tensor_graphs.language.node import TensorType
 
 NAME = "c"
 SOURCES = Path(__file__).parent
 COPIES = SOURCES / "movement.c"
-LIKELY = (*library.AHEAD, "convolutions", "layer_norm")
+LIKELY = (*library.AHEAD, "convolutions")
 """libraries whose kernels are usually chosen where they fit; instead of other libraries' kernels, generated ones mostly are"""
 WEIGHT_DTYPES = {f32: 0, bf16: 1, f64: 2}              # enum TG_F32, TG_BF16, TG_F64 in tg.h
 WEIGHTS_OF = {f32: (f32, bf16), f64: (f32, bf16, f64)}
@@ -153,9 +153,9 @@ def _narrow_linear(spec: Spec) -> NativeCall:
                       scratch=scratch.narrow_linear(n, m, k))
 
 
-def _narrow_linear_steps(spec: Spec) -> Dim:
-    """Return one operation per multiply-add, not two: an instruction for pairs of bf16 does two multiply-adds."""
-    return product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
+def _narrow_steps(spec: Spec) -> Dim:
+    """Return two operations per multiply-add, or one where an instruction for pairs of bf16 does two multiply-adds."""
+    return (1 if library.load().pairs() else 2) * product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
 
 
 def _amx_steps(spec: Spec) -> Dim:
@@ -279,7 +279,9 @@ def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     if second == 0 and len(size) == 1 and same_dim(product(left.shape[:-2]), batch):    # one matrix on the right: read once for all
         batch, m, first, apart = 1, batch * m, 0, steps[0]
     ints = (batch, m, n, k, m * n, n, 1, first, apart, strides[0][-1], second, *strides[1][-2:])
-    return NativeCall(f"tg_matmul_{left.dtype.name}", (0, 1), ints, scratch=scratch.matmul(k, left.dtype.itemsize))
+    pairs = left.dtype == bf16 and library.load().pairs()
+    needs = scratch.matmul(k, max(4, left.dtype.itemsize), batch * m, pairs)
+    return NativeCall(f"tg_matmul_{left.dtype.name}", (0, 1), ints, scratch=needs)
 
 
 def _strided_amx_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -295,14 +297,6 @@ def _rms_norm(spec: Spec) -> NativeCall:
     w, dtype = _weight(spec, "weight")
     return NativeCall("tg_rms_norm", (0, w), (_rows(x), x.shape[-1], dtype),
                       (float(spec.attrs["eps"]), float(spec.attrs["offset"])))
-
-
-def _layer_norm(spec: Spec) -> NativeCall:
-    x = spec.inputs[0]
-    w, w_dtype = _weight(spec, "weight")
-    b, b_dtype = _weight(spec, "bias")
-    return NativeCall(f"tg_layer_norm{_mark(x.dtype)}", (0, w, b), (_rows(x), x.shape[-1], w_dtype, b_dtype),
-                      (float(spec.attrs["eps"]),))
 
 
 def _attention_refuse(a: DType) -> Refusal:
@@ -377,30 +371,6 @@ def _argmax(spec: Spec) -> NativeCall:
     return NativeCall(f"tg_argmax{_mark(x.dtype)}_{spec.outputs[0].dtype.name}", (0,), (_rows(x), x.shape[-1]))
 
 
-def _conv_refuse(spec: Spec) -> str | None:
-    x, weight = spec.inputs[:2]
-    if x.rank > 5:
-        return "up to three axes only"
-    if any(not isinstance(s, int) for s in weight.shape):
-        return "weights of fixed sizes only"
-    return only(f32)(spec)
-
-
-def _conv(spec: Spec) -> NativeCall:
-    x, weight = spec.inputs[:2]
-    attrs, more, groups = spec.attrs, 5 - x.rank, spec.attrs["groups"]
-    ints: list[Dim] = [x.shape[0], groups, weight.shape[1], weight.shape[0] // groups, *(1, 1, 1, 1, 0, 1) * more]
-    how = zip(attrs["stride"], attrs["padding"], attrs["dilation"], strict=True)
-    for axis, (stride, (before, _), dilation) in enumerate(how, 2):
-        ints += [x.shape[axis], spec.outputs[0].shape[axis], weight.shape[axis], stride, before, dilation]
-    needs: Dim = scratch.conv(product(weight.shape[1:]))
-    if weight.shape[1] == 1 and x.rank < 5:
-        axes = [(1, 1, 1, 1), *zip(weight.shape[2:], attrs["stride"], attrs["dilation"], spec.outputs[0].shape[2:], strict=True)]
-        (k1, s1, d1, high), (k2, s2, d2, wide) = axes[-2:]
-        needs = scratch.depthwise((k1, k2), (s1, s2), (d1, d2), high, wide)
-    return NativeCall("tg_conv_f32", (0, 1, _weight(spec, "bias")[0]), tuple(ints), scratch=needs)
-
-
 def _scatter_refuse(spec: Spec) -> str | None:
     base, index, updates = spec.inputs
     if base.dtype not in (f32, f64, i32, i64) or updates.dtype != base.dtype:
@@ -444,7 +414,6 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
         *map(pair, ("add", "sub", "mul", "max", "div")),
         row("linear", "product.c", _linear_refuse(a), _linear(a)),
         row("dot", "product.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
-        by_rows("layer_norm", "layer_norm.c", _weights_ok(a), _layer_norm, (0, 0)),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
             f"tg_softmax{mark}", (0,), (_rows(spec.inputs[0]), spec.inputs[0].shape[-1])), (0, 0)),
         row("attention", "attention.c", _attention_refuse(a), _dense(_strided_attention), strided=_strided_attention),
@@ -453,8 +422,10 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
 
 ROWS: tuple[CRow, ...] = (
     *rows_for(f32), *rows_for(f64),
-    *(CRow(op, "narrow_linear.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_linear_steps,
-           arch=("avx512_bf16",)) for op in ("linear", "scaled_linear")),
+    *(CRow(op, "product.c", _narrow_linear_refuse, _narrow_linear, mark="_bf16", arithmetic=_narrow_steps)
+      for op in ("linear", "scaled_linear")),
+    CRow("dot", "product.c", _dot_refuse(bf16), _dense(_strided_dot), mark="_bf16", strided=_strided_dot, arithmetic=_narrow_steps),
+    CRow("dot", "product.c", _dot_refuse(f16), _dense(_strided_dot), mark="_f16", strided=_strided_dot),
     CRow("linear", "amx_product.c", _amx_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("scaled_linear", "amx_product.c", _narrow_linear_refuse, _amx_linear, mark="_amx", arithmetic=_amx_steps,
          arch=("amx_bf16",)),
@@ -467,11 +438,12 @@ ROWS: tuple[CRow, ...] = (
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
     CRow("rope_table", "rope_table.c", _rope_table_refuse, _rope_table),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
-    # before the plain one: where their estimates are equal, this one is faster
-    CRow("conv", "direct_conv.c", lambda spec: _conv_refuse(spec) or direct_conv.refuse(spec),
-         lambda spec: direct_conv.build(spec, _conv(spec)), mark="_direct", prepare=direct_conv.prepare,
-         arithmetic=direct_conv.arithmetic),
-    CRow("conv", "conv.c", _conv_refuse, _conv),
+    # before the plain one: where their estimates are equal, these are faster
+    CRow("conv", "direct_conv.c", convolutions.refuse_direct, convolutions.build_direct, mark="_direct",
+         prepare=convolutions.prepare, arithmetic=convolutions.arithmetic),
+    CRow("conv", "depthwise.c", convolutions.refuse_depthwise, convolutions.build_depthwise, mark="_depthwise"),
+    CRow("conv", "product.c", convolutions.refuse, convolutions.build, arithmetic=convolutions.arithmetic),
+    CRow("conv", "wide_product.c", convolutions.refuse_f64, convolutions.build, mark="_f64"),
     CRow("scatter", "scatter.c", _scatter_refuse, _scatter, in_place=((0, 0),)),
 )
 

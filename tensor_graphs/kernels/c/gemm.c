@@ -60,7 +60,7 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
             c[r * width + l] = keep ? c[r * width + l] * keep[l] + sum[r * width + l] : sum[r * width + l];
 }
 
-/* Any number of rows, worked off in tiles of TILE_ROWS, 4 and 1 rows. Rows that share a set of the L1 cache go by tiles of NEAR_ROWS:
+/* Any number of rows, worked off in tiles of TILE_ROWS, 4, 2 and 1 rows. Rows that share a set of the L1 cache go by tiles of NEAR_ROWS:
  * copies of such rows cost 2 to 30 % of a product by 128 to 16 lanes, tiles of half the height nothing. Not inlined: fourteen tiles,
  * compiled once. */
 #define ALL_ROWS(name, nv, layout)                                                                                              \
@@ -79,6 +79,8 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
         }                                                                                                                       \
         for (; r + 4 <= rows; r += 4)                                                                                           \
             tile_product(4, nv, layout, a + r * row_step, stride, panel, k, c + r * nv * VW, keep, NULL);                       \
+        for (; r + 2 <= rows; r += 2)                                                                                           \
+            tile_product(2, nv, layout, a + r * row_step, stride, panel, k, c + r * nv * VW, keep, NULL);                       \
         for (; r < rows; r++)                                                                                                   \
             tile_product(1, nv, layout, a + r * row_step, stride, panel, k, c + r * nv * VW, keep, NULL);                       \
     }

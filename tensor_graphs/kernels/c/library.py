@@ -44,7 +44,7 @@ IN_CORE = ("pool.c", "runner.c", "tiles.c")
 """C files of the core, which every process needs, also for generated kernels alone. Compiling them takes a quarter of a second and
 shows whether the compiler works. A search for a path waits for the core, and for no other library"""
 
-TOGETHER = dict.fromkeys(("conv.c", "depthwise.c", "direct_conv.c"), "convolutions")
+TOGETHER = dict.fromkeys(("depthwise.c", "direct_conv.c"), "convolutions")
 """C file -> name of the library that it shares with other files, as they call functions of each other that are not exported"""
 
 AHEAD = ("gemm", "movement", "product", "attention", "screened_argmax", "rms_norm", "rope_table")
@@ -135,6 +135,7 @@ class NativeLibrary:
             ("tg_threads", ctypes.c_int, []), ("tg_default_threads", ctypes.c_int, []), ("tg_set_threads", None, [ctypes.c_int]),
             ("tg_step_size", ctypes.c_int64, []), ("tg_scratch_watch", ctypes.c_int64, []),
             ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]), ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
+            ("tg_pairs", ctypes.c_int, []),
             ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]), ("tg_run_at", ctypes.c_int, [pointer]),
             ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)])):
             function = getattr(self._lib, name)
@@ -239,6 +240,10 @@ class NativeLibrary:
         """Return the register tile of matrix products in f32 (itemsize 4) or f64 (8), as the core was compiled."""
         axis = self._lib.tg_tile_f64 if itemsize == 8 else self._lib.tg_tile_f32
         return Tile(int(axis(0)), int(axis(1)))
+
+    def pairs(self) -> bool:
+        """Return whether products of two bf16 operands are made by pairs, as the core was compiled."""
+        return bool(self._lib.tg_pairs())
 
     def scratch_watch(self) -> int:
         """Return the bytes of scratch memory that kernels have requested since the last call of this method, on all threads."""

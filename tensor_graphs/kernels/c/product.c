@@ -1,4 +1,4 @@
-/* product.c: products of f32, by weights of f32 or bfloat16 (multiply.h), and those by weights that an index chooses. */
+/* product.c: products whose sums are f32 (multiply.h), and those by weights that an index chooses. */
 #include "gemm.h"
 
 #ifndef STREAM_LIMIT
@@ -7,9 +7,13 @@
 #define ROWS_PRODUCT tg_rows_product
 #include "multiply.h"
 
-TG_KERNEL(tg_matmul_f32) { (void)floats, matmul(ptr, ints); }
-TG_KERNEL(tg_linear_f32) { (void)floats, linear(ptr[0], ptr[1], ptr[2], ptr[3], ints, TG_F32, TG_F32); }
-TG_KERNEL(tg_linear_bf16) { (void)floats, linear(ptr[0], ptr[1], ptr[2], ptr[3], ints, TG_BF16, TG_F32); }
+TG_KERNEL(tg_matmul_f32) { (void)floats, matmul(ptr, ints, TG_F32); }
+TG_KERNEL(tg_matmul_bf16) { (void)floats, matmul(ptr, ints, TG_BF16); }
+TG_KERNEL(tg_matmul_f16) { (void)floats, matmul(ptr, ints, TG_F16); }
+TG_KERNEL(tg_linear_f32) { (void)floats, linear(ptr, ints[0], ints[1], ints[2], TG_F32, TG_F32, TG_F32, TG_F32); }
+TG_KERNEL(tg_linear_bf16) { (void)floats, linear(ptr, ints[0], ints[1], ints[2], TG_F32, TG_F32, TG_BF16, TG_F32); }
+TG_KERNEL(tg_linear_narrow) { (void)floats, linear(ptr, ints[0], ints[1], ints[2], ints[4], TG_BF16, TG_BF16, ints[3]); }
+TG_KERNEL(tg_conv_f32) { (void)floats, convolution(ptr, ints); }
 
 /* --- a matrix for each row --- */
 
@@ -28,7 +32,8 @@ static void by_matrix(const choice *c, int64_t matrix, const int64_t *which, int
     const float *bias = c->bias ? c->bias + matrix * c->m : NULL, *x = c->rows;
     for (int64_t i = 0; i < n && n > 1; i++) memcpy(c->rows + i * c->k, c->x + which[i] / c->per * c->k, (size_t)c->k * 4);
     if (n == 1) x = c->x + which[0] / c->per * c->k;
-    linear(n == 1 ? c->out + which[0] * c->m : c->made, x, w, bias, (const int64_t[]){n, c->m, c->k}, c->dtype, TG_F32);
+    void *ptr[] = {n == 1 ? c->out + which[0] * c->m : c->made, (void *)x, (void *)w, (void *)bias};
+    linear(ptr, n, c->m, c->k, TG_F32, TG_F32, c->dtype, TG_F32);
     for (int64_t i = 0; i < n && n > 1; i++) memcpy(c->out + which[i] * c->m, c->made + i * c->m, (size_t)c->m * 4);
 }
 

@@ -1,6 +1,13 @@
 /* rms_norm.c: rms_norm of f32 rows. */
 #include "rows.h"
 
+/* Calls f(..., dtype) with a constant dtype. */
+#define BY_DTYPE(dtype, f, ...)                       \
+    switch (dtype) {                                  \
+        case TG_F32: f(__VA_ARGS__, TG_F32); break;   \
+        case TG_BF16: f(__VA_ARGS__, TG_BF16); break; \
+    }
+
 TG_INLINE double sum_squares(const float *x, int64_t d) {
     float lane[LANES] = {0};
     int64_t i = 0;

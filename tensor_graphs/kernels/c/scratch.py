@@ -16,8 +16,6 @@ GATHERED = 512                                         # gather_linear: rows tha
 BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
 BAND_BYTES, BAND_COLS, BAND_ROWS = 160 << 10, 112, 4    # direct: of a band's input; columns at most; rows at least
 LONGEST_GROUP = 16                                     # linear: the most tiles that go through together
-NARROW = (8, 4, 256 << 10)                              # linear of bf16: rows that are widened; least tiles, or bytes, of a group
-ABOUT = 132                                            # linear of bf16: bytes that describe a panel
 AMX = (8, 32, 128, 1 << 20)                            # rows left to other kernels; depth of a tile; most rows, bytes of a group
 
 
@@ -37,11 +35,10 @@ def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = Non
     bf16 weights; weights of another dtype are widened. m: rows of weights, which may be packed in place of x; None: any number."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
     (least, group), limit = GROUP, STREAM_LIMIT[itemsize]
-    panels = ceil_div(n, tile.lanes) * tile.lanes * dim_max(k, 1) * itemsize
     one_tile, same = tile.rows * _padded(k, itemsize) * itemsize, weight_bytes == itemsize
     weights: Dim = 0 if same else dim_min(LONGEST_GROUP * one_tile, dim_max(least * one_tile, group))
-    products = LONGEST_GROUP * tile.rows * tile.lanes * itemsize
-    many = panels + PAGE + threads * (weights + products + PAGE)
+    products = 2 * LONGEST_GROUP * tile.rows * tile.lanes * itemsize
+    many = ceil_div(n, tile.lanes) * _panel(k, itemsize) + PAGE + threads * (weights + products + PAGE)
     few: Dim = dim_min(n, limit) * k * itemsize + 8 + PAGE if weight_bytes == 2 else 0
     if not same or m is None:
         return dim_max(_beyond(n, limit) * (dim_max(many, matmul(k, itemsize)) if same else many), few)
@@ -49,17 +46,21 @@ def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = Non
     return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize))
 
 
+def _panel(k: Dim, itemsize: int, pairs: bool = False) -> Dim:
+    """Return the bytes of a panel of k steps, or of pairs of them, with what is written or said about its lanes behind them."""
+    lanes = library.load().tile(itemsize).lanes
+    steps = dim_max(k, 1) + 1
+    return (ceil_div(steps - 1, 2) if pairs else steps) * lanes * itemsize + lanes * 8
+
+
 def narrow_linear(n: Dim, m: Dim, k: Dim) -> Dim:
-    """Return the bytes for x[n, k] by m rows of weights, all bf16. Many rows take panels of pairs, and per thread two copies of the
-    sums of a group of weight rows. Few rows are kept in f32, with results."""
-    tile, threads = library.load().tile(4), library.load().threads()
-    limit, least, group_bytes = NARROW
-    count = ceil_div(n, tile.lanes)
-    panels = count * tile.lanes * ceil_div(k, 2) * 4 + count * ABOUT + PAGE
-    group = dim_min(LONGEST_GROUP * tile.rows, dim_max(least * tile.rows, ceil_div(group_bytes, 2 * dim_max(k, 1))))
-    many = panels + threads * (2 * group * tile.lanes * 4 + PAGE)
-    few = dim_min(n, limit)
-    return few * (k + m) * 4 + PAGE + dim_max(_beyond(n, limit) * many, linear(few, k, 4, 2))
+    """Return the bytes for x[n, k] by m rows of weights, all bf16: by pairs, or as for weights that are widened."""
+    lib, limit = library.load(), STREAM_LIMIT[4]
+    tile, pairs = lib.tile(4), lib.pairs()
+    products = 2 * LONGEST_GROUP * tile.rows * tile.lanes * 4
+    many = ceil_div(n, tile.lanes) * _panel(k, 4, pairs) + PAGE + lib.threads() * (products + PAGE)
+    turned = _beyond(n, dim_max(limit, 2 * m - 1)) * matmul(k, 4, n, pairs)
+    return dim_max(dim_max(_beyond(n, limit) * many, turned), linear(dim_min(n, limit) if pairs else n, k, 4, 2))
 
 
 def _amx_product(n: Dim, k: Dim, of_a: int, of_b: int, callers: int) -> Dim:
@@ -95,17 +96,12 @@ def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
     return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
 
-def matmul(k: Dim, itemsize: int) -> Dim:
-    """Return the bytes for a[m, k] · b[k, n]: on each thread a panel of b and a tile of a, with its results."""
+def matmul(k: Dim, itemsize: int, rows: Dim = 0, pairs: bool = False) -> Dim:
+    """Return the bytes for a[rows, k] · b[k, n]: on each thread a panel of b and two tiles of a, with results twice; by pairs also
+    what all rows of a are like."""
     tile, threads = library.load().tile(itemsize), library.load().threads()
-    own = dim_max(k, 1) * tile.lanes + tile.rows * (_padded(k, itemsize) + tile.lanes)
-    return threads * (own * itemsize + PAGE)
-
-
-def conv(k: Dim) -> Dim:
-    """Return the bytes for one panel on each thread: the k numbers under each of its windows."""
-    tile, threads = library.load().tile(4), library.load().threads()
-    return threads * (k * tile.lanes * 4 + PAGE)
+    own = _panel(k, itemsize, pairs) + 2 * tile.rows * (_padded(k, itemsize) + 2 * tile.lanes) * itemsize
+    return threads * (own + PAGE) + (rows * 8 + PAGE if pairs else 0)
 
 
 def depthwise(size: tuple[Dim, Dim], stride: tuple[int, int], dilation: tuple[int, int], high: Dim, wide: Dim) -> Dim:
@@ -113,17 +109,19 @@ def depthwise(size: tuple[Dim, Dim], stride: tuple[int, int], dilation: tuple[in
     threads, lanes = library.load().threads(), library.load().tile(4).lanes // 2
     rows = (dim_min(high, BLOCK[0]) - 1) * stride[0] + (size[0] - 1) * dilation[0] + 1
     last = dim_max(dim_min(wide, BLOCK[1]), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
-    return threads * (rows * stride[1] * ceil_div(last, lanes) * lanes * 4 + PAGE)
+    return threads * ((rows * stride[1] * ceil_div(last, lanes) * lanes + size[0] * size[1]) * 4 + PAGE)
 
 
-def direct(channels: int, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], high: Dim, wide: Dim) -> Dim:
-    """Return the bytes for the input of a band of the high x wide outputs, tap offsets, and sums of one panel of outputs."""
+def direct(channels: int, narrow: bool, size: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], high: Dim,
+           wide: Dim) -> Dim:
+    """Return the bytes for the input of a band of the high x wide outputs, tap offsets, and sums of one panel of outputs. narrow:
+    these are turned before they are stored."""
     threads, panel = library.load().threads(), library.load().tile(4).lanes
     lanes = panel // 2
     last = dim_max(dim_min(wide, BAND_COLS), lanes) + (size[1] - 1) * dilation[1] // stride[1] + 1
     line = channels * stride[1] * ceil_div(last, lanes) * lanes * 4
     lines = dim_min(high * stride[0] * line, dim_max(BAND_BYTES, BAND_ROWS * stride[0] * line))
-    sums = ceil_div(lines, channels * stride[0] * stride[1]) * panel
+    sums = ceil_div(lines, channels * stride[0] * stride[1]) * panel * (2 if narrow else 1)
     offsets = ceil_div(channels * size[0] * size[1], lanes) * lanes * 4
     return threads * (lines + (size[0] - 1) * dilation[0] * line + offsets + sums + PAGE)
 

@@ -13,7 +13,7 @@
 #define TG_INLINE static inline __attribute__((always_inline))
 #define TG_KERNEL(name) TG_API void name(void *const *ptr, const int64_t *ints, const double *floats)
 
-enum { TG_F32 = 0, TG_BF16 = 1, TG_F64 = 2 }; /* the dtype flags of weights and tables */
+enum { TG_F32 = 0, TG_BF16 = 1, TG_F64 = 2, TG_F16 = 3 }; /* the dtype flags of weights and tables */
 enum { TG_I32 = 0, TG_I64 = 1 };  /* the dtype flags of indices */
 
 typedef void (*tg_kernel)(void *const *ptr, const int64_t *ints, const double *floats);

@@ -50,6 +50,8 @@ TG_INLINE void tile_product(const int rows, const int nv, const int layout, cons
             tile_product(TILE_ROWS, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                     \
         for (; r + 4 <= rows; r += 4)                                                                                          \
             tile_product(4, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                             \
+        for (; r + 2 <= rows; r += 2)                                                                                          \
+            tile_product(2, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                             \
         for (; r < rows; r++)                                                                                                  \
             tile_product(1, nv, layout, a + r * step, stride, panel, k, c + r * apart, add, keep);                             \
     }

@@ -14,7 +14,7 @@ from tensor_graphs.codegen.backend_cuda import call_of, program_of
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated
-from tests.codegen.print.test_cuda_source import definition_of
+from tests.codegen.print.test_cuda_loops import definition_of
 
 X = tg.input("x", (12, 1024))
 

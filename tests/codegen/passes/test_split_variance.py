@@ -18,7 +18,7 @@ from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated
 from tests.codegen.launched import run
-from tests.codegen.print.test_cuda_source import check, definition_of, on_host
+from tests.codegen.print.test_cuda_loops import check, definition_of, on_host
 
 CHANNELS = (0, 2, 3)
 

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[Node, int]] = {                              # and how ma
     "batches of one matrix": (x(3, 20, 24) @ w(24, 20), 1),
     "turned rows": (tg.permute(x(64, 40), (1, 0)) @ w(64, 40), 1),
     "f64": (x(40, 32, dtype=tg.f64) @ w(32, 40, dtype=tg.f64), 1),
+    "f64 of narrow numbers": (tg.linear(x(40, 32).cast(tg.f64), w(50, 32).cast(tg.f64)), 1),
     "bf16": (tg.linear(x(40, 32, dtype=tg.bf16), w(50, 32, dtype=tg.bf16)), 1),
     "f16": (tg.linear(x(40, 32, dtype=tg.f16), w(50, 32, dtype=tg.f16)), 1),
     "numbers with a scale": (tg.linear(x(40, 32), w(50, 32, dtype=tg.i8).cast(tg.f32) * tg.input("s", (50, 1))), 1),

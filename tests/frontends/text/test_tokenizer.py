@@ -151,7 +151,7 @@ def test_a_sentence_folder_may_lower_case_cut_and_prompt(tmp_path: Path) -> None
         sentence_bert_config={"max_seq_length": 5, "do_lower_case": True},
     )  # fmt: skip
     ours = load_tokenizer(tmp_path)
-    assert ours.encode("THE THE") == ours._splitter.encode("ab the the").ids and len(ours.encode("THE THE")) == 5
+    assert ours.encode("THE THE") == ours.splitter.encode("ab the the").ids and len(ours.encode("THE THE")) == 5
     (tmp_path / "sentence_bert_config.json").unlink()
     for said, longest in (({}, 9), ({"model_max_length": 7}, 7), ({"model_max_length": 1e30}, 9)):
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))

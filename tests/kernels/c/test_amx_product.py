@@ -11,8 +11,8 @@ import pytest
 from tensor_graphs.devices.features import features
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.registry import kernel_named, lacking
-from tests.kernels.c.test_narrow_linear import FLAG, beyond_rounding, exact
 from tests.kernels.c.test_native import Array, poisoned, run
+from tests.kernels.c.test_pairs import FLAG, beyond_rounding, exact
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
 PAIRS = [(F32, F32), (F32, BF16), (BF16, BF16)]

@@ -238,19 +238,6 @@ def test_rms_norm_with_and_without_a_weight(each_build: library.NativeLibrary, n
         assert error(out, rms_norm(x, weight, 1e-6, 1.0)) <= 1.2e-7  # one rounding is up to 6e-8
 
 
-@pytest.mark.parametrize("d", [1, 3, 17, 64, 640])
-@pytest.mark.parametrize("centre", [0.0, 100.0])
-def test_layer_norm_survives_a_mean_much_larger_than_the_spread(each_build: library.NativeLibrary, d: int, centre: float) -> None:
-    x, w, b = normal((5, d), 1) + F32(centre), normal((d,), 2), normal((d,), 3)
-    wide = x.astype(float)
-    y = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
-    for weight, bias in ((w, b), (bf16(w), bf16(b)), (None, None)):
-        out = poisoned((5, d))
-        run(each_build, "tg_layer_norm", [out, x, weight, bias], [5, d, int(weight is not w), int(bias is not b)], [1e-5])
-        wanted = y if weight is None or bias is None else y * weight.astype(float) + bias.astype(float)
-        assert np.max(np.abs(out - wanted), initial=0.0) <= 5e-6
-
-
 def softmax(x: Array) -> Array:
     with np.errstate(invalid="ignore"):
         e = np.exp(x.astype(float) - np.max(x.astype(float), axis=-1, keepdims=True))
@@ -396,6 +383,13 @@ def test_rows_are_added_where_an_index_says_each_as_often_as_it_does(
     np.testing.assert_array_equal(whole, integers)
 
 
+DTYPES: dict[str, Any] = {"f32": F32, "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f64": np.float64}
+FLAGS: dict[Any, int] = {F32: 0, ml_dtypes.bfloat16: 1, np.float64: 2, np.float16: 3}
+NEAR: dict[Any, dict[str, float]] = {F32: {"rtol": 1e-5, "atol": 1e-5}, ml_dtypes.bfloat16: {"rtol": 2.0**-8, "atol": 1e-5},
+                                     np.float16: {"rtol": 2.0**-11 * 1.02, "atol": 1e-5},
+                                     np.float64: {"rtol": 1e-12, "atol": 1e-12}}
+
+
 @pytest.mark.parametrize("n, groups, channels, outputs, shape, size, stride, padding, dilation", [
     (1, 1, 3, 70, (1, 9, 40), (1, 3, 3), (1, 1, 1), ((0, 0), (1, 1), (1, 1)), (1, 1, 1)),
     (2, 2, 2, 3, (5, 4, 7), (2, 3, 2), (1, 2, 3), ((1, 0), (2, 2), (0, 1)), (2, 1, 3)),
@@ -410,21 +404,27 @@ def test_rows_are_added_where_an_index_says_each_as_often_as_it_does(
 ], ids=["panels and rows that are not full", "three axes", "depthwise", "depthwise with two outputs of a channel",
         "depthwise of long lines", "depthwise with gaps", "depthwise of two elements", "depthwise over three axes",
         "windows of one element", "of one element, with padding"])
+@pytest.mark.parametrize("dtypes", ["f32 f32", "bf16 bf16", "f16 f16", "bf16 f32", "f64 f64", "f64 bf16"])
 def test_a_convolution_is_a_product_with_what_the_windows_see(each_build: library.NativeLibrary, n: int, groups: int, channels: int,
-                                                                outputs: int, shape: Any, size: Any, stride: Any, padding: Any,
-                                                                dilation: Any) -> None:
-    rng, how = np.random.default_rng(7), Geometry(size, stride, padding, dilation)
-    x = rng.normal(size=(n, groups * channels, *shape)).astype(F32)
-    w, bias = rng.normal(size=(groups * outputs, channels, *size)).astype(F32), rng.normal(size=groups * outputs).astype(F32)
+                                                              outputs: int, shape: Any, size: Any, stride: Any, padding: Any,
+                                                              dilation: Any, dtypes: str) -> None:
+    rng, how, (of_x, of_w) = np.random.default_rng(7), Geometry(size, stride, padding, dilation), map(DTYPES.get, dtypes.split())
+    x = rng.normal(size=(n, groups * channels, *shape)).astype(of_x)
+    w, bias = rng.normal(size=(groups * outputs, channels, *size)).astype(of_w), rng.normal(size=groups * outputs).astype(of_w)
     places = how.places(shape)
     seen = strided(padded(x.astype(np.float64), padding, 0), how).reshape(n, groups, -1, int(np.prod(places)))
     product = np.matmul(w.astype(np.float64).reshape(groups, outputs, -1), seen).reshape(n, groups * outputs, *places)
     by_axis = zip(shape, places, size, stride, (before for before, _ in padding), dilation, strict=True)
-    ints = [n, groups, channels, outputs, *(number for axis in by_axis for number in axis)]
-    for shift in (None, bias):
-        out = poisoned(product.shape, F32)
-        run(each_build, "tg_conv_f32", [out, x, w, shift], ints)
-        np.testing.assert_allclose(out, product if shift is None else product + bias.reshape(-1, 1, 1, 1), rtol=1e-5, atol=1e-5)
+    ints = [n, groups, channels, outputs, *(number for axis in by_axis for number in axis), *map(FLAGS.get, (of_x, of_w, of_w))]
+    symbols = ["tg_conv_f64" if of_x is np.float64 else "tg_conv_f32"]
+    if channels == shape[0] == size[0] == 1 and of_x is not np.float64:
+        symbols.append("tg_depthwise")
+    for symbol in symbols:
+        for shift in (None, bias):
+            out = poisoned(product.shape, of_x)
+            run(each_build, symbol, [out, x, w, shift], ints)
+            expected = product if shift is None else product + bias.astype(float).reshape(-1, 1, 1, 1)
+            np.testing.assert_allclose(out.astype(float), expected, **NEAR[of_x])
 
 
 @pytest.mark.parametrize("n, channels, outputs, shape, size, stride, padding, dilation", [
@@ -438,29 +438,46 @@ def test_a_convolution_is_a_product_with_what_the_windows_see(each_build: librar
     (1, 70, 34, (3, 130), (3, 3), (2, 2), ((5, 5), (6, 6)), (4, 4)),
 ], ids=["outputs that fill no panel", "strides that differ", "dilation", "columns", "one long line", "windows of one element",
         "one channel", "more zeros than image"])
+@pytest.mark.parametrize("dtypes", ["f32 f32", "bf16 bf16", "f16 f16", "bf16 f32"])
 def test_a_convolution_that_packs_nothing_but_the_weight_is_the_same(
         each_build: library.NativeLibrary, n: int, channels: int, outputs: int, shape: Any, size: Any, stride: Any, padding: Any,
-        dilation: Any) -> None:
-    rng, how = np.random.default_rng(7), Geometry(size, stride, padding, dilation)
-    x, w = rng.normal(size=(n, channels, *shape)).astype(F32), rng.normal(size=(outputs, channels, *size)).astype(F32)
+        dilation: Any, dtypes: str) -> None:
+    rng, how, (of_x, of_w) = np.random.default_rng(7), Geometry(size, stride, padding, dilation), map(DTYPES.get, dtypes.split())
+    x, w = rng.normal(size=(n, channels, *shape)).astype(of_x), rng.normal(size=(outputs, channels, *size)).astype(of_w)
     bias, lanes = rng.normal(size=outputs).astype(F32), each_build.tile(4).lanes // 2
     places, inside = how.places(shape), channels * size[0] * size[1]
-    packed = poisoned((-(-outputs // lanes) * lanes * inside,), F32)
-    run(each_build, "tg_direct_weights", [packed, w], [outputs, inside])
+    packed = poisoned((-(-outputs // lanes) * (lanes * (channels + 1) * size[0] * size[1] + 2),), F32)
+    flags = list(map(FLAGS.get, (of_x, of_w)))
+    run(each_build, "tg_direct_weights", [packed, w], [outputs, channels, size[0] * size[1], *flags])
     by_axis = zip(shape, places, size, stride, (before for before, _ in padding), dilation, strict=True)
-    ints = [n, 1, channels, outputs, 1, 1, 1, 1, 0, 1, *(number for axis in by_axis for number in axis)]
+    ints = [n, 1, channels, outputs, 1, 1, 1, 1, 0, 1, *(number for axis in by_axis for number in axis), *flags, 0]
     for shift in (None, bias):
-        for where, value in ((0, 0.0), (n - 1, np.inf), (0, np.nan)):
+        for where, value in ((0, 0.0), (n - 1, np.inf), (0, np.nan), (0, 2.0**-130)):
             if value:
                 x[where, -1, shape[0] // 2, shape[1] // 2] = value      # an output that does not see it is what it was
             with np.errstate(invalid="ignore"):
                 seen = strided(padded(x.astype(np.float64), padding, 0), how).reshape(n, -1, int(np.prod(places)))
                 expected = np.einsum("ok,nkp->nop", w.astype(np.float64).reshape(outputs, -1), seen).reshape(n, outputs, *places)
-            out = poisoned(expected.shape, F32)
-            run(each_build, "tg_direct_f32", [out, x, w, shift, packed], ints)
+            out = poisoned(expected.shape, of_x)
+            run(each_build, "tg_direct_conv", [out, x, w, shift, packed], ints)
             wanted = expected if shift is None else expected + bias.reshape(-1, 1, 1)
-            np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=2e-6 * inside ** 0.5)      # of the rms of an output
+            np.testing.assert_allclose(out.astype(float), wanted, NEAR[of_x]["rtol"], 2e-6 * inside ** 0.5)     # of an output's rms
         x[~np.isfinite(x)] = 1.0
+
+
+def test_a_direct_convolution_loses_no_number_below_the_smallest_normal_one(each_build: library.NativeLibrary) -> None:
+    """By pairs they would be zeros: those of the input, of the weight, and products of others."""
+    rng, BF16 = np.random.default_rng(3), ml_dtypes.bfloat16
+    lanes = each_build.tile(4).lanes // 2
+    for small, large in ((2.0**-130, 2.0**120), (2.0**120, 2.0**-130), (2.0**-65, 2.0**-64)):
+        x, w = (rng.normal(size=(1, 3, 6, 7)) * small).astype(BF16), (rng.normal(size=(5, 3, 3, 3)) * large).astype(BF16)
+        packed, out = poisoned((-(-5 // lanes) * (lanes * 4 * 9 + 2),), F32), poisoned((1, 5, 4, 5), BF16)
+        run(each_build, "tg_direct_weights", [packed, w], [5, 3, 9, 1, 1])
+        ints = [1, 1, 3, 5, 1, 1, 1, 1, 0, 1, 6, 4, 3, 1, 0, 1, 7, 5, 3, 1, 0, 1, 1, 1, 0]
+        run(each_build, "tg_direct_conv", [out, x, w, None, packed], ints)
+        seen = strided(x.astype(float), Geometry((3, 3), (1, 1), ((0, 0), (0, 0)), (1, 1))).reshape(1, 27, 20)
+        expected = np.einsum("ok,nkp->nop", w.astype(float).reshape(5, -1), seen).reshape(out.shape)
+        np.testing.assert_allclose(out.astype(float), expected, rtol=2.0**-8, atol=2e-6 * np.sqrt(np.mean(expected**2)) + 2.0**-134)
 
 
 # --- rotary positions ---

@@ -1,4 +1,4 @@
-"""kernels/c/narrow_linear.c: products of bfloat16 are rounded once, to bfloat16 or f32, whatever the dot products leave out.
+"""kernels/c/pairs.h: products of bfloat16 are rounded once, to bfloat16 or f32, whatever the dot products leave out.
 
 The portable build has no such instruction and widens all operands; so does this processor's where it has none."""
 
@@ -10,7 +10,6 @@ import pytest
 
 from tensor_graphs.devices.features import features
 from tensor_graphs.kernels.c import library
-from tensor_graphs.kernels.registry import kernel_named, lacking
 from tests.kernels.c.test_native import Array, poisoned, run
 
 BF16, F32 = ml_dtypes.bfloat16, np.float32
@@ -145,7 +144,26 @@ def test_rows_of_zeros_are_zeros_beside_any_others(each_build: library.NativeLib
     assert error(out, x, w) <= 1e-6 and not out[3:9].any() and not out[64:].any() and not out[:, 11].any()
 
 
-def test_it_is_a_candidate_where_the_processor_has_such_dot_products() -> None:
-    for name in ("c.linear_bf16", "c.scaled_linear_bf16"):
-        why = lacking(kernel_named(name))
-        assert (why is None) == ("avx512_bf16" in features()) and (why is None or "avx512_bf16" in why)
+def test_the_core_says_whether_the_processor_has_such_dot_products() -> None:
+    assert library.load().pairs() == ("avx512_bf16" in features()) and not library.build(portable=True).pairs()
+
+
+@pytest.mark.parametrize("where", ["a", "b", "both"])
+@pytest.mark.parametrize(("batch", "m", "k", "n"), [(1, 3, 5, 7), (2, 40, 65, 50), (3, 17, 90, 33), (1, 100, 64, 16), (1, 9, 0, 4)])
+def test_a_dot_of_any_strides_is_rounded_once(each_build: library.NativeLibrary, batch: int, m: int, k: int, n: int,
+                                              where: str) -> None:
+    a, b = normal((batch, m, k), 1), normal((batch, k, n), 2)
+    if k:
+        a[0, 1, k // 2], b[0, k - 1, 1] = 2.0**-130, 2.0**100            # their product counts
+        a[0, 1, k - 1], b[0, k // 2, 1] = 0, 2.0**120
+    strides = []
+    held = [a, b]
+    for i, apart in ((0, where != "b"), (1, where != "a")):
+        if apart:
+            held[i] = np.ascontiguousarray(held[i].swapaxes(1, 2))
+        x, y = held[i].shape[1:]
+        strides += [x * y, 1, y] if apart else [x * y, y, 1]
+    out = poisoned((batch, m, n), BF16)
+    run(each_build, "tg_matmul_bf16", [out, *held], [batch, m, n, k, m * n, n, 1, *strides])
+    sizes = np.abs(a.astype(float)) @ np.abs(b.astype(float))
+    assert beyond_rounding(out, a.astype(float) @ b.astype(float), sizes) <= 1e-6

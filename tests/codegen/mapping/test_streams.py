@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.codegen import backend_cuda
-from tensor_graphs.codegen.print.cuda_streams import MANY_COLUMNS
+from tensor_graphs.codegen import backend_cuda, interpret_loops
+from tensor_graphs.codegen.map_loops import map_loops
+from tensor_graphs.codegen.mapping.streams import MANY_COLUMNS
+from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.devices.device_registry import device_named
-from tensor_graphs.kernels.kernel import LaunchCall
+from tensor_graphs.devices.target import HOPPER, TINY
+from tensor_graphs.kernels.kernel import LaunchCall, NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp, part_between
@@ -24,17 +28,24 @@ from tests.codegen.test_skinny_product import CASES, Kind, gated, norms, residua
 
 
 def embedded(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
-    """Rows of a table that an input names, normed: what each block makes again is gathered."""
+    """RowForm of a table that an input names, normed: what each block makes again is gathered."""
     ids = tg.input("ids", (tg.dim("n", 1, 300),), tg.i32)
     table, g, w = (tg.parameter(name, shape, dtype) for name, shape in (("t", (50, k)), ("g", (k,)), ("w", (m, k))))
     x = tg.embedding(table, ids)
     return [x, tg.linear(tg.rms_norm(x, g), w)], [ids, table, g, w]
 
 
+def turned_rows(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
+    """Two products of the same rows in other orders, so that neither axes nor factors are shared."""
+    x = tg.input("x", (2, tg.dim("n", 1, 300), k))
+    w, v = (tg.parameter(name, (m, k), dtype) for name in "wv")
+    return [tg.linear(tg.permute(x, (1, 0, 2)), w), tg.linear(x, v)], [x, w, v]
+
+
 Case = tuple[Kind, tuple[int, int], tg.DType]
 
-PARTS = [*CASES[::7], (embedded, (24, 128), tg.bf16), (norms, (5, 2560), tg.bf16), (several, (520, 64), tg.f32),
-         (gated, (4300, 8), tg.f32), (residual, (3, 6144), tg.bf16)]
+PARTS = [*CASES[::7], (embedded, (24, 128), tg.bf16), (turned_rows, (24, 32), tg.bf16), (norms, (5, 2560), tg.bf16),
+         (several, (520, 64), tg.f32), (gated, (4300, 8), tg.f32), (residual, (3, 6144), tg.bf16)]
 """beside those of C: packs that are loaded in turns, blocks of several products, several columns of a warp"""
 
 
@@ -88,11 +99,31 @@ def test_one_row_and_several_agree_with_the_oracle(folder: Path, case: Case) -> 
         assert_close(emulated.run(folder, call, kinds, [arrays[x.attrs["name"]] for x in operands], {"n": n}, shift), expected)
 
 
+@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, turned_rows], ids=lambda kind: kind.__name__)
+def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None:
+    for sizes in ((5, 7), (24, 32)):
+        outputs, operands = kind(*sizes, tg.bf16)
+        program = program_of(part_between(outputs, operands).written, of_part=True)
+        for target, rows in ((TINY, (1, 3)), (HOPPER, (1,))):
+            for aligned, n in itertools.product((True, False), rows):
+                arrays, expected = given_and_expected(outputs, operands, n)
+                given = [arrays[x.attrs["name"]] for x in operands]
+                found = interpret_loops.run(map_loops(program, target, aligned), given, {"n": n}, target.warp)
+                rounded = [out.astype(y.dtype.numpy) for out, y in zip(found, outputs, strict=True)]
+                assert_close(rounded, [ref.reshape(-1) for ref in expected])
+
+
 @pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded], ids=lambda kind: kind.__name__)
 def test_one_row_is_one_launch(kind: Kind) -> None:
     call, *_ = call_of(kind, (24, 128), tg.bf16)
     assert [each.entry for each in call.launches if d.evaluate(each.grid, {"n": 1})] == ["nest_row"]
     assert len([each for each in call.launches if d.evaluate(each.grid, {"n": 5})]) == len(call.launches) - 1
+
+
+def test_weights_that_are_stored_in_other_dtypes_are_no_streams_beside_each_other() -> None:
+    x, w, v = tg.input("x", (3, 64)), tg.parameter("w", (24, 64), tg.bf16), tg.parameter("v", (24, 64), tg.f16)
+    with pytest.raises(NotLowered, match="not alike"):
+        backend_cuda.call_of(part_between([tg.linear(x, w), tg.linear(x, v)], [x, w, v]).written, of_part=True)
 
 
 def test_weights_are_read_before_the_wait_and_named() -> None:

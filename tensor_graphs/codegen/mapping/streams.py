@@ -1,0 +1,328 @@
+"""streams: products of few rows (skinny_product.py): a warp has rows of a weight in registers, and multiplies each row with them.
+
+    grid b: thread t in 0..256                                          w, l = t / 32, t % 32
+        unrolled s in 0..10:  taken[s] = load8 now x1[2560·column + 8·(32·s + l)]
+        wait
+        serial row in 0..n
+            unrolled s:  of = load8 x0[2560·row + 8·(32·s + l)];  unrolled e in 0..8: part += of[e] · taken[s][e]
+            combine part across 32 threads
+            if l < 1:  y0[columns·row + column] = part
+
+For one row everything is one kernel. Each block recomputes the stages before the products in shared memory, which saves a launch;
+block 0 stores those that are outputs. For several rows these stages are kernels before. The products of a program share a launch:
+a block has columns of one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, StageProgram, Value, index_symbol, parallel, products_alone, values_in
+from tensor_graphs.codegen.loop_program import (
+    Barrier,
+    Clear,
+    Combine,
+    If,
+    Let,
+    Load,
+    Loop,
+    LoopKernel,
+    Prefetch,
+    Stmt,
+    Store,
+    Take,
+    Wait,
+)
+from tensor_graphs.codegen.mapping.elementwise import is_elementwise
+from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, lets, memory_dtype, within
+from tensor_graphs.codegen.mapping.rows import RowForm
+from tensor_graphs.codegen.passes.fix_dims import with_dims
+from tensor_graphs.codegen.skinny_product import Stream, StreamProduct, streams_of
+from tensor_graphs.devices.target import Target
+from tensor_graphs.kernels.kernel import NotLowered
+from tensor_graphs.language import dims as d
+from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.dims import Dim
+from tensor_graphs.language.dtypes import bool_, i64
+
+WARPS = 8
+"""warps of a block, which share what it computes before the products"""
+
+MOST_TAKEN = 12
+"""most packs of weights that a thread loads before it waits"""
+
+MANY_COLUMNS = ((4224, 1), (32768, 2))
+"""(most columns, columns per warp) for the first entry that fits; beyond the last entry a warp has four columns"""
+
+MADE_AGAIN = 40 << 10
+"""most bytes that each block recomputes for one row"""
+
+STEPS_AGAIN = 1 << 14
+"""most elements of everything that a block recomputes"""
+
+LINES = 64
+"""most cache lines of an operand that are prefetched"""
+
+
+@dataclass(frozen=True)
+class OneRow:
+    """A program for one row. sizes: elements of what each block recomputes. always: there are never several rows."""
+
+    program: StageProgram
+    sizes: Mapping[Array, int]
+    always: bool
+
+    def times(self, rows: Dim) -> tuple[Dim, Dim]:
+        """Return two dims of 0 or 1: if there are several rows, and if there is one."""
+        if self.always:
+            return 0, 1
+        several = d.dim_min(1, rows // 2)
+        return several, d.dim_min(1, rows) - several
+
+
+def one_row(program: StageProgram) -> OneRow | None:
+    """Return a program for one row; None where there never is one, or where that does not fix what a block would recompute."""
+    streams = streams_of(program)
+    rows = streams[0].row_count
+    symbols, dims = d.symbols(rows), dict[str, int]()
+    if symbols:
+        if len(symbols) != 1 or not same_dim(rows, symbols[0]) or d.bounds(symbols[0])[0] > 1:
+            return None
+        dims = {str(symbols[0]): 1}
+    elif int(d.evaluate(rows, {})) != 1:
+        return None
+    before = program.nests[:len(program.nests) - len(streams)]
+    for nest in before:
+        turns = d.substitute(d.product(a.size for a in nest.axes[:parallel(nest)]), dims)
+        if any(s.scan is not None or s.held for s in nest.stages) or (turns != 1 and not is_elementwise(program, nest)):
+            return None
+    fixed = with_dims(program, dims)
+    again = [_in_a_block(fixed, nest) for nest in fixed.nests[:len(before)]]
+    steps = [d.product(a.size for a in (*nest.axes[:s.level], *s.axes, *s.reduce)) for nest in again for s in nest.stages]
+    sizes = {s.target: d.substitute(s.target.size, dims) for nest in again for s in nest.stages if s.target.level == 0}
+    if not all(d.is_static(x) for x in (*steps, *sizes.values())):
+        return None
+    counts = {array: int(d.evaluate(size, {})) for array, size in sizes.items()}
+    room = sum(-(-size * element_bytes(array) // 16) * 16 for array, size in counts.items())
+    if room > MADE_AGAIN or sum(int(d.evaluate(x, {})) for x in steps) > STEPS_AGAIN:
+        return None
+    return OneRow(fixed.made_of((*again, *fixed.nests[len(before):])), counts, not symbols)
+
+
+def _in_a_block(program: StageProgram, nest: Nest) -> Nest:
+    """Return a nest whose stages are shared by the threads of a block, those that store elements too."""
+    if not is_elementwise(program, nest):
+        return nest
+    return nest.mapped(lambda s: [replace(s, axes=(*nest.axes, *s.axes), level=0)], axes=())
+
+
+class RowsOfBlock(RowForm):
+    """A nest of one iteration, which all threads of a block share."""
+
+    def inside_block(self, threads: int) -> list[Stmt]:
+        """Return the nest's statements. Raises NotLowered where its rows do not fit the block's memory."""
+        self.outer, self.groups, self.live = (), 1, None
+        self.loops, self.group = self.shared_among(1, threads)
+        if self.place_rows(1):
+            raise NotLowered("a row before products that is too long to be made again")
+        return [*self.load_ahead(), *self.level(0), Barrier("block")]
+
+
+class Streams(NestMapper):
+    """The products of a program on their way to a kernel. one: the program is for one row; blocks recompute what comes before."""
+
+    def __init__(self, program: StageProgram, target: Target, aligned: bool, names: set[str], one: OneRow | None) -> None:
+        self.streams = streams_of(program)
+        self.one, self.before = one, program.nests[:len(program.nests) - len(self.streams)]
+        first = self.streams[0]
+        super().__init__(program, first.nest, target, program.values, products_alone(program), aligned, names)
+        self.row_count = first.row_count
+        alike = _kinds(first)
+        if any(_kinds(stream) != alike for stream in self.streams):
+            raise NotLowered("products beside each other that are not alike")
+        if any(not same_dim(stream.row_count, self.row_count) for stream in self.streams):
+            raise NotLowered("products beside each other of other numbers of rows")
+        if len({(weight, length) for weight, _, length in alike}) != 1:
+            raise NotLowered("products of one column that are not alike")
+        length = first.products[0].along.size
+        if not d.is_static(length) or not all(d.is_static(stream.count) for stream in self.streams):
+            raise NotLowered("a weight whose sizes are known when it runs")
+        if any(not p.weight.symbols.isdisjoint(program.gathered) for stream in self.streams for p in stream.products):
+            raise NotLowered("a weight whose rows are looked up")
+        self.length, self.widths = int(d.evaluate(length, {})), [int(d.evaluate(stream.count, {})) for stream in self.streams]
+        self.threads, self.products = WARPS * target.warp, first.products
+        self.columns = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4)         # of a warp
+        self.blocks = [-(-n // (WARPS * self.columns)) for n in self.widths]
+        self.pack, self.pack_other = self.packs_of_products()
+        self.turns = -(-self.length // (target.warp * self.pack))
+        self.held = max(1, min(self.turns, MOST_TAKEN // (self.columns * len(self.products))))      # turns whose weights are loaded
+
+    def packs_of_products(self) -> tuple[int, int]:
+        """Return the elements per load of a weight, and of the other factor."""
+        products, vector = [p for stream in self.streams for p in stream.products], self.target.vector
+        pack = vector // element_bytes(products[0].weight.attr[0]) if self.aligned else 1
+        while not all(divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
+            pack //= 2
+        other = min(pack, *(vector // element_bytes(p.other.attr[0]) for p in products))
+        while not all(divides(other, p.other.attr[1] - p.along.symbol) for p in products):
+            other //= 2
+        return pack, other
+
+    def mapped(self, entry: str, times: Dim) -> LoopKernel:
+        """Return the kernel of all products, which runs `times` times: 0 or 1."""
+        grid, warp = sum(self.blocks) * times, self.target.warp
+        self.block, self.row = index_symbol("_b", grid), index_symbol("_row", self.row_count)
+        self.warp, self.lane, self.thread = index_symbol("_w", WARPS), index_symbol("_l", warp), index_symbol("_t", self.threads)
+        self.k, self.c = d.dim("_d", 0, self.length - self.pack), index_symbol("_c", self.columns)
+        self.early = tuple(dict.fromkeys(p.weight.attr[0].number for stream in self.streams for p in stream.products))
+        if self.one is not None:
+            self.make_room(self.one.sizes)
+        size, weights = self.held * self.columns * self.pack, [product.weight.attr[0] for product in self.products]
+        self.taken = [self.buffer("register", f"taken{p}", memory_dtype(a), size, a, self.pack) for p, a in enumerate(weights)]
+        self.parts = [self.accumulator(product.stage, self.columns) for product in self.products]
+        self.rows = [_coordinates(f"_row{k}_", self.row, stream.rows) for k, stream in enumerate(self.streams)]
+        body: list[Stmt] = [Let("_w", self.thread // warp), Let("_l", self.thread - self.warp * warp), *self.weights(0)]
+        body += [*self.prefetched(), Wait(), *self.made_again(), *self.each_row()] if self.one is not None else [
+            Wait(), *self.each_row()]
+        return self.kernel(entry, [Loop("_b", grid, "grid", (Loop("_t", self.threads, "thread", tuple(body)),))])
+
+    def in_stream(self, k: int, body: Sequence[Stmt]) -> list[Stmt]:
+        """Return statements that run in the blocks of a stream."""
+        if len(self.streams) == 1:
+            return list(body)
+        return [If(within(self.values, self.block, sum(self.blocks[:k]), sum(self.blocks[:k + 1])), tuple(body))]
+
+    def column(self, k: int) -> Dim:
+        """Return a column of a warp in a stream."""
+        return ((self.block - sum(self.blocks[:k])) * WARPS + self.warp) * self.columns + self.c
+
+    def over_packs(self, turn: Dim, body: Sequence[Stmt]) -> list[Stmt]:
+        """Return the loop over packs of a row whose weights are held, from a turn on. A thread has one pack of a turn."""
+        s = index_symbol("_s", self.held)
+        at = ((turn + s) * self.target.warp + self.lane) * self.pack
+        return [Loop("_s", self.held, "unrolled", tuple(self.inside("_d", at, self.length, body)))]
+
+    def weights(self, turn: Dim) -> list[Stmt]:
+        """Return the loads of weights from a turn on; those of a warp's columns behind the last are loads of the last."""
+        out: list[Stmt] = []
+        for k, stream in enumerate(self.streams):
+            lets, at = _coordinates("_column", index_symbol("_place", self.widths[k]), stream.columns)
+            held = (index_symbol("_s", self.held) * self.columns + self.c) * self.pack
+            loads = [Load(self.taken[p], held, product.weight.attr[0], self.at(product.weight, product, at), self.pack, how="now")
+                     for p, product in enumerate(stream.products)]
+            place = Let("_place", d.dim_min(self.column(k), self.widths[k] - 1))
+            out += self.in_stream(k, self.over_packs(turn, [Loop("_c", self.columns, "unrolled", (place, *lets, *loads))]))
+        return out
+
+    def at(self, load: Value, product: StreamProduct, dims: Mapping[str, Dim], further: Dim = 0) -> Dim:
+        """Return where a factor's pack begins."""
+        return self.index(load.attr[1], {**dims, product.along.name: self.k + further})
+
+    # ---- before the products ----
+
+    def make_room(self, sizes: Mapping[Array, int]) -> None:
+        for array, size in sizes.items():
+            room = self.buffer("shared", f"made_{array.name}", memory_dtype(array), -(-size // 16) * 16,
+                               array if array.role == "output" else None)
+            self.places[array] = lambda index, room=room: (room, index)      # type: ignore[misc]
+
+    def prefetched(self) -> list[Stmt]:
+        """Return prefetches of operands that the recomputed stages read completely, such as the weights of norms."""
+        loads = (v for nest in self.before for s in nest.stages for v in values_in(s.value) if v.op == "load" and not v.args)
+        operands = dict.fromkeys(v.attr[0] for v in loads if v.attr[0].role == "operand" and d.is_static(v.attr[0].size)
+                                 and v.symbols.isdisjoint(self.program.gathered))
+        begin, out = 0, list[Stmt]()
+        for array in operands:
+            lines = -(-int(d.evaluate(array.size, {})) * element_bytes(array) // self.target.line)
+            if lines <= LINES:
+                line = Prefetch(array, (self.thread - begin) * (self.target.line // element_bytes(array)))
+                out.append(If(within(self.values, self.thread, begin, begin + lines), (line,)))
+                begin = (begin + lines) % (self.threads - LINES)
+        return out
+
+    def made_again(self) -> list[Stmt]:
+        """Return the stages before the products, and what stores those that are outputs."""
+        assert self.one is not None
+        out: list[Stmt] = []
+        for nest in self.before:
+            rows = RowsOfBlock(self.program, nest, self.target, self.values, self.alone, self.aligned, self.names)
+            rows.places = dict(self.places)
+            out += rows.inside_block(self.threads)
+            self.buffers += rows.buffers
+        stored: list[Stmt] = []
+        for array, size in self.one.sizes.items():
+            if array.role == "output":
+                at = index_symbol("_at", size)
+                stored.append(Loop("_at", size, "serial", (Load(array, at, *self.placed(array, at)),), self.thread, self.threads))
+        return [*out, If(self.below(self.block, 1), tuple(stored))] if stored else out
+
+    # ---- products ----
+
+    def each_row(self) -> list[Stmt]:
+        """Return the dot products of each row with the weights in a warp's registers, and the stages that use the results."""
+        lets = [let for own, _ in self.rows for let in own]
+        turn, body = index_symbol("_turn", self.turns) if self.held < self.turns else 0, list[Stmt]()
+        halves = index_symbol("_half", self.pack // self.pack_other)
+        if self.held < self.turns:
+            again = self.values.make("at_least", bool_, self.values.index(self.row + turn, i64), self.values.index(1, i64))
+            body.append(If(again, tuple(self.weights(turn))))
+        body += self.over_packs(turn, [Loop("_half", self.pack // self.pack_other, "unrolled", tuple(self.multiplied(halves)))])
+        if self.held < self.turns:
+            body = [Loop("_turn", self.turns, "serial", tuple(body), 0, self.held)]
+        done = [Combine(part, self.c, "sum", self.target.warp) for part in self.parts]
+        stored = [stmt for k in range(len(self.streams)) for stmt in self.in_stream(k, self.stored(k))]
+        last = Loop("_c", self.columns, "unrolled", (*done, If(self.below(self.lane, 1), tuple(stored))))
+        row = [*lets, *(Clear(part, "sum") for part in self.parts), *body, last]
+        return [Loop("_row", self.row_count, "serial", tuple(row))] if self.row_count != 1 else row
+
+    def multiplied(self, half: Dim) -> list[Stmt]:
+        """Return the update of a thread's sums with the products of one pack of weights."""
+        out: list[Stmt] = []
+        factors = [[self.placed(q.other.attr[0], self.at(q.other, q, self.rows[k][1], half * self.pack_other))
+                    for q in stream.products] for k, stream in enumerate(self.streams)]
+        common = len({factor for own in factors for factor in own}) == 1                # all products multiply the same
+        packs: list[Array] = []
+        for p in range(len(self.products)):
+            if p == 0 or not common:
+                first = factors[0][p][0]
+                packs.append(self.buffer("register", f"of{p}", memory_dtype(first), self.pack_other, first, self.pack_other))
+                loads = [Load(packs[p], 0, *own[p], self.pack_other) for own in factors]
+                same = len({own[p] for own in factors}) == 1
+                out += loads[:1] if same else [s for k, load in enumerate(loads) for s in self.in_stream(k, [load])]
+            else:
+                packs.append(packs[0])
+        e = index_symbol("_e", self.pack_other)
+        held = (index_symbol("_s", self.held) * self.columns + self.c) * self.pack + half * self.pack_other + e
+        taken: list[Stmt] = [
+            Take(self.parts[p], self.c, "sum", self.moved(product.stage.value, loads={
+                product.other: (packs[p], e), product.weight: (self.taken[p], held)})) for p, product in enumerate(self.products)]
+        return [*out, Loop("_e", self.pack_other, "unrolled", (Loop("_c", self.columns, "unrolled", tuple(taken)),))]
+
+    def stored(self, k: int) -> list[Stmt]:
+        """Return the stages of a stream for a row and a column of a warp, by one of its threads."""
+        stream = self.streams[k]
+        lets, columns = _coordinates("_column", index_symbol("_place", self.widths[k]), stream.columns)
+        dims, own = {**self.rows[k][1], **columns}, dict[Array, Value]()
+        totals = {product.stage: p for p, product in enumerate(stream.products)}
+        out: list[Stmt] = [Let("_place", self.column(k)), *lets]
+        for s in stream.nest.stages:
+            value = self.total(s, self.parts[totals[s]], self.c) if s in totals else self.moved(s.value, dims, own=own)
+            if s.target.role == "scratch" and s.target.level:
+                own[s.target] = value
+            else:
+                out.append(Store(*self.placed(s.target, self.index(s.index, dims)), value, s.note))
+        return [If(self.below(self.column(k), self.widths[k]), tuple(out))]
+
+
+def _kinds(stream: Stream) -> list[tuple[object, object, Dim]]:
+    """Return the dtypes in memory and the length of each product."""
+    return [(memory_dtype(p.weight.attr[0]), memory_dtype(p.other.attr[0]), p.along.size) for p in stream.products]
+
+
+def _coordinates(name: str, at: Dim, axes: Sequence[Axis]) -> tuple[list[Stmt], dict[str, Dim]]:
+    """Return definitions of axes for a flat index, and the index of each axis by its name."""
+    if len(axes) == 1:
+        return [], {axes[0].name: at}
+    named = [Axis(f"{name}{k}", a.size) for k, a in enumerate(axes)]
+    return lets(at, named), {a.name: own.symbol for a, own in zip(axes, named, strict=True)}
