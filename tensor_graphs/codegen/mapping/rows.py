@@ -94,6 +94,10 @@ class RowForm(NestMapper):
         self.live = self.below(begin + g, turns) if self.groups > 1 else None
         number = d.dim_min(begin + g, turns - 1) if self.groups > 1 else begin
         body: list[Stmt] = [Let("_turn", number), *lets(turn, outer), *self.load_ahead(), *self.level(len(outer))]
+        of_warp = max(1, warp // self.group)
+        first = begin + g // of_warp * of_warp                      # of the warp, which does nothing if it has no iteration
+        if self.groups > of_warp and d.bounds(first)[1] >= d.bounds(turns)[0]:
+            body = [If(self.below(first, turns), tuple(body))]
         if self.scratch:
             body = [Loop("_begin", turns, "serial", (*body, self.barrier()), b * self.groups, grid * self.groups)]
         threads = Loop("_t", self.group, "thread", (*self.prefetched(turns), Wait(), *body))

@@ -12,7 +12,10 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import HEADER
+from tensor_graphs.codegen.interpret_loops import run
+from tensor_graphs.codegen.mapping.scans import map_scan
 from tensor_graphs.codegen.print import scan_cuda
+from tensor_graphs.codegen.spec_to_loops import asked
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.device_registry import device_named
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
@@ -175,6 +178,18 @@ def test_the_turns_are_the_oracles_at_every_length(folder: Path, loop: Loop) -> 
         outs = [(tuple(t.at(dims).shape), t.dtype.numpy) for t in node.types]
         for shift in (0, 1) if n == 5 and call.otherwise is not None else (0,):
             compared(emulated.run(folder, call, outs, arrays, dims, shift), wanted, node.types[0].dtype)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=IDS)
+def test_the_loops_are_the_oracles_and_no_thread_reads_what_another_may_still_write(loop: Loop) -> None:
+    node = loop_of(loop())
+    program = map_scan(scan_cuda._turns_of(asked(Spec.of(node))), True)
+    for n, b in ((0, 2), (1, 3), (5, 2)):
+        dims = {"n": n, "b": b}
+        arrays = drawn(node, dims)
+        wanted = oracle(node, arrays, dims)
+        outputs = [y.reshape(x.shape) for y, x in zip(run(program, arrays, dims), wanted, strict=True)]
+        compared(outputs, wanted, node.types[0].dtype)
 
 
 def test_rows_that_a_launch_would_sum_in_parts_stay_whole_in_a_block(folder: Path) -> None:
