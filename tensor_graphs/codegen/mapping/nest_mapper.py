@@ -24,7 +24,7 @@ from tensor_graphs.codegen.loop_program import If, Let, Load, Loop, LoopBuffer, 
 from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f64, i64
+from tensor_graphs.language.dtypes import DType, bool_, f64, i32, i64, u32
 
 Place = Callable[[Dim], tuple[Array, Dim]]
 """index in an array of the stages -> array and index in the kernel"""
@@ -67,8 +67,12 @@ class NestMapper:
 
     def accumulator(self, s: Stage, size: int, wide: bool = False) -> Array:
         """Return registers in which a stage's values are combined. wide: a sum of f32 is combined in f64."""
-        broad = wide or (s.monoid == "product" and s.value.dtype.is_float)
-        return self.buffer("register", f"part_{s.target.name}", f64 if broad else s.value.dtype, size)
+        dtype = s.value.dtype
+        if wide or (s.monoid == "product" and dtype.is_float):
+            dtype = f64
+        elif not dtype.is_float and dtype.itemsize < 4:             # threads exchange words
+            dtype = i32 if dtype.kind == "int" else u32
+        return self.buffer("register", f"part_{s.target.name}", dtype, size)
 
     def total(self, s: Stage, part: Array, at: Dim = 0) -> Value:
         """Return what an accumulator of a stage holds, in the stage's dtype."""
