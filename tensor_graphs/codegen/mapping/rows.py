@@ -297,7 +297,7 @@ class RowForm(NestMapper):
         if s.monoid is None:
             with_rows = self.in_rows(loop)
             body = self.elements([s], loop.axes, loop.pack, self.copied(s, loop))
-            self.forget(with_rows)
+            self.places = {a: place for a, place in self.places.items() if a not in with_rows}
             return self.guarded(s, self.over(loop, body))
         return self.each_alone(s, loop) if s.axes else self.together(s, loop)
 
@@ -316,10 +316,6 @@ class RowForm(NestMapper):
         for array in here:
             self.places[array] = lambda index, row=self.rows[array]: (row, at)      # type: ignore[misc]
         return here
-
-    def forget(self, rows: list[Array]) -> None:
-        for array in rows:
-            del self.places[array]
 
     def copied(self, s: Stage, loop: RowLoop) -> dict[Value, tuple[Array, Dim]]:
         """Return the loads of a stage that were loaded ahead, and the place of each in registers."""
@@ -361,7 +357,7 @@ class RowForm(NestMapper):
                 fill = [Clear(most, "max")]                         # narrow floats are compared two at a time, as they are stored
                 body = [*before, Loop("_v", pack, "vector", (Take(most, lane, "max", value, s.note),))]
                 after = [Loop("_v", pack, "vector", (Take(part, lane, "max", self.values.load(most, lane)),))]
-        self.forget(here)
+        self.places = {a: place for a, place in self.places.items() if a not in here}
         one = index_symbol("_n", parts)
         if parts > 1:
             after.append(Loop("_n", parts, "unrolled", (Take(part, 0, s.monoid, self.values.load(part, one)),), 1))
