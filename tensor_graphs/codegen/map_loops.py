@@ -24,6 +24,7 @@ from tensor_graphs.codegen.mapping.streams import Streams, one_row
 from tensor_graphs.codegen.mapping.transposed import TransposedForm
 from tensor_graphs.codegen.skinny_product import is_streams, streams_of
 from tensor_graphs.devices.target import HOPPER, Target
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
@@ -58,7 +59,9 @@ def _placed_nests(program: StageProgram, nests: Sequence[Nest], target: Target, 
 def nest_kernels(program: StageProgram, nests: Sequence[Nest], values: Values, target: Target, aligned: bool, prefix: str,
                  names: set[str], rows: Callable[..., RowForm] = RowForm) -> tuple[list[LoopKernel], list[Array]]:
     """Return the kernels of nests before their values are placed, and the scratch that only they use. values: the factory of their
-    values. names: of all buffers, which grow. rows: makes the form of nests that have no other."""
+    values. names: of all buffers, which grow. rows: makes the form of nests that have no other. Raises NotLowered."""
+    if any(s.scan is not None for nest in nests for s in nest.stages):
+        raise NotLowered("a running value, which is not written for GPUs")
     alone = products_alone(program)
     groups: list[list[tuple[Nest, LoopKernel, NestMapper]]] = []
     for number, nest in enumerate(nests):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Target:
     """units: multiprocessors. warp: threads that run together. threads: most threads of a block. vector: bytes of one access to
-    memory. line: bytes of a cache line. shared: bytes of shared memory that a block uses at most, so that others fit beside it."""
+    memory. line: bytes of a cache line. shared: bytes of shared memory that a block uses at most, so that others fit beside it.
+    clustered: (blocks of a cluster, blocks in such clusters that run at once); more of them would take twice the time."""
 
     units: int = 132
     warp: int = 32
@@ -16,6 +17,7 @@ class Target:
     vector: int = 16
     line: int = 128
     shared: int = 96 << 10
+    clustered: tuple[tuple[int, int], ...] = ((2, 132), (4, 112), (8, 96))
 
 
 HOPPER = Target()

@@ -17,11 +17,11 @@ from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition, expand_all
-from tensor_graphs.language.dtypes import DTYPES, parse_dtype
+from tensor_graphs.language.dtypes import DTYPES, DType, parse_dtype
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.meaning.error_measure import measure
+from tensor_graphs.meaning.error_measure import ErrorReport, measure
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.same_math import licensed_unit
 from tests.codegen.generated import Library
@@ -32,6 +32,13 @@ USUAL = ("f32", "i32")
 
 CLOSE = {"f64": 1e-12, "f32": 4e-6, "bf16": 8e-3, "f16": 2e-3, "f8e4m3": 0.07, "f8e5m2": 0.13}
 """errors that are a few roundings, or one of the output's dtype"""
+
+
+def is_close(report: ErrorReport, dtype: DType) -> bool:
+    close = CLOSE.get(dtype.name, 0.0)
+    twice = dtype.name.startswith("f8") and report.norm_error <= 2 * close              # conv rounds weights to 8 bits, too
+    return twice or report.within(close)
+
 
 NEVER = {"topk", "gather_linear", "scan"}
 """ops that stages do not say: they are opaque, or several outputs of one value; a scan is a loop around stages (test_turns.py)"""
@@ -89,9 +96,7 @@ def check(op: str, dtype: str, seeds: int) -> None:
         for out, ref in zip(outs, expected, strict=True):
             kind = parse_dtype(out.dtype)
             report = measure(out, ref, kind)
-            close = CLOSE.get(kind.name, 0.0)
-            twice = kind.name.startswith("f8") and report.norm_error <= 2 * close       # conv rounds weights to 8 bits, too
-            assert twice or report.within(close), f"{graph}\n{library.programs[number]}\n{report}"
+            assert is_close(report, kind), f"{graph}\n{library.programs[number]}\n{report}"
 
 
 @pytest.mark.parametrize("dtype", USUAL)

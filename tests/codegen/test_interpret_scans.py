@@ -28,14 +28,8 @@ def compared(loop: Loop, n: int, aligned: bool, edit: Edit = lambda loops: loops
         np.testing.assert_allclose(out, expected.reshape(-1).astype(out.dtype), rtol=1e-9, atol=1e-9)
 
 
-IDLE = pytest.mark.xfail(raises=StageError, strict=False,
-                         reason="groups without a row read what another warp writes, and store nothing")
-UNORDERED = ("selective", "several rows of a block", "normed")
-SCANS = [pytest.param(loop, marks=IDLE if name in UNORDERED else (), id=name) for name, loop in zip(IDS, LOOPS, strict=True)]
-
-
 @pytest.mark.parametrize("aligned", [True, False])
-@pytest.mark.parametrize("loop", SCANS)
+@pytest.mark.parametrize("loop", LOOPS, ids=IDS)
 def test_a_scan_of_loops_is_its_definition(loop: Loop, aligned: bool) -> None:
     for n in (0, 1, 5):
         compared(loop, n, aligned)

@@ -92,9 +92,11 @@ class _Placer:
         early: dict[Value, None] = {}
         divisors: dict[Value, Value] = {}
         for root, blocked in self.roots(loop.body, frozenset()):
-            todo = [root]
+            todo, seen = [root], set[Value]()
             while todo:
-                v = todo.pop()
+                if (v := todo.pop()) in seen:
+                    continue
+                seen.add(v)
                 if self.is_early(v, names, changed, blocked):
                     if v.op not in CHEAP and not self.is_name(v) and v not in computed:
                         early[v] = None
@@ -133,7 +135,7 @@ class _Placer:
             return False
         loads = [x for x in self.all_in(v) if x.op == "load"]
         return not any(x.attr[0] in changed for x in loads) and (
-            blocked.isdisjoint(v.symbols) or all(x.attr[0] in self.in_registers for x in loads))
+            blocked.isdisjoint(v.symbols) or all(self.is_name(x) for x in loads))
 
     def all_in(self, v: Value) -> Iterator[Value]:
         """Yield a value's subexpressions, and those of the indices that they read."""

@@ -109,8 +109,9 @@ class RowForm(NestMapper):
     def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
         """Return the loop of each stage, by the stage's index, and how many threads share an iteration (fixed: so many)."""
         stages = self.nest.stages
-        along = {k: s.axes or s.reduce for k, s in enumerate(stages) if s.axes or s.reduce}
-        shared = [k for k in along if not (stages[k].axes and stages[k].reduce)]
+        inner = {k: () if d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
+        along = {k: axes or stages[k].reduce for k, axes in inner.items() if axes or stages[k].reduce}
+        shared = [k for k in along if not (inner[k] and stages[k].reduce)]
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
@@ -299,7 +300,7 @@ class RowForm(NestMapper):
             body = self.elements([s], loop.axes, loop.pack, self.copied(s, loop))
             self.places = {a: place for a, place in self.places.items() if a not in with_rows}
             return self.guarded(s, self.over(loop, body))
-        return self.each_alone(s, loop) if s.axes else self.together(s, loop)
+        return self.each_alone(s, loop) if loop.axes != s.reduce else self.together(s, loop)
 
     def number(self, s: Stage, value: Value) -> list[Stmt]:
         """Return what stores one number of an iteration: in a register of every thread, or in memory."""

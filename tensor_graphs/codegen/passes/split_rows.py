@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from tensor_graphs.codegen.default_schedule import value_in_parts
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Value, flat, values_in
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.language import dims as d
 
-FEW = 132
+FEW = HOPPER.units
 """most iterations of a nest that is cut: one block for each multiprocessor"""
 
 BLOCKS = 1024

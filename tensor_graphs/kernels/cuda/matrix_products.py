@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.cuda.source_text import (
     ALIGNED,
     FLOATS,
@@ -44,8 +45,6 @@ EIGHT_BITS = {f8e4m3: "E4m3", f8e5m2: "E5m2"}
 LEAST_PADDED = 64
 """least length of f32 rows whose parts may be padded to a multiple of 8"""
 
-CLUSTERED = {2: 132, 4: 112, 8: 96}
-"""cluster size -> blocks that run at the same time (H100, H200: of 128 blocks in clusters of 4 some wait, doubling the time)"""
 
 
 # ---- products of many rows ---------------------------------------------------------------------------------------------
@@ -286,7 +285,7 @@ def split_sums(tiles: int, steps: int, parts: int) -> int:
     """Return the number of parts into which sums of `steps` steps are split, so that all multiprocessors have a tile. parts:
     product of the numbers of parts of an element of both operands."""
     wanted = min(steps // STEPS_OF_A_SPLIT[parts > 1], MULTIPROCESSORS // max(1, tiles))
-    return max((splits for splits, at_once in CLUSTERED.items() if splits <= wanted and tiles * splits <= at_once), default=1)
+    return max((splits for splits, at_once in HOPPER.clustered if splits <= wanted and tiles * splits <= at_once), default=1)
 
 
 def tile_launch(tiles: Dim, splits: int, nbytes: int, early: tuple[int, ...]) -> Launch:

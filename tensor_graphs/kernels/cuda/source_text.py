@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.kernel import TensorMap
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -19,7 +20,7 @@ ALIGNED = 16
 FLOATS = (f32, bf16, f16)
 """dtypes of kernels that work on packs of floats; kernels for any dtype use the tables below"""
 
-MULTIPROCESSORS = 132
+MULTIPROCESSORS = HOPPER.units
 """multiprocessors of the GPU for which grids are sized"""
 
 TILES_BYTES = 200 << 10

@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.kernel import NotLowered
 
 TEXT, PACKING = (Path(__file__).resolve().parent / name for name in ("one_kernel.cu", "pack_weights.cu"))
 
-BLOCKS, MULTIPROCESSORS = 128, 132
+BLOCKS, MULTIPROCESSORS = 128, HOPPER.units
 """blocks that share the rows of a step; all blocks (one per multiprocessor), which share the rows of `Likeliest`"""
 
 WARPS, KEY_WARPS, FINAL = 10, 8, 7

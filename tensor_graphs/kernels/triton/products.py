@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy.composites import operand
 from tensor_graphs.kernels.torch.ops import torch
@@ -16,7 +17,7 @@ from tensor_graphs.language import dims as d
 class Machine(NamedTuple):
     """The limits of a GPU. multiprocessors: blocks that run simultaneously. shared: most bytes of shared memory of a block."""
 
-    multiprocessors: int = 132
+    multiprocessors: int = HOPPER.units
     shared: int = 227 << 10
 
 

@@ -28,7 +28,7 @@ from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
 from tests.codegen import emulated
 from tests.codegen.launched import run
-from tests.codegen.test_generated import CASES, CLOSE, EIGHT, drawn, expected_of, rounded_to
+from tests.codegen.test_generated import CASES, CLOSE, EIGHT, drawn, expected_of, is_close, rounded_to
 
 N = tg.dim("n", 1, 4096)
 
@@ -213,7 +213,7 @@ def on_host(folder: Path, outputs: tuple[Node, ...], values: dict[str, np.ndarra
     for out, ref in zip(emulated.run(folder, definition, kinds, list(values.values()), {}, shift), expected, strict=True):
         kind = parse_dtype(out.dtype)
         report = measure(out, ref, kind)
-        assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
+        assert is_close(report, kind), f"{call_of(definition).text}\n{report}"
 
 
 def test_a_cast_to_eight_bits_rounds_inside_of_a_kernel(folder: Path) -> None:
@@ -295,7 +295,7 @@ def check(definition: Definition, values: dict[str, np.ndarray], expected: list[
     for out, ref in zip(run(gpu(), definition, list(values.values()), {}, shift), expected, strict=True):
         kind = parse_dtype(out.dtype)
         report = measure(out, ref, kind)
-        assert report.within(CLOSE.get(kind.name, 0.0)), f"{call_of(definition).text}\n{report}"
+        assert is_close(report, kind), f"{call_of(definition).text}\n{report}"
 
 
 @pytest.mark.gpu
