@@ -280,16 +280,6 @@ template <class T> TG_INLINE int tile_place(int o, int i) {
     constexpr int P = 16 / sizeof(T);
     return o * 8 * P + ((i / P) ^ (o / P % 8)) * P + i % P;
 }
-/* What R rows from i on have in a pack from o on, as P rows of R elements. */
-template <class T, int P, int R> TG_INLINE void put_across(T *tile, int o, int i, const Pack<T, P> (&rows)[R]) {
-#pragma unroll
-    for (int e = 0; e < P; e++) {
-        Pack<T, R> column;
-#pragma unroll
-        for (int r = 0; r < R; r++) column.at[r] = rows[r].at[e];
-        put_pack<R>(tile + tile_place<T>(o + e, i), column);
-    }
-}
 
 /* ---- reductions: every thread of a group gets what all of them come to, in the same order ---- */
 
@@ -304,15 +294,6 @@ struct Max {
     TG_INLINE double operator()(double a, double b) const { return f64_max(a, b); }
     template <class T> TG_INLINE T operator()(T a, T b) const { return a > b ? a : b; }
 };
-
-/* The sum of N floats (a power of 2), of pairs, then of pairs of these; they are overwritten. */
-template <int N> TG_INLINE float added(float (&x)[N]) {
-#pragma unroll
-    for (int half = N / 2; half > 0; half /= 2)
-#pragma unroll
-        for (int i = 0; i < half; i++) x[i] += x[i + half];
-    return x[0];
-}
 
 /* GROUP threads (a power of 2); more than a warp are the whole block, and shared has room for a number of each warp. */
 template <int GROUP, class T, class F> TG_INLINE T reduced(T x, F combine, T *shared) {
