@@ -85,7 +85,7 @@ REFUSALS = {"numpy.gelu", "numpy.gated"}
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_every_kernel_takes_floats_or_the_integers_it_is_for(kernel: Kernel) -> None:
-    for name in ("f32", "f64", "bf16", "i32", "bool"):
+    for name in ("f32", "f64", "bf16", "f16", "i32", "bool"):
         for seed in range(60):
             made = instance(kernel.op, DTYPES[name], seed)
             if made is not None and kernel.accepts(made[2]) is None:
