@@ -53,7 +53,7 @@ def test_reading_rows_of_a_table_does_not_read_the_table() -> None:
 
 @pytest.mark.parametrize("op", CASES)
 def test_every_op_has_a_finite_guess_on_every_backend(op: str) -> None:
-    for dtype in (tg.f32, tg.i32, tg.bool_, tg.u32, tg.bf16):
+    for dtype in (tg.f32, tg.i32, tg.bool_, tg.u32, tg.u8, tg.bf16):
         try:
             s = asked(CASES[op](Draw(3, dtype)))
         except tg.language.errors.DTypeError:

@@ -63,7 +63,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     with open_database(tmp_path_factory.mktemp("rows") / "bench.db") as made:
         for rows in (1, 3, 8, 40, 200, 900):
             for wide in (16, 100, 640, 3000):
-                for op in (tg.softmax, tg.layer_norm, tg.rms_norm):
+                for op in (tg.softmax, tg.argmax, tg.rms_norm):
                     s = signature_of(op(tg.input("x", (rows, wide))))
                     for backend, times in (("numpy", SLOW), ("c", FAST)):
                         kernel = kernel_named(f"{backend}.{s.spec.op.name}")
@@ -85,7 +85,7 @@ def model(samples: list[Sample]) -> Model:
 
 def test_a_sample_is_what_a_row_says_of_a_kernel(samples: list[Sample]) -> None:
     assert len(samples) == 6 * 4 * 3 * 2
-    assert {s.kernel for s in samples} == {f"{b}.{op}" for b in ("c", "numpy") for op in ("softmax", "layer_norm", "rms_norm")}
+    assert {s.kernel for s in samples} == {f"{b}.{op}" for b in ("c", "numpy") for op in ("softmax", "argmax", "rms_norm")}
     for s in samples:
         assert s.off == pytest.approx(math.log(SLOW if s.kernel.startswith("numpy") else FAST), abs=0.6)
 
