@@ -182,7 +182,7 @@ class Combine:
 
 @dataclass(frozen=True, eq=False)
 class Prefetch:
-    """The memory around buffer[index] is brought nearer. Nothing is read, so whoever writes it meanwhile does no harm."""
+    """The memory around buffer[index] is brought nearer. Nothing is read, so concurrent writes do no harm."""
 
     buffer: Array
     index: Dim
