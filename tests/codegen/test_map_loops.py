@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import tensor_graphs as tg
@@ -66,3 +70,20 @@ def test_a_program_of_any_size_has_one_text_of_loops() -> None:
     program = program_of(definition_of(tg.softmax(tg.input("x", (n, 24)))))
     (kernel,) = map_loops(program).kernels
     assert str(kernel.grid) == "(n + 15) // 16" and kernel.threads == 128
+
+
+SPREAD = """
+import tensor_graphs as tg
+from tensor_graphs.codegen.backend_cuda import call_of
+from tests.codegen.print.test_cuda_loops import definition_of
+print(call_of(definition_of(tg.upsample(tg.input("x", (2, 3, 5, 7)), 2, mode="linear"))).text)
+"""
+
+
+def test_a_text_does_not_depend_on_the_order_of_sets() -> None:
+    def text(seed: str) -> str:
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        return subprocess.run([sys.executable, "-c", SPREAD], env=environment, capture_output=True, text=True, check=True).stdout
+
+    texts = {text(seed) for seed in "123"}
+    assert len(texts) == 1 and "nest0" in texts.pop()

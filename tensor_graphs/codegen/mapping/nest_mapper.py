@@ -108,7 +108,7 @@ class NestMapper:
         if not isinstance(x, d.Expr):
             return x
         changes = dict(dims)
-        for name in x.symbols:
+        for name in sorted(x.symbols):                              # texts do not depend on the order of a set
             value = self.values.gathered.get(name)
             if value is not None and not value.symbols.isdisjoint(self._reaching(dims)):
                 high = d.bounds(next(s for s in d.symbols_in(x) if str(s) == name))[1]

@@ -67,13 +67,13 @@ class _Placer:
     def defined(self, s: Stmt, names: set[str]) -> Iterator[Stmt]:
         """Yield definitions of the indices that a statement reads at run time."""
         for index in dims_of(s):
-            for name in index.symbols if isinstance(index, d.Expr) else ():
+            for name in sorted(index.symbols) if isinstance(index, d.Expr) else ():
                 yield from self.define(name, names)
         yield from self.define_all(values_of(s), names)
 
     def define_all(self, roots: Iterable[Value], names: set[str]) -> Iterator[Stmt]:
         for v in sorted(values_in(*roots), key=lambda v: v.number):
-            for name in v.symbols if v.op in ("load", "index") else ():
+            for name in sorted(v.symbols) if v.op in ("load", "index") else ():
                 yield from self.define(name, names)
 
     def define(self, name: str, names: set[str]) -> Iterator[Stmt]:
@@ -104,7 +104,7 @@ class _Placer:
                 if v.op == "div" and v.dtype is f32 and all(a.op != "constant" for a in v.args) and self.is_early(
                         v.args[1], names, changed, blocked):
                     divisors[v.args[1]] = self.values.make("divisor", f32, v.args[1])
-                todo += [*v.args, *(self.values.gathered[n] for n in v.symbols if v.op in ("load", "index")
+                todo += [*v.args, *(self.values.gathered[n] for n in sorted(v.symbols) if v.op in ("load", "index")
                                     and n in self.values.gathered and n not in names)]
         for by, divisor in divisors.items():
             early.pop(by, None)
@@ -121,7 +121,7 @@ class _Placer:
             for v in values_of(s):
                 yield v, blocked
             for index in dims_of(s):
-                for name in index.symbols if isinstance(index, d.Expr) else ():
+                for name in sorted(index.symbols) if isinstance(index, d.Expr) else ():
                     if name in self.values.gathered:
                         yield self.values.gathered[name], blocked
             if isinstance(s, If):

@@ -107,7 +107,7 @@ class RowForm(NestMapper):
     # ---- decisions ----
 
     def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
-        """Return the loop of each stage, by the stage's index, and how many threads share an iteration: `fixed` of them, if it is not 0."""
+        """Return the loop of each stage, by the stage's index, and how many threads share an iteration (`fixed`, if not 0)."""
         stages = self.nest.stages
         inner = {k: () if d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
         along = {k: axes or stages[k].reduce for k, axes in inner.items() if axes or stages[k].reduce}

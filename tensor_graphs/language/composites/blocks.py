@@ -169,7 +169,7 @@ FORMATS: Mapping[str, BlockFormat] = {
 
 @library(facts=OpFacts(sought=False))
 def dequantize(x: Node, *, format: str) -> Node:
-    """The f32 numbers […, n] in u8[…, bytes]: blocks of a format along the last axis, each with the numbers and bytes of the format.
+    """The f32 numbers […, n] in u8[…, bytes]: blocks of a format along the last axis.
 
     format: "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4", "IQ4_NL" (32 numbers), or "Q4_K", "Q5_K", "Q6_K" (256). Products and
     sums are rounded to f32 one by one. Raises AttributeValueError, DTypeError, ShapeError.
