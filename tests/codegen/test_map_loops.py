@@ -73,10 +73,9 @@ def test_a_program_of_any_size_has_one_text_of_loops() -> None:
 
 
 SPREAD = """
-import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import call_of
-from tests.codegen.print.test_cuda_loops import definition_of
-print(call_of(definition_of(tg.upsample(tg.input("x", (2, 3, 5, 7)), 2, mode="linear"))).text)
+from tests.codegen.test_generated import drawn
+print(call_of(drawn("upsample", "f32", 0)[1]).text)
 """
 
 
