@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Target:
     """units: multiprocessors. warp: threads that run together. threads: most threads of a block. vector: bytes of one access to
-    memory. line: bytes of a cache line. shared: bytes of shared memory that a block uses at most, so that others fit beside it.
+    memory. line: bytes of a cache line. shared: most bytes of shared memory of a block, so that a multiprocessor has two.
     clustered: (blocks of a cluster, blocks in such clusters that run at once); more of them would take twice the time."""
 
     units: int = 132

@@ -22,7 +22,7 @@ SEEDS = 12
 
 
 def why_wrong(case: Case, target: Target) -> str | None:
-    """What loops of a random program give other than its stages; None where they agree, or where it has scans."""
+    """Return how the loops of a random program differ from its stages; None where they agree, or where it has scans."""
     made, _ = formed(case)
     if any(s.scan is not None or s.held for s in made.program.stages):
         return None

@@ -36,10 +36,10 @@ def grown(seed: int) -> tuple[Graph, Definition, dict[str, np.ndarray]]:
     """A definition at random: element-wise steps, views, reductions and scans, values that are read again later."""
     rng = np.random.default_rng(seed)
     sizes = [int(n) for n in rng.choice([1, 2, 3, 8, 9, 17], 3)]
-    found = [tg.input("x", sizes), tg.input("y", sizes), tg.input("z", sizes[1:])]
+    nodes = [tg.input("x", sizes), tg.input("y", sizes), tg.input("z", sizes[1:])]
     for _ in range(int(rng.integers(2, 9))):
-        found.append(one_more(found[int(rng.integers(max(0, len(found) - 3), len(found)))], found, rng))
-    graph = tg.graph(found[-1] * 1.0)
+        nodes.append(one_more(nodes[int(rng.integers(max(0, len(nodes) - 3), len(nodes)))], nodes, rng))
+    graph = tg.graph(nodes[-1] * 1.0)
     definition = part_between(list(graph.outputs.values()), list(graph.inputs.values())).written
     return graph, definition, {k: rng.uniform(-2, 2, x.type.at({}).shape).astype(np.float32) for k, x in graph.inputs.items()}
 

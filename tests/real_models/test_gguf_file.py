@@ -17,11 +17,14 @@ pytestmark = pytest.mark.models
 SOURCES = os.environ.get("LLAMA_CPP_SOURCES", "")
 """A folder with the sources of llama.cpp: `models` holds vocabularies, texts (.inp) and their tokens (.out)."""
 BETWEEN = "\n__ggml_vocab_test__\n"
-CASES = sorted(Path(SOURCES, "models").glob("ggml-vocab-*.gguf.inp")) if SOURCES else []
+VOCABULARIES = sorted(Path(SOURCES, "models").glob("ggml-vocab-*.gguf.inp")) if SOURCES else []
 
 
-@pytest.mark.skipif(not CASES, reason="LLAMA_CPP_SOURCES names no folder with llama.cpp's sources (pip download llama-cpp-python)")
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
+def test_there_are_texts_with_the_tokens_of_llama_cpp() -> None:
+    assert VOCABULARIES, "LLAMA_CPP_SOURCES has to name a folder with llama.cpp's sources (pip download llama-cpp-python)"
+
+
+@pytest.mark.parametrize("case", VOCABULARIES, ids=lambda path: path.name)
 def test_texts_become_the_tokens_of_llama_cpp(case: Path) -> None:
     texts = case.read_bytes().decode().split(BETWEEN)
     rows = case.with_suffix(".out").read_text().split("\n")

@@ -42,7 +42,7 @@ MOVED, GATHERED = 0.15, 1.0
 
 
 def tiled(program: StageProgram, dtype: DType, lanes: int, rows: int, tiles: int) -> StageProgram:
-    """Return the program with its products of a dtype by tiles of so many lanes and rows, in blocks of so many tiles.
+    """Return the program with its products of a dtype by register tiles of `lanes` × `rows` elements, in blocks of `tiles` tiles.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> from tensor_graphs.language.dtypes import f32

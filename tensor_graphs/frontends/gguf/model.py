@@ -125,8 +125,7 @@ def by_pieces(x: Array, out: Array, function: Callable[[Array], Array]) -> Array
         of[at:at + step] = function(rows[at:at + step])
 
     with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(fill, range(0, len(rows), step)):
-            pass
+        list(pool.map(fill, range(0, len(rows), step)))             # raises what a thread raised
     return out
 
 

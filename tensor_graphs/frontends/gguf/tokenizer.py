@@ -191,4 +191,4 @@ _KINDS: Mapping[str, tuple[Callable[[_Vocabulary], Splitter], tuple[bool, bool]]
     "llama": (lambda v: _pieces(v, BPE), (True, False)), "gpt2": (_byte_pairs, (False, False)),
     "gemma4": (_character_pairs, (True, False)), "bert": (_word_pieces, (True, True)),
     "t5": (lambda v: _pieces(v, UNIGRAM), (False, True))}
-"""`tokenizer.ggml.model` -> (function that builds it, if a text has bos before it and eos behind it by default)."""
+"""`tokenizer.ggml.model` -> (function that builds it, whether a text begins with bos by default, whether it ends with eos)."""

@@ -107,9 +107,9 @@ def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None
         for target, rows in ((TINY, (1, 3)), (HOPPER, (1,))):
             for aligned, n in itertools.product((True, False), rows):
                 arrays, expected = given_and_expected(outputs, operands, n)
-                given = [arrays[x.attrs["name"]] for x in operands]
-                found = interpret_loops.run(map_loops(program, target, aligned), given, {"n": n}, target.warp)
-                rounded = [out.astype(y.dtype.numpy) for out, y in zip(found, outputs, strict=True)]
+                inputs = [arrays[x.attrs["name"]] for x in operands]
+                results = interpret_loops.run(map_loops(program, target, aligned), inputs, {"n": n}, target.warp)
+                rounded = [out.astype(y.dtype.numpy) for out, y in zip(results, outputs, strict=True)]
                 assert_close(rounded, [ref.reshape(-1) for ref in expected])
 
 

@@ -223,11 +223,11 @@ def test_slices_of_the_next_turns_are_on_their_way_where_their_size_allows() -> 
 
 
 def test_what_no_turn_changes_is_read_in_the_first_one_where_a_thread_has_one_turn_of_a_nest() -> None:
-    for loop, kept in ((lambda: rnn(64, 64), 1), (lambda: rnn(3, 7), 0), (gru, 3), (lambda: rnn(4, 150), 0), (selective, 0)):
+    for loop, rows in ((lambda: rnn(64, 64), 1), (lambda: rnn(3, 7), 0), (gru, 3), (lambda: rnn(4, 150), 0), (selective, 0)):
         text = call_of(loop_of(loop())).text
         before, _, turns = text.partition(" _iteration = 0;")
         first, later = ({*re.findall(r"(row_\w+)\[\w+\] = pack_at", part)} for part in (before, turns))
-        assert len(first) == kept and not first & later and all(f"= {row}[" in turns for row in first), text
+        assert len(first) == rows and not first & later and all(f"= {row}[" in turns for row in first), text
 
 
 def test_what_a_step_returns_twice_is_written_where_it_is_made() -> None:

@@ -70,8 +70,8 @@ def test_two_products_that_are_a_part_already_are_joined_with_what_uses_their_el
     gate, up = tg.linear(x, w), tg.linear(x, u)
     offer = Offer((x, w, u), (gate, up), frozenset((gate, up)), ())             # as recipes offer one product in place of two
     of_two = tg.graph(tg.silu(gate) * up)
-    made = fuse(formed(of_two, [offer], {}, of_two.roots).graph, tiles=True)
-    (part,) = (n for n in made.graph.nodes if isinstance(n.op, PartOp))
+    fused = fuse(formed(of_two, [offer], {}, of_two.roots).graph, tiles=True)
+    (part,) = (n for n in fused.graph.nodes if isinstance(n.op, PartOp))
     assert part.type.shape == (256, 256) and len(part.inputs) == 3
 
 
