@@ -6,8 +6,8 @@
 
 Name, shape and kind of dtype of every tensor that the graph needs are checked before anything is computed. A tensor
 stored in the requested dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
-exactly, f32 → bf16 to nearest, ties to even), and blocks of a GGUF file become f32. `load_model("gemma-3-270m", random_seed=0)`
-needs no folder: it has the published shape and random weights.
+exactly, f32 → bf16 to nearest, ties to even), and blocks of a GGUF file and codes of a quantised folder become f32.
+`load_model("gemma-3-270m", random_seed=0)` needs no folder: it has the published shape and random weights.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from tensor_graphs.frontends.huggingface.folder import (
     read_sentence,
 )
 from tensor_graphs.frontends.huggingface.names import TensorPlace, places, prefix_of, unexplained
+from tensor_graphs.frontends.huggingface.quantised import QuantisedWeights
 from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.explain_call_errors import worded
@@ -231,11 +232,12 @@ def _opened(path: Path, builtin: Gemma3TextConfig | None, *, needed: bool) -> tu
         return file.config, file.weights, file
     config = read_config(path)
     try:
-        return config, open_weights(path), None
+        files = open_weights(path)
     except WeightsError:
         if needed:
             raise
         return config, None, None
+    return config, files if config.layout is None else QuantisedWeights(files, config.layout), None
 
 
 def _dtype_of(stored: Weights) -> str:
