@@ -49,6 +49,7 @@ from tensor_graphs.language.leaves import parameter as parameter
 from tensor_graphs.language.leaves import state as state
 from tensor_graphs.language.node import Node as Node
 from tensor_graphs.language.node import TensorType as TensorType
+from tensor_graphs.notebook import DRAWING as _DRAWING
 
 max, min = reduce_max, reduce_min  # noqa: F405 - over axes, as sum; element by element: maximum, minimum
 
@@ -132,6 +133,16 @@ def _rule_differs(*rule: Any) -> str | None:
 
 
 _RULE_CHECKS.append(_rule_differs)
+
+
+def _drawn(value: Any) -> str:
+    """Return a value as HTML, for notebooks. Views are imported at the first call."""
+    from tensor_graphs.views.in_notebooks import html_of
+
+    return html_of(value)
+
+
+_DRAWING.append(_drawn)
 
 
 def __getattr__(name: str) -> Any:

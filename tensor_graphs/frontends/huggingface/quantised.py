@@ -55,9 +55,9 @@ class Codes:
 
 @dataclass(frozen=True)
 class Layout:
-    """A method's way to store a tensor: `stem + end` is its first part, `stem + plain` the name in a plain folder. parts: ends of the
-    names of its parts. shape: of the plain tensor, from the parts' entries and a function that reads one; it raises ValueError for
-    parts that do not fit. values: of the parts' arrays."""
+    """A method's way to store a tensor: `stem + end` is its first part, `stem + plain` the name in a plain folder. parts: ends of
+    the names of its parts. shape: of the plain tensor, from the parts' entries and a function that reads one; it raises ValueError
+    for parts that do not fit. values: of the parts' arrays."""
 
     plain: str
     parts: tuple[str, ...]
