@@ -7,7 +7,7 @@
 
 This module re-exports the public names. In: Python calls.  Out: graphs, and from `tg.compile` a plan to run. The
 subpackages ("rooms"), in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites,
-paths, runtime, measure, tuning, choice, views, models, frontends, serving, cli. Each has a docstring that describes it.
+paths, runtime, measure, tuning, choice, views, models, frontends, serving, studio, cli. Each has a docstring that describes it.
 
 Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
 are first used. Some names shadow Python's built-ins (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never

@@ -38,7 +38,7 @@ app = Verbs(name="tg", no_args_is_help=True, add_completion=False, pretty_except
             help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.")
 
 VERBS = ("run", "chat", "embed", "demo", "models", "list_paths", "pareto", "profile", "explain", "plan", "convert", "trace", "show",
-         "equal", "rewrites", "db", "costs", "dataset", "devices", "conformance", "new_backend")
+         "studio", "equal", "rewrites", "db", "costs", "dataset", "devices", "conformance", "new_backend")
 
 
 def _version(asked: bool) -> None:

@@ -12,15 +12,16 @@ the time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
 from tensor_graphs.kernels.kernel import Transfer
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.paths.fit_terminal import duration
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.plan import Plan
@@ -69,6 +70,7 @@ class Box:
     seconds: float | None = None
     measured: bool = False
     leaf: bool = False
+    key: str = ""
 
 
 @dataclass
@@ -87,21 +89,34 @@ class Boxes:
 
 def of_graph(graph: Graph, title: str) -> Diagram:
     """Return a drawing of a graph's ops as they are written. title: of the picture."""
-    boxes, at = Boxes("op"), dict[Node, int]()
     updated: dict[Node, list[str]] = {}
     for name, node in graph.updates.items():
         updated.setdefault(_made_by(node), []).append(name)
-    for name, node in graph.inputs.items():
+    return _of_nodes(graph.inputs, graph.nodes, graph.outputs, updated, title)
+
+
+def of_definition(definition: Definition, names: Sequence[str], title: str) -> Diagram:
+    """Return a drawing of what an op is defined as. names: of its operands."""
+    outputs = {f"result {i}" if len(definition.outputs) > 1 else "result": node for i, node in enumerate(definition.outputs)}
+    operands = dict(zip(names, definition.arguments, strict=True))
+    nodes = [node for node in walk(definition.outputs) if node not in set(definition.arguments)]
+    return _of_nodes(operands, nodes, outputs, {}, title)
+
+
+def _of_nodes(inputs: Mapping[str, Node], nodes: Iterable[Node], outputs: Mapping[str, Node],
+              updated: Mapping[Node, Sequence[str]], title: str) -> Diagram:
+    boxes, at = Boxes("op"), dict[Node, int]()
+    for name, node in inputs.items():
         at[node] = boxes.add(Box(name, ("input", name), lines=(str(node.type),), leaf=True))
-    for node in graph.nodes:
+    for node in nodes:
         if not is_step(node):
             continue
         sources = [_made_by(x) for x in node.inputs]
         named = [f"{x.op.name} {x.attrs['name']} {x.type}" for x in sources if x.op in (leaves.PARAMETER, leaves.STATE)]
         lines = (" ".join(map(str, node.types)), *named, *(f"updates {name}" for name in updated.get(node, ())))
         at[node] = boxes.add(Box(node.op.name, signature_of(node).key, tuple(dict.fromkeys(at[x] for x in sources if x in at)),
-                                 lines, node.op.kind))
-    for name, node in graph.outputs.items():
+                                 lines, node.op.kind, key=signature_of(node).key))
+    for name, node in outputs.items():
         source = _made_by(node)
         boxes.add(Box(name, ("output", name), (at[source],) if source in at else (), (str(node.type),), leaf=True))
     return _drawn(boxes, title)
@@ -138,7 +153,8 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> Diagram:
         lines = (" ".join(f"{o.dtype.name}[{', '.join(map(str, o.shape))}]" for o in ins.outs), *dict.fromkeys(named))
         kind = ins.kernel, ins.signature, ins.op, prepares, len(ins.ins)
         number = boxes.add(Box(f"prepare for {ins.kernel}" if prepares else ins.kernel, kind, tuple(dict.fromkeys(reads)), lines,
-                               "copy" if moved else ins.backend, ins.device, seconds, e is not None and e.measured))
+                               "copy" if moved else ins.backend, ins.device, seconds, e is not None and e.measured,
+                               key=ins.signature))
         for o in ins.outs:
             writers[o.buffer] = writers[program.home(o.buffer)] = number
     for name, o in program.outputs.items():
@@ -166,7 +182,8 @@ def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> i
 
 @dataclass(frozen=True)
 class DrawnBox:
-    """One drawn box. lines: of text, the title first. share: of all time, None without times. dashed: some time is an estimate."""
+    """One drawn box. lines: of text, the title first. share: of all time, None without times. dashed: some time is an estimate.
+    key: of its signature; "" for an input or output."""
 
     lines: tuple[str, ...]
     fill: str
@@ -174,6 +191,7 @@ class DrawnBox:
     leaf: bool
     share: float | None
     dashed: bool
+    key: str = ""
 
     @property
     def size(self) -> Point:
@@ -311,7 +329,7 @@ def _shown(alike: Sequence[Box], many: int, total: float, colours: Mapping[str, 
         lines.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{'' if measured else ' (estimate)'} · "
                      f"{share:.1%}")
     return DrawnBox(tuple(lines), LEAF if b.leaf else colours[b.group], borders.get(b.device, BORDERS[0]), b.leaf,
-                 share if total and not b.leaf else None, bool(total) and not measured)
+                 share if total and not b.leaf else None, bool(total) and not measured, b.key)
 
 
 # ---- text ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from tensor_graphs.views.fold_repeats import Item, Repeat
 
@@ -60,24 +61,29 @@ class DiagramLayout:
 def layout(items: Sequence[Item], sizes: Mapping[int, Size], arrows: Iterable[tuple[int, int]]) -> DiagramLayout:
     """Return the positions of boxes. items: as folded, in an order in which arrows that are not to an earlier box go forward.
     sizes: width and height of each box."""
-    return _Block(items, sizes, sorted(set(arrows)), ()).placed()
+    return block_of(items, sizes, arrows).placed()
+
+
+def block_of(items: Sequence[Item], sizes: Mapping[int, Size], arrows: Iterable[tuple[int, int]]) -> DiagramBlock:
+    """Return the whole picture as a block, which a page can place again when boxes get other sizes."""
+    return DiagramBlock(items, sizes, sorted(set(arrows)), ())
 
 
 @dataclass(eq=False)
-class _Element:
+class Element:
     """A box, the inside of a frame, the end of an arrow that goes into or out of the block, or a point of an arrow."""
 
     width: float
     height: float
     number: int | None = None
-    block: _Block | None = None
+    block: DiagramBlock | None = None
     rank: int = 0
     x: float = 0.0
-    before: list[_Element] = field(default_factory=list)
-    after: list[_Element] = field(default_factory=list)
+    before: list[Element] = field(default_factory=list)
+    after: list[Element] = field(default_factory=list)
 
 
-class _Block:
+class DiagramBlock:
     """The boxes of one frame, or of the whole picture. arrows: all with an end in it. outside: numbers of boxes that are not."""
 
     width: float
@@ -85,8 +91,8 @@ class _Block:
 
     def __init__(self, items: Sequence[Item], sizes: Mapping[int, Size], arrows: Sequence[tuple[int, int]],
                  times: Sequence[int]) -> None:
-        self.times, self.own = times, dict[int, _Element]()
-        self.elements: list[_Element] = []
+        self.times, self.own = times, dict[int, Element]()
+        self.elements: list[Element] = []
         members = [_numbers([item]) for item in items]
         place = {n: k for k, of_item in enumerate(members) for n in of_item}
         self.backward = [(a, b) for a, b in arrows if a in place and b in place and (
@@ -95,15 +101,15 @@ class _Block:
         forward = [pair for pair in arrows if pair not in turned]
         for item, of_item in zip(items, members, strict=True):
             if isinstance(item, Repeat):
-                block = _Block(item.inside, sizes, [(a, b) for a, b in forward if a in of_item or b in of_item],
+                block = DiagramBlock(item.inside, sizes, [(a, b) for a, b in forward if a in of_item or b in of_item],
                                (*times, item.times))
-                self.elements.append(_Element(block.width, block.height, block=block))
+                self.elements.append(Element(block.width, block.height, block=block))
             else:
-                self.elements.append(_Element(*sizes[item], number=item))
+                self.elements.append(Element(*sizes[item], number=item))
             self.own |= dict.fromkeys(of_item, self.elements[-1])
-        self.into = {a: _Element(LANE, 0.0) for a, b in forward if a not in self.own}
-        self.out_of = {a: _Element(LANE, 0.0) for a, b in forward if b not in self.own}
-        self.chains = dict[tuple[int, int], list[_Element]]()
+        self.into = {a: Element(LANE, 0.0) for a, b in forward if a not in self.own}
+        self.out_of = {a: Element(LANE, 0.0) for a, b in forward if b not in self.own}
+        self.chains = dict[tuple[int, int], list[Element]]()
         self._rank(forward)
         self.layers = self._layers()
         self._order()
@@ -115,8 +121,8 @@ class _Block:
                        self.out_of[pair[0]] if pair[1] not in self.own else self.own[pair[1]]) for pair in forward}
         ends = {pair: (a, b) for pair, (a, b) in ends.items() if a is not b}
         first = 1 if self.into else 0
-        readers = dict[_Element, list[_Element]]()
-        sources = dict[_Element, list[_Element]]()
+        readers = dict[Element, list[Element]]()
+        sources = dict[Element, list[Element]]()
         for a, b in set(ends.values()):
             readers.setdefault(a, []).append(b)
             sources.setdefault(b, []).append(a)
@@ -132,19 +138,19 @@ class _Block:
         for pair, (a, b) in ends.items():
             self.chains[pair] = self._chain(a, b)
 
-    def _chain(self, a: _Element, b: _Element) -> list[_Element]:
+    def _chain(self, a: Element, b: Element) -> list[Element]:
         """Return the elements of an arrow from a to b, with a point in each layer between them."""
-        points = [_Element(LANE, 0.0, rank=rank) for rank in range(a.rank + 1, b.rank)] if b.rank - a.rank <= LONGEST else []
+        points = [Element(LANE, 0.0, rank=rank) for rank in range(a.rank + 1, b.rank)] if b.rank - a.rank <= LONGEST else []
         chain = [a, *points, b]
         for one, next_one in pairwise(chain):
             one.after.append(next_one)
             next_one.before.append(one)
         return chain
 
-    def _layers(self) -> list[list[_Element]]:
+    def _layers(self) -> list[list[Element]]:
         everything = dict.fromkeys([*self.into.values(), *self.elements, *(e for c in self.chains.values() for e in c),
                                     *self.out_of.values()])
-        layers: list[list[_Element]] = [[] for _ in range(1 + max((e.rank for e in everything), default=0))]
+        layers: list[list[Element]] = [[] for _ in range(1 + max((e.rank for e in everything), default=0))]
         for element in everything:
             layers[element.rank].append(element)
         return layers
@@ -204,6 +210,18 @@ class _Block:
         self.width = right + FRAME + (2 * LANE if self.backward else 0.0)
         self.height = top + FRAME
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the order of the layers, and the elements of each arrow, by numbers of elements. An element is a box's number, a
+        block, or null for a point; x: its horizontal centre."""
+        number = {e: k for k, e in enumerate(e for layer in self.layers for e in layer)}
+        return {"times": self.times[-1] if self.times else 0,
+                "elements": [e.number if e.block is None else e.block.to_json() for e in number],
+                "x": [round(e.x, 1) for e in number], "layers": [[number[e] for e in layer] for layer in self.layers],
+                "chains": [[a, b, [number[e] for e in chain]] for (a, b), chain in self.chains.items()],
+                "back": [[a, b, number[self.own[a]], number[self.own[b]]] for a, b in self.backward],
+                "into": {str(a): number[e] for a, e in self.into.items()},
+                "outof": {str(a): number[e] for a, e in self.out_of.items()}}
+
     # ---- positions ----
 
     def placed(self) -> DiagramLayout:
@@ -244,7 +262,7 @@ class _Block:
             result.back[a, b] = [(xs[0], low), (xs[0], low + BELOW / 3), (side, low + BELOW / 3), (side, high - BELOW / 3),
                                  (xs[1], high - BELOW / 3), (xs[1], high)]
 
-    def _port(self, element: _Element, source: int, *, outgoing: bool) -> float:
+    def _port(self, element: Element, source: int, *, outgoing: bool) -> float:
         """Return where an arrow of the box `source` meets an element."""
         if element.block is None:
             return element.x
@@ -260,7 +278,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
     return sum(values) / len(values) if values else otherwise
 
 
-def _separate(layer: Sequence[_Element], wanted: Sequence[float]) -> None:
+def _separate(layer: Sequence[Element], wanted: Sequence[float]) -> None:
     """Set the centres nearest to `wanted`, by least squares, that keep the order and the distances of a layer."""
     offsets, at = list[float](), 0.0
     for k, element in enumerate(layer):

@@ -51,6 +51,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("list-paths",): Call((softmax, *numpy, "--limit", "2"), "numpy"),
         ("pareto",): Call((softmax, *numpy, "--points", "2", "--draws", "2"), "precision"),
         ("plan",): Call((softmax, *numpy, "--pin", str(folder / "softmax.plan")), "numpy"),
+        ("studio",): Call((softmax, *numpy, "--html", str(folder / "softmax.html")), "open it in a browser"),
         ("trace",): Call((softmax, *numpy, "--out", str(folder / "softmax.trace")), ""),
         ("profile",): Call((softmax, *numpy, "--budget", "1"), "measured"),
         ("run",): Call((model, "--ids", "2,9,10", "--tokens", "3", "--ignore-eos"), ""),
