@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import fcntl
+import functools
 import gc
 import os
+import random
 import shutil
 import signal
 import sys
@@ -13,8 +15,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -73,10 +77,23 @@ def pytest_fixture_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Begin a test without the rules of others and, under --no-processes, let it start none: `make quick` promises that."""
+    """Begin a test without the rules of others and with generators as they were at first: what it draws does not depend on the tests
+    before it. Under --no-processes, let it start no process: `make quick` promises that."""
     global _forbidden
     user_rules._admitted, _forbidden = [], item.config.getoption("--no-processes")
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    for generator, state in _generators(item.module):
+        generator.bit_generator.state = state
     return (yield)
+
+
+@functools.cache
+def _generators(module: ModuleType) -> list[tuple[np.random.Generator, Any]]:
+    """Return the generators under the module's names and their states as of the first call."""
+    return [(v, v.bit_generator.state) for v in vars(module).values() if isinstance(v, np.random.Generator)]
 
 
 @pytest.hookimpl(wrapper=True)
