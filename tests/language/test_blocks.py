@@ -11,6 +11,7 @@ import tensor_graphs as tg
 from tensor_graphs.language.composites.blocks import FORMATS, dequantize, dequantized, quantized
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.records.database import Database
 
 each_format = pytest.mark.parametrize("name", FORMATS)
 
@@ -78,12 +79,12 @@ def test_quantising_is_off_by_at_most_half_a_step_and_the_scale_s_rounding() -> 
 
 
 @each_format
-def test_a_generated_kernel_computes_the_values(name: str) -> None:
+def test_what_is_compiled_computes_the_values(name: str, store: Database) -> None:
     rng, block = np.random.default_rng(3), FORMATS[name]
     packed = rng.integers(0, 256, (5, 2 * block.nbytes), np.uint8)
     finite = np.isfinite(dequantized(packed, name)).all(axis=-1)
     x = tg.input("x", packed.shape, tg.u8)
-    plan = tg.compile(tg.graph({"y": dequantize(x, format=name)}), backends=("numpy", "c", "gen"), database=":memory:")
+    plan = tg.compile(tg.graph({"y": dequantize(x, format=name)}), backends=("numpy", "c", "gen"), database=store)
     out = tg.bind(plan, {}).run({"x": packed})["y"]
     np.testing.assert_allclose(out[finite], dequantized(packed, name)[finite], rtol=1e-6, atol=1e-30)
 
