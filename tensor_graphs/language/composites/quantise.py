@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.language.atomic import fill, show
+from tensor_graphs.language.atomic import cast, fill, show
 from tensor_graphs.language.composite import library
-from tensor_graphs.language.composites.blocks import E2M1, FORMATS, HALF_E8M0
-from tensor_graphs.language.dtypes import u8
+from tensor_graphs.language.composites.blocks import E2M1, FORMATS, HALF_E8M0, dequantize
+from tensor_graphs.language.dtypes import f32, u8
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.op_facts import OpFacts
 
 __all__ = ["quantize"]
@@ -35,7 +36,8 @@ PIECE = 1 << 16
 
 def _half(x: Array) -> Array:
     """Return f32[blocks] as the bytes of f16, u8[2, blocks]."""
-    return x.astype(np.float16).view(np.uint8).reshape(-1, 2).T
+    out: Array = np.ascontiguousarray(x, np.float16).view(np.uint8).reshape(-1, 2).T
+    return out
 
 
 def _inverse(x: Array) -> Array:
@@ -45,7 +47,8 @@ def _inverse(x: Array) -> Array:
 def _pairs(codes: Array) -> Array:
     """Return codes of 4 bits, u8[2 n, …], as bytes: code i in the low half of byte i, code i + n in its high half."""
     half = len(codes) // 2
-    return codes[:half] | codes[half:] << 4
+    out: Array = codes[:half] | codes[half:] << 4
+    return out
 
 
 def _fifth(codes: Array) -> Array:
@@ -117,6 +120,19 @@ QUANTISERS: Mapping[str, Quantise] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_
 """Name of a format -> its function; those of language/composites/blocks.py that can be written."""
 
 
+IN_PLACE_OF = {"Q6_K": "Q8_0", "Q5_K": "Q5_1", "Q4_K": "Q5_0"}
+"""Format of blocks of 256 -> the one that rows of other lengths get, as in files of llama.cpp."""
+
+
+def format_of_rows(format: str, size: Any) -> str | None:
+    """Return the format in which rows of this length are stored where `format` is asked for; None if they are no whole blocks."""
+    while isinstance(size, int) and size % FORMATS[format].values:
+        if format not in IN_PLACE_OF:
+            return None
+        format = IN_PLACE_OF[format]
+    return format if isinstance(size, int) and size else None
+
+
 def quantized(x: Array, format: str) -> Array:
     """Return the bytes u8[…, bytes] of numbers […, n] in a format, some rows at a time in two threads."""
     block, function = FORMATS[format], QUANTISERS[format]
@@ -151,3 +167,16 @@ def quantize(x: Node, *, format: str) -> Node:
     if not x.rank or not isinstance(x.shape[-1], int) or x.shape[-1] % block.values:
         raise ShapeError(f"quantize of {show(x)}", fix=f"a last axis of whole blocks: {format} has {block.values} numbers each")
     return fill(0, (*x.shape[:-1], x.shape[-1] // block.values * block.nbytes), u8)       # for its type alone
+
+
+def without_blocks(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Return the graph that reads the numbers themselves wherever it quantises and dequantises them, and the formats."""
+    formats: dict[str, None] = {}
+
+    def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        if node.op is not dequantize or inputs[0].op is not quantize or inputs[0].attrs["format"] != node.attrs["format"]:
+            return None
+        formats[node.attrs["format"]] = None
+        return cast(inputs[0].inputs[0], f32)
+
+    return graph.with_roots(rebuild(graph.roots, replaced)), tuple(formats)
