@@ -56,6 +56,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("profile",): Call((softmax, *numpy, "--budget", "1"), "measured"),
         ("run",): Call((model, "--ids", "2,9,10", "--tokens", "3", "--ignore-eos"), ""),
         ("chat",): Call((model, "--tokens", "2"), "", typed="w7\n/quit\n"),
+        ("serve",): Call((model,), "tensor_graphs[serve]", 1),
         ("embed",): Call((model, "--text", "w7"), "", 1),
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
         ("evaluate",): Call((model, "--text", str(folder / "words.txt"), "--window", "8"), "KL divergence"),
