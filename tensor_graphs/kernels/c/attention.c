@@ -5,6 +5,8 @@
 
 #define ROWS_PRODUCT(...) tg_rows_product(__VA_ARGS__, NULL)
 #include "attend.h"
+#include "turned.h"
+
 #include "paged_attention.h"
 
 TG_KERNEL(tg_attention) { run_attention(ptr, ints, floats); }

@@ -17,7 +17,7 @@ from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 PAGE, POOL = 4, 90
 FORMS: dict[str, dict[str, Any]] = {"plain": {}, "window": {"window": 5}, "wide window": {"window": 130},
                                     "capped": {"softcap": 2.0}}
-SHAPES = [(6, 2, 16), (40, 1, 64), (3, 3, 5)]
+SHAPES = [(6, 2, 16), (40, 1, 64), (3, 3, 5), (10, 2, 96)]
 
 
 def bound(heads: int, groups: int, width: int, dtype: tg.DType, cache: tg.DType, **how: Any) -> CompiledGraph:
