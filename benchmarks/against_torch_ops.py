@@ -344,6 +344,16 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, scale: float = 1.0, caus
     return (weights @ v).movedim(0, 1).numpy()
 
 
+def paged_attention(q: Any, k: Any, v: Any, pages: Any, positions: Any, page: int, scale: float, window: int = 0,
+                    softcap: float = 0.0) -> np.ndarray:
+    def of_token(i: int) -> np.ndarray:
+        keys = np.arange(min(int(positions[i]) + 1, pages.shape[1] * page))
+        rows = pages[i].astype(np.int64)[keys // page] * page + keys % page
+        near = (np.concatenate([x, np.zeros_like(x[:1])])[np.where((rows >= 0) & (rows < len(x)), rows, -1)] for x in (k, v))
+        return attention(q[i:i + 1], *near, scale=scale, causal=True, window=window, start=int(positions[i]), softcap=softcap)[0]
+    return np.stack([of_token(i) if positions[i] >= 0 else np.zeros((q.shape[1], v.shape[2])) for i in range(len(q))])
+
+
 def group_norm(x: np.ndarray, *vectors: np.ndarray, groups: int, eps: float) -> np.ndarray:
     y = x.reshape(x.shape[0], groups, -1)
     y = ((y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + eps)).reshape(x.shape)
@@ -661,6 +671,15 @@ def attentions(d: Draw) -> Call:
                               "start": d.one([0, 0, 2, d.n]), "softcap": d.one([0.0, 0.0, 5.0])}
 
 
+def paged_attentions(d: Draw) -> Call:
+    heads, dtype, t, page = d.one([1, 2]), d.one(WIDE), d.size(False), d.one([1, 2, 4])
+    q = d.leaf((t, d.one([heads, 2 * heads]), d.one([1, 4, 8])), dtype, d.one(["normal", "large mean"]))
+    k = d.like(q, (4 * page, heads, d.nodes[q].shape[2]), style=d.one(["normal", "equal rows"]))
+    v = d.like(q, (4 * page, heads, d.one([1, 3, 8])), style="normal")
+    return (q, k, v, d.leaf((t, d.one([1, 3])), tg.i32, "index", 4), d.leaf((t,), tg.i32, "index", 4)), {
+        "page": page, "scale": d.one([0.5, 1.0]), "window": d.one([0, 0, 1, 3]), "softcap": d.one([0.0, 0.0, 5.0])}
+
+
 def norms(most: int, axis: int = -1, low: int = 1, **attrs: Callable[[Draw], Any]) -> Callable[[Draw], Call]:
     """A value and up to `most` vectors of one of its axes."""
     def draw(d: Draw) -> Call:
@@ -888,6 +907,7 @@ op("gather_linear", gather_linears, gather_linear, mixes=2, on_the_way=sizes_of(
 op("linear_argmax", linear_argmaxes, linear_argmax, picked(tg.linear_argmax), mixes=2)
 op("conv", convs, conv, mixes=2, on_the_way=sizes_of(conv))
 op("attention", attentions, attention, mixes=2)
+op("paged_attention", paged_attentions, paged_attention, mixes=2)
 op("windows", pools(lambda d: {"padding": d.one([0, 1, ((0, 1), (1, 0))]), "dilation": d.one([1, 2])}, ANY), windows, exact=True)
 op("max_pool", pools(lambda d: {"padding": d.one([0, 1]), "dilation": d.one([1, 1, 2])}, NUMBERS), max_pool)
 op("avg_pool", pools(lambda d: {"padding": d.one([0, 1]), "count_padding": d.chance(0.5)}, FLOATS), avg_pool, mixes=1)

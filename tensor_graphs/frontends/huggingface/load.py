@@ -50,7 +50,7 @@ from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, to
 from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
 from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph
+from tensor_graphs.models.transformer import Facts, Pool, TensorNames, decoder_graph, encoder_graph
 from tensor_graphs.phase_times import phase
 
 if TYPE_CHECKING:
@@ -113,6 +113,12 @@ class LoadedModel:
             return self.graph
         return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
                              activation_dtype=self.activations, output="token")
+
+    def paged_graph(self, pool: Pool) -> Graph:
+        """Return the decoder's step for many sequences, whose caches lie in a pool of pages. Raises AttributeValueError for a
+        decoder that has none."""
+        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
+                             activation_dtype=self.activations, paged=pool)
 
     @cached_property
     def samples(self) -> SampledText | None:

@@ -323,6 +323,15 @@ def attention(draw: CaseDraw) -> Node:
                    window=draw.pick(0, 1, 3), start=draw.pick(0, 2, 20), softcap=draw.pick(0.0, 0.0, 1.5))
 
 
+def paged_attention(draw: CaseDraw) -> Node:
+    t, w, groups, width, page = draw.size(), draw.size(least=1), draw.pick(1, 2, 3), draw.pick(8, 4, 1), draw.pick(2, 4, 1)
+    pool, cache = (5 * page, groups), draw.pick(draw.dtype, draw.dtype, bf16)
+    return compose("paged_attention", draw.tensor((t, groups * draw.pick(2, 1, 4), width)), draw.tensor((*pool, width), cache),
+                   draw.tensor((*pool, draw.pick(width, width, width, 3)), cache), draw.tensor((t, w), i32, low=-1, high=6),
+                   draw.tensor((t,), i32, low=-1, high=9), page=page, scale=draw.pick(0.5, 1.0), window=draw.pick(0, 1, 3),
+                   softcap=draw.pick(0.0, 0.0, 1.5))
+
+
 def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
     """Return the sizes of windows over two axes and their layout (stride, padding, dilation), for axes of at least 4 elements."""
     size, stride, before, behind, dilation = draw.pick(
@@ -463,7 +472,7 @@ CASES: dict[str, Case] = {
     "prod": lambda draw: compose("prod", draw.tensor(shape := draw.shape(1, 2)),
                                  axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape))))),
     "cumsum": along_axis("cumsum"), "scan": scan, "rope_table": rope_table, "rope": rope, "attention": attention,
-    "write_rows": write_rows, "write_at_index": write_at_index,
+    "paged_attention": paged_attention, "write_rows": write_rows, "write_at_index": write_at_index,
     "threefry2x32": lambda draw: compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape := draw.shape()), draw.tensor(shape)),
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
@@ -472,7 +481,7 @@ CASES: dict[str, Case] = {
 """op -> its case; ops that are not in it take operands of one shape and no attributes"""
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
-        "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1,
+        "paged_attention": 6, "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1,
         "quantize": len(QUANTISERS) - 1}
 """op -> number of its instances, where it is larger than VARIANTS"""
 
