@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value
+from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes, combined, identity_of
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Top, Value, index_symbol
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.meaning.algebra import carrier, wide
@@ -117,20 +117,25 @@ class _StageTurns(Evaluation):
         rank = len(self.shape) - len(s.reduce)
         value = np.broadcast_to(self.value(s.value), self.shape)
         factor = self.before_reduced(s.held) if isinstance(s.held, Value) and value.size else None
+        index = s.index
         if s.monoid is not None:
-            take, along, identity = MONOIDS[s.monoid]
-            value = np.where(whole, value, np.asarray(identity(s.value.dtype), value.dtype))
+            identity = identity_of(s.monoid, s.value.dtype)
+            value = np.where(whole, value, np.asarray(identity, value.dtype))
             if s.scan is not None:
-                value = self.scanned(value, along, identity(s.value.dtype))
+                value = self.scanned(value, MONOIDS[s.monoid][0], identity)
             else:
-                value = np.asarray(take(value, axis=tuple(range(rank, value.ndim)), dtype=value.dtype))
+                value = combined(s.monoid, value, rank)
                 whole = (np.asarray(whole.any(axis=tuple(range(rank, whole.ndim)))) if whole.size
                          else np.ones(self.shape[:rank], bool))
                 # the reduced axes are done with: what the target's index knows of has none of them
                 self.at = {k: v.reshape(v.shape[:rank]) if isinstance(v, np.ndarray) and v.shape[rank:].count(1) == len(s.reduce)
                            else v for k, v in self.at.items()}
+        if isinstance(s.monoid, Top):                               # a result is a list
+            self.at = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim == rank else v for k, v in self.at.items()}
+            self.at["_top"], whole = np.arange(s.monoid.count), np.broadcast_to(whole[..., None], value.shape)
+            index = index + index_symbol("_top", s.monoid.count)
         target = self.run.written(s.target, outer if s.target.level else ())
-        place = self.place(s.target, s.index, whole)
+        place = self.place(s.target, index, whole)
         flat = np.ravel_multi_index([p[whole] for p in place], target.shape) if whole.any() else np.zeros(0, np.intp)
         if len(np.unique(flat)) != len(flat):
             raise StageError(f"an element of {s.target} is written twice")
@@ -140,7 +145,7 @@ class _StageTurns(Evaluation):
             held = target.values.reshape(-1)[flat]
             if factor is not None:
                 held = held * factor[whole]
-            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"][1](held, value[whole])
+            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"][0](held, value[whole])
         else:
             target.values.reshape(-1)[flat] = value[whole]
         target.known.reshape(-1)[flat] = True

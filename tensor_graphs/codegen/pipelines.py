@@ -15,6 +15,7 @@ from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.forward_stores import handed_on
 from tensor_graphs.codegen.passes.online_reductions import online
+from tensor_graphs.codegen.passes.select_top import selected
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.split_at_conditions import decided
 from tensor_graphs.codegen.passes.split_into_groups import grouped
@@ -35,6 +36,9 @@ PARTS: Pipeline = (cut, advised)
 
 LOOPS: Pipeline = (*WHOLE, *PARTS)
 """loops in C, and what all others begin with"""
+
+LISTS: Pipeline = (selected, *LOOPS)
+"""loops on a GPU, which keeps lists of the largest elements in registers"""
 
 STREAMS: Pipeline = (*LOOPS, streamed)
 """products of few rows, lowered as such"""
