@@ -80,9 +80,7 @@ def _plain(definition: Definition, of_part: bool) -> StageProgram:
 def _loops(definition: Definition, of_part: bool) -> StageProgram:
     """Return the loops of a definition for which kernels are generated. Raises NotLowered."""
     program = _plain(definition, of_part)
-    if any(s.scan is not None for s in program.stages):
-        raise NotLowered("it is a scan, which is not written for GPUs")
-    if skinny_product.is_streams(program):
+    if skinny_product.is_streams(program) or any(s.scan is not None for s in program.stages):
         _whole_call(definition, of_part)
     return program
 

@@ -96,18 +96,22 @@ class _StageTurns(Evaluation):
         self.run, self.nest, self.stage = run, nest, stage
         axes = (*nest.axes[:stage.level], *stage.axes, *stage.reduce)
         self.at: dict[str, Any] = dict(run.sizes)
-        self.inside: Numbers = np.ones((), bool)
+        self.inside = around = np.ones((), bool)
         if within is not None:
             self.at[within.name] = turn
-        sizes = []
+        sizes, own = [], len(axes) - len(stage.reduce)
         for k, axis in enumerate(axes):                             # the size of one may depend on those before
             size = np.asarray(at_sizes(axis.size, self.at))
             sizes.append(int(size.max(initial=0)))
             self.at[axis.name] = np.arange(sizes[-1]).reshape([-1 if i == k else 1 for i in range(len(axes))])
             self.inside = self.inside & (self.at[axis.name] < size)
+            if k == own - 1:
+                around = self.inside                                # of results, also of those that combine nothing
         if within is not None:
-            self.inside = self.inside & (turn < np.asarray(at_sizes(within.size, self.at)))
+            whole = turn < np.asarray(at_sizes(within.size, self.at))
+            self.inside, around = self.inside & whole, around & whole
         self.shape = tuple(sizes)
+        self.around = np.broadcast_to(around, (*sizes[:own], *[1] * len(stage.reduce))).reshape(sizes[:own])
         self.inside = np.broadcast_to(self.inside, self.shape)
         self.values: dict[Value, Numbers] = {}
 
@@ -125,8 +129,7 @@ class _StageTurns(Evaluation):
                 value = self.scanned(value, MONOIDS[s.monoid][0], identity)
             else:
                 value = combined(s.monoid, value, rank)
-                whole = (np.asarray(whole.any(axis=tuple(range(rank, whole.ndim)))) if whole.size
-                         else np.ones(self.shape[:rank], bool))
+                whole = self.around
                 # the reduced axes are done with: what the target's index knows of has none of them
                 self.at = {k: v.reshape(v.shape[:rank]) if isinstance(v, np.ndarray) and v.shape[rank:].count(1) == len(s.reduce)
                            else v for k, v in self.at.items()}

@@ -335,6 +335,14 @@ template <int GROUP, class T, class F> TG_INLINE T before_of(T &x, F combine, T 
     return before;
 }
 
+/* A double as two floats. What is beyond their range stays finite, as what is added may be below 0, and infinite. */
+TG_INLINE float f32_within(double x) {
+    const double most = 0x1.fffffep127;
+    return (float)(x > most ? most : x < -most ? -most : x);
+}
+TG_INLINE float f32_high(double x) { return x - x == 0 ? f32_within(x) : (float)x; }
+TG_INLINE float f32_low(double x) { return x - x == 0 ? f32_within(x - (double)f32_within(x)) : 0; }
+
 /* ---- the K (a power of 2) greatest of all, the greatest first ---- */
 
 TG_INLINE void in_order(int64_t &a, int64_t &b) {

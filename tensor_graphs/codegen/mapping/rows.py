@@ -45,6 +45,7 @@ from tensor_graphs.codegen.loop_program import (
     Take,
     Wait,
 )
+from tensor_graphs.codegen.mapping import running
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
@@ -124,18 +125,22 @@ class RowForm(NestMapper):
     def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
         """Return the loop of each stage, by the stage's index, and how many threads share an iteration (`fixed`, if not 0)."""
         stages = self.nest.stages
-        inner = {k: () if d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
+        inner = {k: () if s.scan is None and d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
         along = {k: axes or stages[k].reduce for k, axes in inner.items() if axes or stages[k].reduce}
-        shared = [k for k in along if not (inner[k] and stages[k].reduce)]
+        shared = [k for k in along if not ((inner[k] and stages[k].reduce) or stages[k].scan)]
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
         held, group = self.packs_each(turns, packs), fixed or 1
-        while not fixed and group < self.target.threads and group * held < packs:
+        widest = min(running.THREADS, self.target.threads) if any(s.scan for s in stages) else self.target.threads
+        while not fixed and group < widest and group * held < packs:
             group *= 2
         loops = {}
         for k, axes in along.items():
             total, own = d.product(a.size for a in axes), pack if k in shared else 1
+            if stages[k].scan is not None:
+                own = self.pack_of([(stages[k], axes[-1])])
+                own = own if own <= d.bounds(axes[-1].size)[1] else 1
             of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
             short = 0 < of_thread <= HELD_PACKS and of_thread * own <= HELD_ELEMENTS and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
@@ -312,6 +317,8 @@ class RowForm(NestMapper):
 
     def stage(self, k: int, s: Stage) -> list[Stmt]:
         loop = self.loops.get(k)
+        if s.scan is not None and loop is not None:
+            return running.scan_of_row(self, s, loop)
         if loop is None:                                            # one number, which every thread computes
             return self.number(s, self.moved(s.value))
         if s.monoid is None:
