@@ -1,7 +1,7 @@
 """pipelines: which passes a program goes through between lowering and printing, for each use.
 
 A pass is a pure function of a program, in passes/, default_schedule.py or skinny_product.py; its docstring has an example.
-schedule_actions.py goes through some of them with choices in place of rules, and the printer of C ends with wide_accumulate.py.
+schedule_actions.py goes through some of them with choices in place of rules, and map_cpu.py begins with wide_accumulate.py.
 """
 
 from __future__ import annotations
