@@ -137,7 +137,7 @@ _cases: Counter[tuple[str, str]] = Counter()
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark `long` what the default run leaves out of the cases of a test (sampled.py)."""
     name = getattr(item, "originalname", item.name)
-    if name not in EVERY:
+    if name not in EVERY or item.get_closest_marker("long") is not None:
         return
     number, every = _cases[item.nodeid.partition("::")[0], name], EVERY[name]
     _cases[item.nodeid.partition("::")[0], name] += 1
