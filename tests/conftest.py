@@ -77,8 +77,8 @@ def pytest_fixture_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Begin a test without the rules of others and with generators as they were at first: what it draws does not depend on the tests
-    before it. Under --no-processes, let it start no process: `make quick` promises that."""
+    """Begin a test without the rules of others, and with generators as they were at first, so that what it draws does not depend on
+    the tests before it. Under --no-processes, let it start no process: `make quick` promises that."""
     global _forbidden
     user_rules._admitted, _forbidden = [], item.config.getoption("--no-processes")
     random.seed(0)
