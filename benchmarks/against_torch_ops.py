@@ -395,6 +395,16 @@ def quantised_to_q8_0(x: np.ndarray, format: str) -> np.ndarray:
     return np.concatenate([scale.astype(np.float16).view(np.uint8), codes.view(np.uint8)], axis=-1).reshape(len(x), -1)
 
 
+def products_of_blocks(d: Draw) -> Call:
+    count, rows = d.one([1, 2]), d.size()
+    return (d.leaf((d.size(), 32 * count), tg.f32), d.leaf((rows, 34 * count), tg.u8, "wide"), d.leaf((rows,), tg.f32)), {
+        "format": "Q8_0"}
+
+
+def product_of_blocks(x: np.ndarray, w: np.ndarray, b: np.ndarray, format: str) -> np.ndarray:
+    return x @ blocks_of_q8_0(w, format).T + b
+
+
 def threefry(key: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011)."""
     keys = [key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)]
@@ -906,6 +916,8 @@ op("cross_entropy", cross_entropies, cross_entropy, mixes=1, rounds=2**-23)
 
 op("dequantize", lambda d: ((d.leaf((d.size(), 34 * d.one([1, 2])), tg.u8, "wide"),), {"format": "Q8_0"}), blocks_of_q8_0)
 op("quantize", lambda d: ((d.leaf((d.size(), 32 * d.one([1, 2])), tg.f32),), {"format": "Q8_0"}), quantised_to_q8_0, exact=True)
+op("block_linear", products_of_blocks, product_of_blocks, mixes=2,
+   on_the_way=lambda x, w, b, format: (np.abs(x) @ np.abs(blocks_of_q8_0(w, format)).T,))
 op("threefry2x32", lambda d: ((d.leaf((2,), tg.u32, "wide"), x := d.value((tg.u32,)), d.like(x)), {"pick": d.one([0, 1])}),
    lambda key, x0, x1, pick: threefry(key, x0, x1)[pick], picked(tg.threefry2x32))
 op("random_bits", keys(shape=lambda d: d.shape()), lambda key, shape: np.bitwise_xor(*random_words(key, shape)))

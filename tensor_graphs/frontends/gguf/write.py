@@ -76,7 +76,7 @@ def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: 
             assert factors is not None
             return factors
         part, _, own = sources[tensor]
-        parts = [np.asarray(model.weights[parameter]) for parameter in own]
+        parts = [np.asarray(model.values(parameter)) for parameter in own]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if part in NORMS and model.facts.norm_offset:
             values = values.astype(np.float32) + np.float32(model.facts.norm_offset)

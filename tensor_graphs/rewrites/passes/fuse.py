@@ -293,7 +293,7 @@ class _AroundProducts(_Clusters):
 
     def is_ours(self, node: Node) -> bool:
         somebodys = isinstance(node.op, PartOp) and not node.op.alone       # for which there are kernels
-        return is_step(node) and node in self.fed and not somebodys and not self.step(node) & self.bound
+        return (is_step(node) and node in self.fed and not somebodys and node.op.facts.joined and not self.step(node) & self.bound)
 
     def step(self, node: Node) -> set[Node]:
         return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}
