@@ -344,6 +344,16 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, scale: float = 1.0, caus
     return (weights @ v).movedim(0, 1).numpy()
 
 
+def paged_attention(q: Any, k: Any, v: Any, pages: Any, positions: Any, page: int, scale: float, window: int = 0,
+                    softcap: float = 0.0) -> np.ndarray:
+    def of_token(i: int) -> np.ndarray:
+        keys = np.arange(min(int(positions[i]) + 1, pages.shape[1] * page))
+        rows = pages[i].astype(np.int64)[keys // page] * page + keys % page
+        near = (np.concatenate([x, np.zeros_like(x[:1])])[np.where((rows >= 0) & (rows < len(x)), rows, -1)] for x in (k, v))
+        return attention(q[i:i + 1], *near, scale=scale, causal=True, window=window, start=int(positions[i]), softcap=softcap)[0]
+    return np.stack([of_token(i) if positions[i] >= 0 else np.zeros((q.shape[1], v.shape[2])) for i in range(len(q))])
+
+
 def group_norm(x: np.ndarray, *vectors: np.ndarray, groups: int, eps: float) -> np.ndarray:
     y = x.reshape(x.shape[0], groups, -1)
     y = ((y - y.mean(-1, keepdims=True)) / np.sqrt(y.var(-1, keepdims=True) + eps)).reshape(x.shape)
@@ -385,6 +395,14 @@ def blocks_of_q8_0(x: np.ndarray, format: str) -> np.ndarray:
     blocks = np.ascontiguousarray(x).reshape(len(x), -1, 34)
     scale = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float64)
     return (scale * np.ascontiguousarray(blocks[..., 2:]).view(np.int8)).reshape(len(x), -1)
+
+
+def quantised_to_q8_0(x: np.ndarray, format: str) -> np.ndarray:
+    blocks = np.asarray(x, np.float32).reshape(len(x), -1, 32)
+    scale = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
+    steps = blocks * np.where(scale == 0, 0, 1 / np.where(scale == 0, 1, scale)).astype(np.float32)
+    codes = np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.int8)
+    return np.concatenate([scale.astype(np.float16).view(np.uint8), codes.view(np.uint8)], axis=-1).reshape(len(x), -1)
 
 
 def products_of_blocks(d: Draw) -> Call:
@@ -663,6 +681,15 @@ def attentions(d: Draw) -> Call:
                               "start": d.one([0, 0, 2, d.n]), "softcap": d.one([0.0, 0.0, 5.0])}
 
 
+def paged_attentions(d: Draw) -> Call:
+    heads, dtype, t, page = d.one([1, 2]), d.one(WIDE), d.size(False), d.one([1, 2, 4])
+    q = d.leaf((t, d.one([heads, 2 * heads]), d.one([1, 4, 8])), dtype, d.one(["normal", "large mean"]))
+    k = d.like(q, (4 * page, heads, d.nodes[q].shape[2]), style=d.one(["normal", "equal rows"]))
+    v = d.like(q, (4 * page, heads, d.one([1, 3, 8])), style="normal")
+    return (q, k, v, d.leaf((t, d.one([1, 3])), tg.i32, "index", 4), d.leaf((t,), tg.i32, "index", 4)), {
+        "page": page, "scale": d.one([0.5, 1.0]), "window": d.one([0, 0, 1, 3]), "softcap": d.one([0.0, 0.0, 5.0])}
+
+
 def norms(most: int, axis: int = -1, low: int = 1, **attrs: Callable[[Draw], Any]) -> Callable[[Draw], Call]:
     """A value and up to `most` vectors of one of its axes."""
     def draw(d: Draw) -> Call:
@@ -890,6 +917,7 @@ op("gather_linear", gather_linears, gather_linear, mixes=2, on_the_way=sizes_of(
 op("linear_argmax", linear_argmaxes, linear_argmax, picked(tg.linear_argmax), mixes=2)
 op("conv", convs, conv, mixes=2, on_the_way=sizes_of(conv))
 op("attention", attentions, attention, mixes=2)
+op("paged_attention", paged_attentions, paged_attention, mixes=2)
 op("windows", pools(lambda d: {"padding": d.one([0, 1, ((0, 1), (1, 0))]), "dilation": d.one([1, 2])}, ANY), windows, exact=True)
 op("max_pool", pools(lambda d: {"padding": d.one([0, 1]), "dilation": d.one([1, 1, 2])}, NUMBERS), max_pool)
 op("avg_pool", pools(lambda d: {"padding": d.one([0, 1]), "count_padding": d.chance(0.5)}, FLOATS), avg_pool, mixes=1)
@@ -907,6 +935,7 @@ op("scan", scans, scan_reference, lambda xs, h, decay: scan_recurrence(decay, xs
 op("cross_entropy", cross_entropies, cross_entropy, mixes=1, rounds=2**-23)
 
 op("dequantize", lambda d: ((d.leaf((d.size(), 34 * d.one([1, 2])), tg.u8, "wide"),), {"format": "Q8_0"}), blocks_of_q8_0)
+op("quantize", lambda d: ((d.leaf((d.size(), 32 * d.one([1, 2])), tg.f32),), {"format": "Q8_0"}), quantised_to_q8_0, exact=True)
 op("block_linear", products_of_blocks, product_of_blocks, mixes=2,
    on_the_way=lambda x, w, b, format: (np.abs(x) @ np.abs(blocks_of_q8_0(w, format)).T,))
 op("threefry2x32", lambda d: ((d.leaf((2,), tg.u32, "wide"), x := d.value((tg.u32,)), d.like(x)), {"pick": d.one([0, 1])}),

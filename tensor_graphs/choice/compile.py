@@ -42,7 +42,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
                   path: GraphPath | Pin | str | Path | None = None, reuse_outputs: bool = False, threads: int | None = None,
                   progress: Progress | None = None, precision: Precision = None, simplify: bool = True,
                   assuming: str | Sequence[str] = (), weights: Mapping[str, Any] | None = None,
-                  accuracy_seconds: float = 10.0, inputs: Inputs = None) -> Plan:
+                  accuracy_seconds: float = 10.0, inputs: Inputs = None, invariant: Sequence[str] = ()) -> Plan:
     """Choose the fastest path that is accurate enough, and plan it. `bind` the plan to run it.
 
     tolerance: None runs the graph as written: no value is narrower than the graph says, and each kernel agrees with the float64
@@ -66,7 +66,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     before. threads: measurements with this many threads count, and verification uses them.
     simplify: recognise composites in atomic ops, and make small graphs smaller, with the same bits (prepare.py); False to run the
     very graph that is written. assuming: conditions on values that hold for every input, as "no overflow": kernels that assume them
-    are candidates.
+    are candidates. invariant: dims at all of whose sizes the same kernels run.
     The plan is stored in the cache folder, and the same request is answered from there until a kernel, the software or a row of the
     database changes (plan_file.py; the environment variable TENSOR_GRAPHS_PLANS=off stores nothing).
     Raises NoPathError (no path, none within the tolerance, or no available backend), PlanError (too little memory, a size outside
@@ -75,7 +75,7 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     graph = require_graph(graph, "compile")
     function("progress", progress, "a text that says what is done")
     return answer(Request(graph, tolerance, backends, database, at, largest, memory_limit, reuse_outputs, threads, precision,
-                          simplify, as_given(path), assuming, weights, accuracy_seconds, inputs), progress)
+                          simplify, as_given(path), assuming, weights, accuracy_seconds, inputs, invariant), progress)
 
 
 def answer(request: Request, progress: Progress | None = None) -> Plan:

@@ -64,6 +64,7 @@ class Request:
     weights: Mapping[str, Any] | None = None
     accuracy_seconds: float = 10.0
     inputs: Inputs = None
+    invariant: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         """Raise ArgumentError for a value of another kind or out of range, before a kernel is judged with it and the verdict is
@@ -75,6 +76,9 @@ class Request:
 
             check_kinds(self.weights, self.inputs)
         number("accuracy_seconds", self.accuracy_seconds, "seconds for measuring a plan's error, 0 or more", infinite=True)
+        if strange := [name for name in self.invariant if name not in self.graph.dims]:
+            dims = ", ".join(self.graph.dims)
+            raise ArgumentError(f"invariant names {strange[0]!r}, which is no dim of the graph\n  fix: some of {dims}")
         if self.memory_limit is not None:
             number("memory_limit", self.memory_limit, "bytes that the device may use in all, as 8e9", 1.0)
         if self.threads is not None:

@@ -92,7 +92,7 @@ def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progres
     costs = CostTable.of(request, ESTIMATE_MARGIN)
     costs.tolerance = costs.tolerance if most is None else most
     table = by_op(all_kernels(here))
-    samples = samples_of(graph, sizes, at)
+    samples = samples_of(graph, sizes, at, request.invariant)
     pinned = None if request.pin is None else request.pin.points(graph, given_sizes(graph, at, "at"))
     points = list(samples.points.values()) if pinned is None else [binding for _, binding, _ in pinned]
     with _Chooser(graph, costs, table, request.threads, progress or (lambda text: None), points) as chooser:

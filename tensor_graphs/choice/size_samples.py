@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tensor_graphs.language import dims as d
@@ -34,12 +34,14 @@ class Samples:
     asked: frozenset[Index]
 
 
-def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] | None) -> Samples:
-    """Return the sizes at which `compile_graph` determines costs. They end at the largest sizes of use, because comparing kernels
-    that only larger sizes need would be wasted. Raises PlanError for sizes in `at` that no run can have."""
+def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] | None,
+               invariant: Collection[str] = ()) -> Samples:
+    """Return the sizes at which `compile_graph` determines costs, with one size of each invariant dim. They end at the largest
+    sizes of use, because comparing kernels that only larger sizes need would be wasted. Raises PlanError for sizes in `at` that no
+    run can have."""
     at = given_sizes(graph, at, "at")
     typical = {n: min(largest[n], max(d.bounds(s)[0], at.get(n, midpoint(s)))) for n, s in graph.dims.items()}
-    dims = table_dims(graph)
+    dims = table_dims(graph, invariant)
     box = Cell.of({n: (low, max(low, min(high, largest[n]))) for n in dims for low, high in [d.bounds(graph.dims[n])]})
     axes = tuple(tuple(_on_axis(low, high, at.get(n), len(dims))) for n, low, high in box.ranges)
     asked, conditions = [n for n in dims if n in at], conditions_of(graph.roots)
@@ -53,15 +55,16 @@ def samples_of(graph: Graph, largest: Mapping[str, int], at: Mapping[str, int] |
     return Samples(box, axes, points, frozenset(named))
 
 
-def table_dims(graph: Graph) -> tuple[str, ...]:
-    """Return the dims over which kernels are tabled: those in input shapes, limited to the MOST_DIMS with the widest ranges."""
+def table_dims(graph: Graph, invariant: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the dims over which kernels are tabled: those in input shapes that are not invariant, limited to the MOST_DIMS with
+    the widest ranges."""
     symbols = {str(x) for node in graph.inputs.values() for s in node.shape for x in d.symbols(s)}
 
     def width(name: str) -> float:
         low, high = d.bounds(graph.dims[name])
         return high / max(low, 1)
 
-    widest = sorted(symbols, key=lambda n: (-width(n), n))[:MOST_DIMS]
+    widest = sorted(symbols - set(invariant), key=lambda n: (-width(n), n))[:MOST_DIMS]
     return tuple(n for n in graph.dims if n in widest)
 
 

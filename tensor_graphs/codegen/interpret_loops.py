@@ -9,13 +9,13 @@ show a race, and memory reports it (races.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from tensor_graphs.codegen import loop_program as lp
-from tensor_graphs.codegen.evaluate import MONOIDS, Numbers, StageError, at_sizes
-from tensor_graphs.codegen.loop_ir import Array, Value, computed_in
+from tensor_graphs.codegen.evaluate import MONOIDS, Numbers, StageError, at_sizes, combined, identity_of
+from tensor_graphs.codegen.loop_ir import Array, Monoid, Top, Value, computed_in
 from tensor_graphs.codegen.loop_points import UnitPoints
 from tensor_graphs.codegen.races import TrackedMemory, Units
 from tensor_graphs.language import dims as d
@@ -55,12 +55,12 @@ class _KernelRun:
 
     def __init__(self, kernel: lp.LoopKernel, memory: Mapping[str, TrackedMemory], sizes: Mapping[str, int], warp: int) -> None:
         self.kernel, self.sizes = kernel, sizes
-        self.counts, self.cleared = dict[lp.Loop, int](), dict[str, str]()
+        self.counts, self.cleared = dict[lp.Loop, int](), dict[str, Monoid]()
         inside = list(lp.statements(kernel.body))
         bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
         self.outside = {s for body in bodies for s in body
                         if any(isinstance(x, lp.Loop) and x.kind in ("grid", "thread") for x in lp.statements(body))}
-        self.written = {array.name for s in inside if (array := lp.written(s)) is not None}
+        self.written = {array.name for s in inside for array in lp.written(s)}
         for alias in reversed([s for s in inside if isinstance(s, lp.Alias)]):
             self.written |= {alias.buffer.name} if alias.array.name in self.written else set()
         most = self.most(kernel.body)
@@ -99,7 +99,7 @@ class _KernelRun:
             if not scope.inside.any():
                 return
             self.statement, p = s, scope.inner()
-            if s in self.outside and (lp.written(s) is not None or (p.group and isinstance(s, lp.Barrier | lp.Wait))):
+            if s in self.outside and (lp.written(s) or (p.group and isinstance(s, lp.Barrier | lp.Wait))):
                 raise StageError("the statement is outside of thread loops")
             match s:
                 case lp.Let():
@@ -209,14 +209,27 @@ class _KernelRun:
     def clear(self, s: lp.Clear, p: UnitPoints) -> None:
         (m, _), threads = p.place(s.buffer, 0), np.unique(p.units() // self.units.lanes)
         flat = m.claim(np.tile(np.arange(m.size), len(threads)), np.repeat(threads * self.units.lanes, m.size))
-        m.values[flat], self.cleared[s.buffer.name] = MONOIDS[s.monoid][2](m.array.dtype), s.monoid
+        m.values[flat], self.cleared[s.buffer.name] = identity_of(s.monoid, m.array.dtype), s.monoid
 
     def take(self, s: lp.Take, p: UnitPoints) -> None:
         value, (m, offsets, units), lanes = p.chosen(p.value(s.value)), self.accumulator(s, p), self.units.lanes
+        if isinstance(s.monoid, Top):
+            threads, row, count = np.unique(units // lanes * lanes, return_inverse=True, return_counts=True)
+            taken = np.full((len(threads), count.max(initial=0)), identity_of(s.monoid, m.array.dtype), m.values.dtype)
+            order = np.argsort(row, kind="stable")
+            taken[row[order], np.concatenate([np.arange(n) for n in count])] = value[order]
+            self.rewrite(m, threads, lambda lists: combined(s.monoid, np.concatenate([lists, taken], axis=1), 1))
+            return
         if len(np.unique(units // lanes * m.size + offsets)) < len(units):
             units = units // lanes * lanes                          # a thread combines the elements of its vector loop
         m.read(offsets, units)
-        MONOIDS[s.monoid][1].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
+        MONOIDS[s.monoid][0].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
+
+    def rewrite(self, m: TrackedMemory, units: Numbers, change: Callable[[Numbers], Numbers]) -> None:
+        """Replace all of a buffer that these units have by what `change` returns for it, a row for each."""
+        offsets, owners = np.tile(np.arange(m.size), len(units)), np.repeat(units, m.size)
+        after = change(m.read(offsets, owners).reshape(len(units), m.size))
+        m.values[m.claim(offsets, owners)] = after.reshape(-1)
 
     def combine(self, s: lp.Combine, p: UnitPoints) -> None:
         (m, offsets, units), n, warp = self.accumulator(s, p), s.threads, self.units.warp
@@ -225,19 +238,30 @@ class _KernelRun:
         if warp % n if n <= warp else n % warp:
             raise StageError(f"groups of {n} threads are no warps of {warp}")
         if s.shared is not None:
-            if (own := p.place(s.shared, 0)[0]).place != "shared" or own.size < self.units.warps:
-                raise StageError(f"{s.shared} has no room for a number of each of {self.units.warps} warps")
+            length = m.size if isinstance(s.monoid, Top) else 1
+            if (own := p.place(s.shared, 0)[0]).place != "shared" or own.size < self.units.warps * length:
+                what = "number" if length == 1 else f"list of {length}"
+                raise StageError(f"{s.shared} has no room for a {what} of each of {self.units.warps} warps")
             self.units.meet(self.threads(p), True)
             own.full[...] = False
         elif n > warp:
             raise StageError(f"{n} threads combine {s.buffer} without shared memory")
         number = units // self.units.lanes % self.units.threads % n     # in the group
-        groups, group, counts = np.unique(units - number * self.units.lanes, return_inverse=True, return_counts=True)
+        groups, counts = np.unique(units - number * self.units.lanes, return_counts=True)
         if (counts != n).any():
             raise StageError(f"{counts.min()} of {n} threads combine {s.buffer}")
-        result = np.full(len(groups), MONOIDS[s.monoid][2](m.array.dtype), m.values.dtype)
-        MONOIDS[s.monoid][1].at(result, group, m.read(offsets, units))
-        m.values[m.claim(offsets, units)] = result[group]
+        order = np.argsort(units)                                   # groups after each other, and the threads of each
+        units, offsets = units[order], offsets[order]
+        if isinstance(s.monoid, Top):
+            self.rewrite(m, units, lambda lists: np.repeat(
+                combined(s.monoid, lists.reshape(len(groups), -1), 1), n, axis=0))
+            return
+        along = MONOIDS[s.monoid][0].accumulate(m.read(offsets, units).reshape(len(groups), n), axis=1, dtype=m.values.dtype)
+        if s.before is not None:
+            earlier, _ = p.place(s.before, s.index)
+            first = np.full((len(groups), 1), identity_of(s.monoid, m.array.dtype), m.values.dtype)
+            self.write(s.before, earlier, offsets, units, np.concatenate([first, along[:, :-1]], axis=1).reshape(-1))
+        m.values[m.claim(offsets, units)] = np.repeat(along[:, -1], n)
 
     def accumulator(self, s: lp.Take | lp.Combine, p: UnitPoints) -> tuple[TrackedMemory, Numbers, Numbers]:
         if (held := self.cleared.get(s.buffer.name, s.monoid)) != s.monoid:

@@ -45,8 +45,20 @@ Pairs = tuple[tuple[int, int], ...]
 WINDOW, NEAR = 8, (1, 2, 3, 4)
 """most elements of a window, and strides between its positions for which many are computed at the same time"""
 
-Monoid = Literal["sum", "max", "product"]
-"""name of the operation that combines values: associative, with an identity (0, the least number or −∞, 1)"""
+
+@dataclass(frozen=True)
+class Top:
+    """The monoid of sorted lists: the `count` greatest values of all, the greatest first. A result is as many elements, from the
+    stage's index on; where there are fewer values, the last ones are the least number of the dtype."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"top {self.count}"
+
+
+Monoid = Literal["sum", "max", "product"] | Top
+"""the operation that combines values: associative, with an identity (0, the least number or −∞, 1, a list of least numbers)"""
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,7 @@ class Clear:
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """buffer[index] is combined with a value."""
+    """buffer[index] is combined with a value; a list, which is all of the buffer, takes it."""
 
     buffer: Array
     index: Dim
@@ -170,14 +170,16 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """buffer[index] of each `threads` neighbours along the innermost thread loop is combined, and each of them gets the result.
-    shared: memory for a number of each warp, where these are more than one; all threads of the block then wait for each other."""
+    """buffer[index] (a list: all of it) of each `threads` neighbours along the innermost thread loop is combined, and each of them
+    gets the result. shared: memory for a number or list of each warp, where these are more than one; all threads of the block then
+    wait for each other. before: registers in which each gets what those with lower numbers have combined, in the same place."""
 
     buffer: Array
     index: Dim
     monoid: Monoid
     threads: int
     shared: Array | None = None
+    before: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,15 +316,17 @@ def dims_of(s: Stmt) -> tuple[Dim, ...]:
             return ()
 
 
-def written(s: Stmt) -> Array | None:
-    """Return the array that a statement itself writes."""
+def written(s: Stmt) -> tuple[Array, ...]:
+    """Return the arrays that a statement itself writes."""
     match s:
         case Load() | CopyAhead():
-            return s.into
+            return (s.into,)
+        case Combine(before=Array() as before):
+            return s.buffer, before
         case Store() | Put() | Clear() | Take() | Combine():
-            return s.buffer
+            return (s.buffer,)
         case _:
-            return None
+            return ()
 
 
 def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
@@ -365,7 +369,8 @@ def text_of(s: Stmt) -> str:
         case Take():
             return f"{at(s.buffer, s.index)} {s.monoid}= {shown(s.value)[0]}"
         case Combine():
-            return f"combine {at(s.buffer, s.index)} by {s.monoid} across {s.threads} threads"
+            before = f", {at(s.before, s.index)} before" if s.before is not None else ""
+            return f"combine {at(s.buffer, s.index)} by {s.monoid} across {s.threads} threads{before}"
         case Prefetch():
             return f"prefetch {at(s.buffer, s.index)}"
         case Barrier():

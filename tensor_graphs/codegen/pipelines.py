@@ -15,10 +15,12 @@ from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.forward_stores import handed_on
 from tensor_graphs.codegen.passes.online_reductions import online
+from tensor_graphs.codegen.passes.select_top import selected
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.split_at_conditions import decided
 from tensor_graphs.codegen.passes.split_into_groups import grouped
 from tensor_graphs.codegen.passes.split_rows import rows_in_parts
+from tensor_graphs.codegen.passes.split_scans import scans_in_parts
 from tensor_graphs.codegen.passes.split_variance import deviations_in_parts
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
@@ -35,6 +37,9 @@ PARTS: Pipeline = (cut, advised)
 
 LOOPS: Pipeline = (*WHOLE, *PARTS)
 """loops in C, and what all others begin with"""
+
+CUDA_LOOPS: Pipeline = (selected, *WHOLE, scans_in_parts, *PARTS)
+"""loops on a GPU, which keeps lists of the largest elements in registers, and has other parts of scans"""
 
 STREAMS: Pipeline = (*LOOPS, streamed)
 """products of few rows, lowered as such"""

@@ -25,6 +25,7 @@ from tensor_graphs.language.composites.gated import ACTIVATIONS as GATED
 from tensor_graphs.language.composites.gated import gated
 from tensor_graphs.language.composites.indexing import argmax, embedding, linear_argmax, topk
 from tensor_graphs.language.composites.normalisation import layer_norm, logsumexp, mean, rms_norm, softmax
+from tensor_graphs.language.composites.paged import paged_attention
 from tensor_graphs.language.composites.products import attention, dot, gather_linear, linear
 from tensor_graphs.language.dims import Dim, dim
 from tensor_graphs.language.dtypes import DType, f32, i32
@@ -205,8 +206,19 @@ class TensorNames:
     unused: tuple[str, ...] = ("rotary_emb.inv_freq",)
 
 
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Sizes of a decoder of many sequences. pages: in the pool, of `page` tokens each. tokens: most in one step, of all sequences
+    together. asked: most of them that get logits."""
+
+    pages: int
+    page: int = 16
+    tokens: int = 256
+    asked: int = 64
+
+
 def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
-                  activation_dtype: DType = f32, output: Output = "logits") -> Graph:
+                  activation_dtype: DType = f32, output: Output = "logits", paged: Pool | None = None) -> Graph:
     """Return a decoder with a cache of `max_positions` positions: `ids` i32[n] -> `logits` f32[m, vocabulary].
 
     output "token": outputs `token` i32[m] and `logit` f32[m] instead, the likeliest token of each position and its logit; most of
@@ -220,15 +232,26 @@ def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
     states in `activation_dtype`, except the logits, a router's probabilities and an attention sink's share, which are f32; norms
     and softmax are computed in f32 inside. Raises AttributeValueError when max_positions < 1, or beyond a table of learnt
     positions.
+
+    paged: return a step of many sequences, whose keys and values lie in pages of one pool. Inputs of its t tokens: `ids`,
+    `positions` (−1: a token that stands for nothing), `slots` (row of the pool that its key and value are written to; −1: none),
+    all i32[t], and `pages` i32[t, w], the pages of its sequence in order. `asked` i32[m]: numbers of the tokens that get logits.
+    States have pages · page rows. Dims: t, w, m. Raises AttributeValueError for attention sinks, and for rotations that depend on
+    the length of the sequence.
     """
     if max_positions < 1:
         raise AttributeValueError(f"decoder_graph: max_positions is {max_positions}", fix="at least 1")
-    n, p, m = dim("n", 1, max_positions), dim("p", 0, max_positions - 1), dim("m", 1, max_positions)
-    step = _Step(facts, names, weight_dtype, n, p, max_positions, activation_dtype)
-    x, table = step.embed(input("ids", (n,), i32))
+    step: _Step
+    if paged is None:
+        n, p, m = dim("n", 1, max_positions), dim("p", 0, max_positions - 1), dim("m", 1, max_positions)
+        step = _Step(facts, names, weight_dtype, n, p, max_positions, activation_dtype)
+    else:
+        step = _PagedStep(facts, names, weight_dtype, max_positions, activation_dtype, paged)
+    x, table = step.embed(input("ids", (step.n,), i32))
     for i in range(len(facts.layers)):
         x = step.layer(i, x)
-    x = atomic.cast(step.norm(names.norm, x[n - m:]), f32)
+    last = x[n - m:] if paged is None else atomic.gather(x, input("asked", (dim("m", 1, paged.asked),), i32), axis=0)
+    x = atomic.cast(step.norm(names.norm, last), f32)
     head = table if facts.tied else step.weight(names.head + ".weight", facts.vocabulary, facts.hidden)
     bias = step.bias("head", names.head, facts.vocabulary)
 
@@ -284,15 +307,16 @@ class _Step:
     """One forward step under construction: n new tokens after p cached ones. An encoder has no cache."""
 
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, n: Dim, p: Dim, max_positions: int, dtype: DType,
-                 cached: bool = True) -> None:
+                 cached: bool = True, positions: Node | None = None) -> None:
         if facts.positions and max_positions > facts.positions - facts.first_position:
             raise AttributeValueError(f"max_positions is {max_positions}",
                                       fix=f"the model has 1 to {facts.positions - facts.first_position}")
         self.facts, self.names, self.weight_dtype, self.dtype, self.cached = facts, names, weight_dtype, dtype, cached
         self.n, self.p, self.max_positions = n, p, max_positions
         self.updates: dict[State | str, Node] = {}
-        places = atomic.iota((n,), 0, i32)
-        positions = atomic.add(places, atomic.dim_fill(p, (n,), i32)) if cached else places
+        if positions is None:
+            places = atomic.iota((n,), 0, i32)
+            positions = atomic.add(places, atomic.dim_fill(p, (n,), i32)) if cached else places
         self.tables = {rope: rope.table(positions, p + n, facts.head_dim)
                        for rope in dict.fromkeys(layer.rope for layer in facts.layers) if rope is not None}
 
@@ -335,10 +359,13 @@ class _Step:
         if facts.token_types:
             x = x + atomic.cast(self.weight(names.types + ".weight", facts.token_types, facts.hidden)[0], self.dtype)
         if facts.positions:
-            start = facts.first_position + self.p
-            rows = self.weight(names.positions + ".weight", facts.positions, facts.hidden)[start:start + self.n]
-            x = x + atomic.cast(rows, self.dtype)
+            x = x + atomic.cast(self.learnt(self.weight(names.positions + ".weight", facts.positions, facts.hidden)), self.dtype)
         return self.norm(names.embed_norm, x), table
+
+    def learnt(self, table: Node) -> Node:
+        """Return the rows of a table of learnt positions for the new tokens."""
+        start = self.facts.first_position + self.p
+        return table[start:start + self.n]
 
     def layer(self, i: int, x: Node) -> Node:
         """Return x[n, hidden] after layer i: attention and feed-forward, each with its norms, added to its input."""
@@ -367,6 +394,13 @@ class _Step:
         q = self.turn(layer, self.project("q", at + names.q, x, facts.heads, at + names.q_norm if names.q_norm else ""))
         k = self.turn(layer, self.project("k", at + names.k, x, facts.kv_heads, at + names.k_norm if names.k_norm else ""))
         v = self.project("v", at + names.v, x, facts.kv_heads)
+        seen = self.seen(i, q, k, v)
+        width = facts.heads * facts.head_dim
+        return self.linear("o", at + names.o, atomic.reshape(seen, (self.n, width)), facts.hidden)
+
+    def seen(self, i: int, q: Node, k: Node, v: Node) -> Node:
+        """Return the values that queries see, [n, heads, head_dim]; k and v are put into the cache first, if there is one."""
+        facts, names, layer = self.facts, self.names, self.facts.layers[i]
         seen: Node
         if self.cached:
             end = self.p + self.n
@@ -374,14 +408,14 @@ class _Step:
             seen = attention(q, keys[:end], values[:end], scale=layer.scale, causal=True, start=self.p,
                              window=layer.window, softcap=facts.attention_softcap)
             if names.sinks:
-                seen = seen * self.kept(layer, q, keys[:end], self.weight(at + names.sinks, facts.heads))
+                sinks = self.weight(names.layer.format(i=i) + names.sinks, facts.heads)
+                seen = seen * self.kept(layer, q, keys[:end], sinks)
         elif facts.buckets:
             scores = dot(atomic.permute(q, (1, 0, 2)), atomic.permute(k, (1, 2, 0))) * layer.scale + self.relative()
             seen = atomic.permute(dot(softmax(scores), atomic.permute(v, (1, 0, 2))), (1, 0, 2))
         else:
             seen = attention(q, k, v, self.near(layer.window), scale=layer.scale, softcap=facts.attention_softcap)
-        width = facts.heads * facts.head_dim
-        return self.linear("o", at + names.o, atomic.reshape(seen, (self.n, width)), facts.hidden)
+        return seen
 
     def project(self, part: str, name: str, x: Node, heads: int, norm: str = "") -> Node:
         """Return a projection of x[n, hidden] as [n, heads, head_dim], normalised where the family has a norm for it."""
@@ -436,10 +470,10 @@ class _Step:
         table = self.weight(self.names.relative + ".weight", self.facts.buckets, self.facts.heads)
         return atomic.permute(embedding(table, bucket, dtype=self.dtype), (2, 0, 1))
 
-    def remember(self, name: str, rows: Node) -> Node:
-        """Return the cache with rows p … p + n − 1 overwritten, and register it as the state's next value."""
-        cache = state(name, (self.max_positions, *rows.shape[1:]), self.dtype)
-        self.updates[cache] = cache.write(rows, at=self.p)
+    def remember(self, name: str, rows: Node, *, at: Dim | Node | None = None, length: int = 0) -> Node:
+        """Return the cache with `rows` written at `at` (default: at p), and register it as the state's next value."""
+        cache = state(name, (length or self.max_positions, *rows.shape[1:]), self.dtype)
+        self.updates[cache] = cache.write(rows, at=self.p if at is None else at)
         return self.updates[cache]
 
     def feed_forward(self, at: str, x: Node) -> Node:
@@ -481,6 +515,32 @@ class _Step:
         gate, up = (self.linear("shared", at + names.shared + part, x, experts.shared) for part in ("gate_proj", "up_proj"))
         shared = _gated(gate, up, self.facts.activation)
         return mixed + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share
+
+
+class _PagedStep(_Step):
+    """One step of many sequences under construction: t tokens, whose positions and places in the pool are inputs."""
+
+    def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, max_positions: int, dtype: DType, pool: Pool) -> None:
+        ropes = {layer.rope.kind for layer in facts.layers if layer.rope is not None}
+        if names.sinks or ropes & {"dynamic", "longrope"}:
+            what = "attention sinks" if names.sinks else "rotations that depend on the length of the text"
+            raise AttributeValueError(f"decoder_graph: a model with {what} has no step of many sequences", fix="paged=None")
+        t, w = dim("t", 1, pool.tokens), dim("w", 1, -(-max_positions // pool.page))
+        self.pool, self.positions = pool, input("positions", (t,), i32)
+        self.slots, self.pages = input("slots", (t,), i32), input("pages", (t, w), i32)
+        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, positions=self.positions)
+
+    def learnt(self, table: Node) -> Node:
+        """Return the rows of a table of learnt positions for the new tokens."""
+        return atomic.gather(table, self.positions + self.facts.first_position, axis=0)
+
+    def seen(self, i: int, q: Node, k: Node, v: Node) -> Node:
+        """Return the values that queries see in the pages of their sequences, [t, heads, head_dim]."""
+        layer, rows = self.facts.layers[i], self.pool.pages * self.pool.page
+        keys, values = (self.remember(f"layers.{i}.{name}", x, at=self.slots, length=rows) for name, x in (("k", k), ("v", v)))
+        out: Node = paged_attention(q, keys, values, self.pages, self.positions, page=self.pool.page, scale=layer.scale,
+                                    window=layer.window, softcap=self.facts.attention_softcap)
+        return out
 
 
 def _gated(gate: Node, up: Node, activation: str) -> Node:

@@ -99,6 +99,13 @@ def log_probability(logits: np.ndarray[Any, Any] | Sequence[float], token: int) 
     return float(row[token] - row.max() - np.log(np.exp(row - row.max()).sum()))
 
 
+def likeliest(logits: np.ndarray[Any, Any], token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    """Return (natural logarithm of a token's probability, (id, logarithm) of the `count` likeliest), as `log_probability` does."""
+    row = _checked(logits).astype(np.float64)
+    logs = row - row.max() - np.log(np.exp(row - row.max()).sum())
+    return float(logs[token]), tuple((int(i), float(logs[i])) for i in _largest(logs, min(count, logs.size))[:count])
+
+
 def candidates(
     logits: np.ndarray[Any, Any] | Sequence[float], sampling: Sampling
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

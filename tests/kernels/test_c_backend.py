@@ -138,6 +138,9 @@ def samples(op: str, dtype: DType) -> list[Node]:
             ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)))],
         "attention": lambda: [tg.attention(act(3, 2, 4), act(5, 2, 4, name="k"), act(5, 2, 4, name="v"), scale=1.0)],
         "attention_bf16": lambda: samples("attention", tg.bf16),
+        "paged_attention": lambda: [tg.paged_attention(x(3, 2, 4, dtype=t), x(6, 2, 4, dtype=t), tg.input("v", (6, 2, 4), t),
+                                                       x(3, 2, dtype=tg.i32), x(3, dtype=tg.i32), page=2, scale=1.0)
+                                    for t in (tg.f32, tg.bf16)],
         "write_rows": lambda: [tg.write_rows(a, x(2, 4), start=1), tg.write_rows(x(4), x(2), start=1, axis=-1)],
         "rope_table": lambda: [tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0, dtype=t)[0] for t in (tg.f32, tg.f64)],
         "rms_norm": lambda: [tg.rms_norm(a), tg.rms_norm(a, x(4)), tg.rms_norm(a, x(4, dtype=tg.bf16))],

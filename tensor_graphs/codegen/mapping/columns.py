@@ -36,7 +36,7 @@ class ColumnForm(NestMapper):
         assert s.monoid is not None
         axis, outer, warp = s.axes[-1], (*self.nest.axes, *s.axes[:-1]), self.target.warp
         pack = self.pack_of([(s, axis)])
-        blocks = d.ceil_div(axis.size, warp * pack)
+        blocks = d.dim_max(1, d.ceil_div(axis.size, warp * pack))
         warps = WARPS if d.bounds(s.reduce[-1].size)[1] > FEW_WARPS // 2 else FEW_WARPS
         warps = min(warps, self.target.threads // warp)
         grid = d.product(a.size for a in outer) * blocks

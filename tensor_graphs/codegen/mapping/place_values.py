@@ -88,7 +88,7 @@ class _Placer:
     def hoisted(self, loop: Loop, names: set[str], computed: set[Value]) -> tuple[list[Stmt], Loop]:
         """Return what is computed before a loop, and the loop."""
         inside = list(statements(loop.body))
-        changed = {array for s in inside if (array := written(s)) is not None} | {s.array for s in inside if isinstance(s, Alias)}
+        changed = {array for s in inside for array in written(s)} | {s.array for s in inside if isinstance(s, Alias)}
         early: dict[Value, None] = {}
         divisors: dict[Value, Value] = {}
         for root, blocked in self.roots(loop.body, frozenset()):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensor_graphs.codegen.default_schedule import value_in_parts
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Value, flat, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Top, Value, flat, values_in
 from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.language import dims as d
 
@@ -44,9 +44,10 @@ def rows_in_parts(program: StageProgram) -> StageProgram:
 def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
     """Return a reduction of long rows as two nests, its parts and the combination with all that uses it; [nest] for others."""
     s = _long_row(program, nest)
-    if s is None or nest.blocks is not None or any(stage.axes for stage in nest.stages):
+    if s is None or nest.blocks is not None or any(stage.axes and not isinstance(s.monoid, Top) for stage in nest.stages):
         return [nest]
     assert isinstance(s.does, Reduce)
+    width = s.monoid.count if isinstance(s.monoid, Top) else 1      # elements of a result
     first, *rest = s.reduce
     turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(first.size, {}))
     elements = d.bounds(d.product(a.size for a in s.reduce))[1]
@@ -58,19 +59,19 @@ def _cut(program: StageProgram, nest: Nest) -> list[Nest]:
         return [nest]
     part, inner, value = cut
     offset = flat(nest.axes)
-    results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * d.product(a.size for a in nest.axes), 0)
-    total = Axis(f"{first.name}t", part.size)
-    read = program.values.load(results, offset * part.size + total.symbol)
-    of_parts = Stage(results, offset * part.size + part.symbol, (), value, len(nest.axes) + 1, replace(s.does, over=(inner, *rest)),
-                     f"{s.note}, in parts")
+    results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * width * d.product(a.size for a in nest.axes), 0)
+    total = Axis(f"{first.name}t", part.size * width)
+    read = program.values.load(results, offset * part.size * width + total.symbol)
+    of_parts = Stage(results, (offset * part.size + part.symbol) * width, (), value, len(nest.axes) + 1,
+                     replace(s.does, over=(inner, *rest)), f"{s.note}, in parts")
     whole = replace(s, value=read, does=replace(s.does, over=(total,)), note=f"{s.note} of the parts")
     return [Nest(with_parts(nest.axes, part, value), (of_parts,)), nest.mapped(lambda stage: [whole if stage is s else stage])]
 
 
 def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
     """Return the axes of a nest of parts. The axis of parts comes first where its elements are further apart in memory."""
-    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, axes[-1])] for v in values_in(value) if v.op == "load"]
-    first = bool(steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
+    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, *axes[-1:])] for v in values_in(value) if v.op == "load"]
+    first = bool(axes and steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
     return (part, *axes) if first else (*axes, part)
 
 
@@ -86,7 +87,7 @@ def _long_row(program: StageProgram, nest: Nest) -> Stage | None:
 
 def few_and_long(nest: Nest, s: Stage) -> bool:
     """Return whether a stage is a reduction of long rows, one in each of few iterations."""
-    if s.monoid in (None, "product") or not nest.axes or nest.tile is not None:
+    if s.monoid in (None, "product") or nest.tile is not None or not (nest.axes or isinstance(s.monoid, Top)):
         return False
     if nest.blocks is not None or any(stage.axes for stage in nest.stages if stage.monoid is not None):
         return False

@@ -458,7 +458,7 @@ class _Renderer(ValueWriter):
         """Write the innermost loop of a reduction to one number. Several accumulator vectors (`lanes`) avoid waiting for each
         other. Sums of f32 use at least one vector, as their variable is f64."""
         write, last, lanes = self.write, s.reduce[-1], s.advice.lanes
-        sign = {"sum": "+", "max": "max", "product": "*"}[s.monoid or "sum"]
+        sign = {"sum": "+", "max": "max", "product": "*"}[str(s.monoid)]
         if lanes == 1 and not (kind == "float" and s.monoid == "sum"):
             with self.loop(last, bounds, f"omp simd reduction({sign} : {into})"):
                 self.declare(s.value)

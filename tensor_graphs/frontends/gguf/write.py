@@ -30,11 +30,12 @@ from tensor_graphs.frontends.gguf.architectures import (
     names_in_gguf,
     read_settings,
 )
-from tensor_graphs.frontends.gguf.model import POOLINGS, by_neighbours, by_pieces
+from tensor_graphs.frontends.gguf.model import POOLINGS, by_neighbours
 from tensor_graphs.frontends.gguf.tokenizer import NONE, REGEXES, WORDS, read_tokenizer
 from tensor_graphs.frontends.text.sentencepiece_file import CONTROL, NORMAL, SPACE, UNKNOWN, USER_DEFINED
 from tensor_graphs.frontends.text.tokenizer import Tokenizer
-from tensor_graphs.language.composites.blocks import FORMATS, quantized
+from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.language.composites.quantise import quantized
 from tensor_graphs.language.dtypes import f32
 
 if TYPE_CHECKING:
@@ -84,8 +85,7 @@ def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: 
         kind = tensors[tensor][0]
         if kind in PLAIN:
             return values.astype(PLAIN[kind].numpy, copy=False)
-        packed = np.empty((*values.shape[:-1], values.shape[-1] // FORMATS[kind].values * FORMATS[kind].nbytes), np.uint8)
-        return by_pieces(values, packed, lambda rows: quantized(rows, kind))
+        return quantized(values, kind)
 
     write_gguf(path, metadata, tensors, make)
 

@@ -7,8 +7,8 @@
 Name, shape and kind of dtype of every tensor that the graph needs are checked before anything is computed. A tensor
 stored in the requested dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
 exactly, f32 → bf16 to nearest, ties to even). Blocks of a GGUF file are parameters of bytes, which the graph dequantises, or, where
-a dtype is requested, become f32. `load_model("gemma-3-270m", random_seed=0)`
-needs no folder: it has the published shape and random weights.
+a dtype is requested, become f32; codes of a quantised folder become f32. `load_model("gemma-3-270m", random_seed=0)` needs no
+folder: it has the published shape and random weights.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from tensor_graphs.frontends.huggingface.folder import (
     read_sentence,
 )
 from tensor_graphs.frontends.huggingface.names import TensorPlace, places, prefix_of, unexplained
+from tensor_graphs.frontends.huggingface.quantised import QuantisedWeights
 from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
 from tensor_graphs.language import leaves
 from tensor_graphs.language.composites.blocks import FORMATS, dequantize, dequantized
@@ -53,7 +54,7 @@ from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype, u8
 from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
-from tensor_graphs.models.transformer import Facts, TensorNames, decoder_graph, encoder_graph
+from tensor_graphs.models.transformer import Facts, Pool, TensorNames, decoder_graph, encoder_graph
 from tensor_graphs.phase_times import phase
 
 if TYPE_CHECKING:
@@ -123,6 +124,12 @@ class LoadedModel:
         """Return the numbers of a parameter, also of one that is kept in blocks."""
         array = self.weights[parameter]
         return dequantized(array, self.formats[parameter]) if parameter in self.formats else array
+
+    def paged_graph(self, pool: Pool) -> Graph:
+        """Return the decoder's step for many sequences, whose caches lie in a pool of pages. Raises AttributeValueError for a
+        decoder that has none."""
+        return _in_blocks(decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
+                                        activation_dtype=self.activations, paged=pool), self.formats)
 
     @cached_property
     def samples(self) -> SampledText | None:
@@ -264,11 +271,12 @@ def _opened(path: Path, builtin: Gemma3TextConfig | None, *, needed: bool) -> tu
         return file.config, file.weights, file
     config = read_config(path)
     try:
-        return config, open_weights(path), None
+        files = open_weights(path)
     except WeightsError:
         if needed:
             raise
         return config, None, None
+    return config, files if config.layout is None else QuantisedWeights(files, config.layout), None
 
 
 def _dtype_of(stored: Weights) -> str:

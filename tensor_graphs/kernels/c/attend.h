@@ -20,11 +20,15 @@ typedef struct attention {
     int64_t group, lanes;  /* lanes = n * group, per key/value head */
     int64_t splits, lo, hi; /* few lanes: keys [lo, hi) in `splits` pieces */
     real *partial;          /* few lanes: [hkv][splits][lanes][2 + d]: maximum, sum, weighted values */
+    const int32_t *positions, *pages; /* by pages: of each query, and [n][width] of its sequence; NULL: keys lie where strides say */
+    int64_t width, page, rows, dtype; /* by pages: pages of a query, rows of a page and of the pool, dtype of k and v */
 } attention;
 
 static const real NONE = -__builtin_inff();
 
-TG_INLINE int64_t position(const attention *t, int64_t lane) { return t->start + lane / t->group; }
+TG_INLINE int64_t position(const attention *t, int64_t lane) {
+    return t->positions ? t->positions[lane / t->group] : t->start + lane / t->group;
+}
 
 TG_INLINE int64_t first_key(const attention *t, int64_t pos) {
     return t->window > 0 ? tg_min(tg_max_i(0, pos - t->window + 1), t->s) : 0;
@@ -243,17 +247,30 @@ TG_INLINE void softmax_block(const attention *t, const int width, real *score, i
     for (int l = 0; l < width; l++) sum[l] = sum[l] * alpha[l] + total[l];
 }
 
-/* The lanes [lane0, lane0 + count) of one head, count <= width = nv * VR. */
+/* to[keys][d]: one head of the keys from j0 on of a sequence, from its pages; zeros where these are outside of the pool. */
+TG_INLINE void from_pages(const attention *t, const int32_t *pages, const void *pool, int64_t head, int64_t j0, int64_t keys, real *to) {
+    const int64_t d = t->d;
+    for (int64_t j = j0; j < j0 + keys; j++, to += d) {
+        const int64_t row = pages[j / t->page] * t->page + j % t->page, at = (row * t->hkv + head) * d;
+        if (row < 0 || row >= t->rows) memset(to, 0, (size_t)d * sizeof(real));
+        else if (t->dtype == TG_F32 && sizeof(real) == 4) memcpy(to, (const float *)pool + at, (size_t)d * 4);
+        else
+            for (int64_t i = 0; i < d; i++) to[i] = (real)bf16_to_f32(((const uint16_t *)pool)[at + i]);
+    }
+}
+
+/* The lanes [lane0, lane0 + count) of one head, count <= width = nv * VR; by pages they are of one sequence. By pages, blocks of keys
+ * begin at multiples of KEYS, and a block that is hidden from a lane leaves it as it is: no bit of a result depends on the other lanes. */
 TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t lane0, int64_t count) {
     const int width = nv * VR;
     const int64_t d = t->d;
-    real *memory = tg_scratch(1, (size_t)(2 * d * width + KEYS * width) * sizeof(real));
+    real *memory = tg_scratch(1, (size_t)(2 * d * width + KEYS * width + (t->pages ? 2 * KEYS * d : 0)) * sizeof(real));
     if (!memory) {
         for (int64_t l = lane0; l < lane0 + count; l++)
             for (int64_t i = 0; i < d; i++) out_row(t, head, l)[i] = __builtin_nan("");
         return;
     }
-    real *q = memory, *o = q + d * width, *score = o + d * width;
+    real *q = memory, *o = q + d * width, *score = o + d * width, *near_k = score + KEYS * width, *near_v = near_k + KEYS * d;
     real most[REAL_PANEL], sum[REAL_PANEL], alpha[REAL_PANEL];
     int64_t row[REAL_PANEL];
     lane_int pos[REAL_PANEL];
@@ -267,14 +284,20 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
     }
     memset(o, 0, (size_t)(d * width) * sizeof(real));
     const int64_t low = position(t, lane0), high = position(t, lane0 + count - 1);
-    const int64_t begin = first_key(t, low), end = end_key(t, high);
+    const int64_t first = first_key(t, low), begin = t->pages ? first / KEYS * KEYS : first, end = end_key(t, high);
+    const int64_t k_stride = t->pages ? d : t->k_stride, v_stride = t->pages ? d : t->v_stride;
     for (int64_t j0 = begin; j0 < end; j0 += KEYS) {
         const int64_t keys = tg_min(KEYS, end - j0);
-        const real *k = t->k + j0 * t->k_stride + head * t->k_head, *v = t->v + j0 * t->v_stride + head * t->v_head;
-        ROWS_PRODUCT(keys, nv, K_CONTIGUOUS, k, t->k_stride, q, d, score, NULL);
+        const real *k = near_k, *v = near_v;
+        if (t->pages) {
+            const int32_t *pages = t->pages + lane0 / t->group * t->width;
+            from_pages(t, pages, t->k, head, j0, keys, near_k), from_pages(t, pages, t->v, head, j0, keys, near_v);
+        } else
+            k = t->k + j0 * t->k_stride + head * t->k_head, v = t->v + j0 * t->v_stride + head * t->v_head;
+        ROWS_PRODUCT(keys, nv, K_CONTIGUOUS, k, k_stride, q, d, score, NULL);
         int hide = t->mask || (t->causal && j0 + keys - 1 > low) || (t->window > 0 && high - j0 >= t->window);
         softmax_block(t, width, score, keys, j0, row, pos, hide, most, sum, alpha);
-        ROWS_PRODUCT(d, nv, ROWS_CONTIGUOUS, v, t->v_stride, score, keys, o, alpha);
+        ROWS_PRODUCT(d, nv, ROWS_CONTIGUOUS, v, v_stride, score, keys, o, alpha);
     }
     for (int l = 0; l < count; l++) {
         real *out = out_row(t, head, lane0 + l);

@@ -353,6 +353,22 @@ def _narrow_attention(spec: Spec) -> NativeCall:
     return replace(_dense(_strided_attention)(spec), symbol="tg_attention_bf16", scratch=needs)
 
 
+def _paged_attention_refuse(spec: Spec) -> str | None:
+    q, k, v = spec.inputs[:3]
+    if q.dtype not in (f32, bf16) or k.dtype not in (f32, bf16) or k.dtype != v.dtype:
+        return "f32 or bf16, one of them for keys and values"
+    return None if same_dim(k.shape[2], v.shape[2]) else "keys and values of one width only"
+
+
+def _paged_attention(spec: Spec) -> NativeCall:
+    q, k = spec.inputs[:2]
+    (n, hq, d), (rows_of_pool, hkv, _), a = q.shape, k.shape, spec.attrs
+    ints = (n, hq, hkv, d, spec.inputs[3].shape[1], a["page"], rows_of_pool, a["window"], WEIGHT_DTYPES[k.dtype],
+            WEIGHT_DTYPES[q.dtype])
+    return NativeCall("tg_paged_attention", (0, 1, 2, 3, 4), ints, (float(a["scale"]), float(a["softcap"])),
+                      scratch.paged_attention(n, hq // hkv, hq, d, q.dtype == bf16))
+
+
 def _write_rows(spec: Spec) -> NativeCall:
     base, value = spec.inputs
     return NativeCall("tg_write_rows", (1,), (base.shape[0], value.shape[0], product(base.shape[1:]) * base.dtype.itemsize,
@@ -451,6 +467,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("dot", "amx_product.c", _dot_refuse(f32, bf16), _dense(_strided_amx_dot), mark="_amx", strided=_strided_amx_dot,
          arithmetic=_amx_steps, arch=("amx_bf16",)),
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
+    CRow("paged_attention", "attention.c", _paged_attention_refuse, _paged_attention),
     CRow("gather_linear", "product.c", _gather_linear_refuse, _gather_linear),
     CRow("block_linear", "block_product.c", _block_linear_refuse, _block_linear, arithmetic=_products),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),

@@ -140,3 +140,12 @@ def attention(lanes: Dim, kv_heads: Dim, width: Dim, itemsize: int) -> Dim:
     keys = 8 * tile.rows
     many = threads * ((2 * width + keys) * tile.lanes * itemsize + PAGE)
     return dim_max(few, _beyond(lanes, FEW_LANES) * many)
+
+
+def paged_attention(n: Dim, group: Dim, heads: Dim, width: Dim, narrow: bool) -> Dim:
+    """Return the bytes for n queries of `heads` heads, `group` of which share a head of keys and values: panels of lanes, bf16
+    values in f32, and on each thread also the keys and values of a block."""
+    tile, threads = library.load().tile(4), library.load().threads()
+    keys = 8 * tile.rows
+    own = threads * (((2 * width + keys) * tile.lanes + 2 * keys * width) * 4 + PAGE)
+    return own + n * (group // tile.lanes + 1) * 16 + PAGE + (2 * n * heads * width * 4 + PAGE if narrow else 0)

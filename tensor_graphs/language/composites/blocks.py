@@ -140,14 +140,14 @@ def _q6_k(a: _Algebra, x: Any) -> Any:
     return _flat((_grid(_flat(a.number(codes)), 16, 16) - 32) * _grid(scale, 16, 1))
 
 
-_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """Twice the numbers of f4e2m1, as the scale is half of the block's."""
-_HALF_E8M0 = np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
+HALF_E8M0 = np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
 _IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
 
 def _mxfp4(a: _Algebra, x: Any) -> Any:
-    return a.entry(_E2M1, _nibbles(a, x[..., 1:])) * a.entry(_HALF_E8M0, x[..., :1])
+    return a.entry(E2M1, _nibbles(a, x[..., 1:])) * a.entry(HALF_E8M0, x[..., :1])
 
 
 def _iq4_nl(a: _Algebra, x: Any) -> Any:
@@ -234,17 +234,3 @@ def block_linear(x: Node, blocks: Node, bias: Node | None = None, *, format: str
         raise DTypeError(f"block_linear of {show(x)}", fix="x of f32; of another dtype, linear(x, dequantize(blocks, format=…))")
     product: Node = linear(x, dequantize(blocks, format=format), bias)
     return product
-
-
-def quantized(x: Array, format: str) -> Array:
-    """Return the bytes of f32[…, n] in Q8_0: in each block the largest absolute number is ±127 steps, and codes are rounded to
-    nearest, half away from zero. The scale is rounded to f16 only after the codes were computed with it, as in ggml."""
-    assert format == "Q8_0"
-    blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32, copy=False)
-    scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        steps = blocks * np.where(scale == 0, np.float32(0), 1 / scale)
-        codes = np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.int8)
-        packed = np.concatenate([scale.astype(np.float16).view(np.uint8), codes.view(np.uint8)], axis=-1)
-    return packed.reshape(*x.shape[:-1], -1)
-

@@ -392,11 +392,18 @@ def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _
     visible = _visible(mask, n, s, attrs)
     if visible is None:
         return _Weights(softmax(scores, axis=-1), squashed)
-    # A row that sees no key keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN.
-    # This is decided by the mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
-    some = broadcast_to(arithmetic.any(visible, 1, keepdims=True), (n, s))
+    return _Weights(softmax_of_visible(scores, visible), squashed)
+
+
+def softmax_of_visible(scores: Node, visible: Node) -> Node:
+    """Return the softmax of scores[…, n, s] over the keys that a mask bool[n, s] shows; zeros in a row that shows none.
+
+    Such a row keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN. This is decided by the
+    mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
+    """
+    some = broadcast_to(arithmetic.any(visible, visible.rank - 1, keepdims=True), visible.shape)
     hidden = arithmetic.where(atomic.bit_and(some, atomic.logical_not(visible)), -float("inf"), scores)
-    return _Weights(arithmetic.where(some, softmax(hidden, axis=-1), 0.0), squashed)
+    return arithmetic.where(some, softmax(hidden, axis=-1), 0.0)
 
 
 def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:

@@ -18,6 +18,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.language.composites.quantise import QUANTISERS
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DTYPES, DType, bf16, bool_, f8e4m3, f16, f32, f64, i32, i64, u8, u32
 from tensor_graphs.language.errors import DTypeError
@@ -248,6 +249,11 @@ def dequantize(draw: CaseDraw) -> Node:
     return compose("dequantize", draw.tensor((*draw.shape(0, 2), 2 * FORMATS[name].nbytes)), format=name)
 
 
+def quantize(draw: CaseDraw) -> Node:
+    name = str(draw.pick(*QUANTISERS))
+    return compose("quantize", draw.tensor((*draw.shape(0, 2), 2 * FORMATS[name].values)), format=name)
+
+
 def block_linear(draw: CaseDraw) -> Node:
     draw.dims = 3
     name = str(draw.pick(*FORMATS))
@@ -324,6 +330,15 @@ def attention(draw: CaseDraw) -> Node:
     return compose("attention", draw.tensor((n, groups * draw.pick(2, 1, 4), width)), draw.tensor((s, groups, width), cache),
                    draw.tensor((s, groups, value_width), cache), mask, scale=draw.pick(0.5, 1.0), causal=draw.pick(True, False),
                    window=draw.pick(0, 1, 3), start=draw.pick(0, 2, 20), softcap=draw.pick(0.0, 0.0, 1.5))
+
+
+def paged_attention(draw: CaseDraw) -> Node:
+    t, w, groups, width, page = draw.size(), draw.size(least=1), draw.pick(1, 2, 3), draw.pick(8, 4, 1), draw.pick(2, 4, 1)
+    pool, cache = (5 * page, groups), draw.pick(draw.dtype, draw.dtype, bf16)
+    return compose("paged_attention", draw.tensor((t, groups * draw.pick(2, 1, 4), width)), draw.tensor((*pool, width), cache),
+                   draw.tensor((*pool, draw.pick(width, width, width, 3)), cache), draw.tensor((t, w), i32, low=-1, high=6),
+                   draw.tensor((t,), i32, low=-1, high=9), page=page, scale=draw.pick(0.5, 1.0), window=draw.pick(0, 1, 3),
+                   softcap=draw.pick(0.0, 0.0, 1.5))
 
 
 def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -457,7 +472,8 @@ CASES: dict[str, Case] = {
     "rounded": lambda draw: compose("rounded", draw.tensor(draw.shape()), to=draw.pick("tf32", "bf16x2")),
     "rounded_dot": lambda draw: compose("rounded_dot", draw.tensor((*draw.pick((), (2,)), draw.size(), 8)), draw.tensor((8, 5)),
                                         to=draw.pick("tf32", "bf16x2")),
-    "dequantize": dequantize, "block_linear": block_linear, "embedding": embedding, "one_hot": one_hot, "concat": concat,
+    "dequantize": dequantize, "quantize": quantize, "block_linear": block_linear, "embedding": embedding, "one_hot": one_hot,
+    "concat": concat,
     "argmax": along_axis("argmax", least=1),
     "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
     **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
@@ -466,7 +482,7 @@ CASES: dict[str, Case] = {
     "prod": lambda draw: compose("prod", draw.tensor(shape := draw.shape(1, 2)),
                                  axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape))))),
     "cumsum": along_axis("cumsum"), "scan": scan, "rope_table": rope_table, "rope": rope, "attention": attention,
-    "write_rows": write_rows, "write_at_index": write_at_index,
+    "paged_attention": paged_attention, "write_rows": write_rows, "write_at_index": write_at_index,
     "threefry2x32": lambda draw: compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape := draw.shape()), draw.tensor(shape)),
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),
@@ -475,7 +491,8 @@ CASES: dict[str, Case] = {
 """op -> its case; ops that are not in it take operands of one shape and no attributes"""
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
-        "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1, "block_linear": len(FORMATS)}
+        "paged_attention": 6, "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1,
+        "quantize": len(QUANTISERS) - 1, "block_linear": len(FORMATS)}
 """op -> number of its instances, where it is larger than VARIANTS"""
 
 STANDS_FOR = {

@@ -40,6 +40,9 @@ TWICE = 2.0
 
 MOST_OPERANDS, MOST_STEPS = 12, 40
 
+TINY, SMALL = 1 << 10, 1 << 18
+"""Element steps of what takes less time than a call, and of an update that takes no longer than a few calls."""
+
 DIVISIONS = frozenset({"idiv"})
 """Integer divisions: they take some twenty times as long as vector ops, and thousands of rows may read one of them."""
 
@@ -321,11 +324,16 @@ class _AfterProducts(_AroundProducts):
 
 
 class _Siblings(_AroundProducts):
-    """Clusters of a state's rows with the steps that compute them, and of independent steps that one step reads, in a graph that
-    has its other parts: one call replaces several that one or two rows do not fill. Matrix products are left out."""
+    """Clusters of a state's rows with the steps that compute them, of independent steps that one step reads, of a few numbers with
+    what they are computed from, and of updates of small states, in a graph that has its other parts: one call replaces several that
+    do not fill it. Matrix products are left out."""
 
     lowering = staticmethod(_loops)
     few_rows = False
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.small: Node | None = None                     # the last update of a small state
 
     def offers(self) -> list[Offer]:
         return _Clusters.offers(self)
@@ -340,8 +348,13 @@ class _Siblings(_AroundProducts):
         return _work(both) <= a.work + b.work
 
     def join(self, node: Node) -> None:
-        if node in self.updates:
+        work = self.of[node].work if node in self.of else SMALL + 1
+        if node in self.updates or work <= TINY:
             super().join(node)
+        if node in self.updates and not _writes_rows(node) and work <= SMALL:
+            if self.small is not None and self.of[self.small].work <= SMALL:
+                self.join_two(self.of[self.small], self.of[node])
+            self.small = node
         first, *others = self.sources(node) or [node]
         for other in others:
             a, b = self.of[first], self.of[other]

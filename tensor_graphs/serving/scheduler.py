@@ -1,0 +1,133 @@
+"""scheduler: packs the next step of many sequences: tokens that decode first, then pieces of prompts, within a budget of tokens.
+
+Sequences are served in order of arrival. When no page is left for one that decodes, the one that arrived last gives its pages back
+and waits; its tokens, generated ones too, are computed again later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tensor_graphs.serving.pages import Pages
+
+
+@dataclass(eq=False)
+class TokenSequence:
+    """Tokens of one request, prompt and generated. prompt: how many are of the prompt. computed: how many have keys and values in
+    `pages`. shared: how many of the prompt were there already; None before the first step."""
+
+    tokens: list[int]
+    prompt: int = 0
+    computed: int = 0
+    pages: list[int] = field(default_factory=list)
+    shared: int | None = None
+
+    def __post_init__(self) -> None:
+        self.prompt = len(self.tokens)
+
+    @property
+    def missing(self) -> int:
+        """Tokens whose keys and values are not computed."""
+        return len(self.tokens) - self.computed
+
+
+@dataclass(frozen=True)
+class Portion:
+    """`count` tokens of a sequence in one step, from number `start` on."""
+
+    sequence: TokenSequence
+    start: int
+    count: int
+
+    @property
+    def last(self) -> bool:
+        """True if the step computes the sequence's last token, whose logits give the next."""
+        return self.start + self.count == len(self.sequence.tokens)
+
+
+class Scheduler:
+    """Sequences that run and that wait. tokens: most in one step; sequences: most that run together, tokens ≥ sequences."""
+
+    def __init__(self, pages: Pages, *, tokens: int, sequences: int) -> None:
+        self.pages, self.tokens, self.sequences = pages, tokens, sequences
+        self.running: list[TokenSequence] = []                       # in order of arrival
+        self.waiting: deque[TokenSequence] = deque()
+        self.preemptions = 0
+
+    def add(self, sequence: TokenSequence) -> None:
+        self.waiting.append(sequence)
+
+    def remove(self, sequence: TokenSequence) -> None:
+        """Forget a sequence that ended or was cancelled; its pages are free, and full ones may be shared."""
+        if sequence in self.running:
+            self.running.remove(sequence)
+            self._release(sequence)
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def step(self) -> list[Portion]:
+        """Return the pieces of the next step; none if nothing runs or waits."""
+        pieces, left = [], self.tokens
+        for sequence in [s for s in self.running if s.missing == 1]:
+            while sequence in self.running and not self._room(sequence, 1):
+                self._preempt()
+            if sequence in self.running:
+                pieces.append(Portion(sequence, sequence.computed, 1))
+                left -= 1
+        for sequence in [s for s in self.running if s.missing > 1]:
+            left -= self._add_piece(pieces, sequence, left)
+        while left and self.waiting and len(self.running) < self.sequences:
+            sequence = self.waiting[0]
+            sequence.pages = self.pages.shared(sequence.tokens)
+            needed = -(-len(sequence.tokens) // self.pages.page) - len(sequence.pages)
+            if needed + len(self.running) > self.pages.free:        # those that run may each need another page soon
+                self._release(sequence)
+                break
+            sequence.computed = len(sequence.pages) * self.pages.page
+            if sequence.shared is None:
+                sequence.shared = sequence.computed
+            self.running.append(self.waiting.popleft())
+            left -= self._add_piece(pieces, sequence, left)
+        if not pieces and len(self.running) > 1:                # prompts in pieces wait for each other's pages
+            self._preempt()
+            return self.step()
+        return pieces
+
+    def done(self, pieces: list[Portion]) -> None:
+        """Note that the keys and values of these pieces are computed. Pages that became full may be shared from now on."""
+        page = self.pages.page
+        for piece in pieces:
+            sequence = piece.sequence
+            sequence.computed = piece.start + piece.count
+            for index in range(piece.start // page, sequence.computed // page):
+                self.pages.full(sequence.pages, index, sequence.tokens[index * page:(index + 1) * page])
+
+    def _add_piece(self, pieces: list[Portion], sequence: TokenSequence, left: int) -> int:
+        """Append a piece of at most `left` tokens, as many as pages have room for, and return its length."""
+        count = min(left, sequence.missing)
+        self._room(sequence, count)
+        count = min(count, len(sequence.pages) * self.pages.page - sequence.computed)
+        if count > 0:
+            pieces.append(Portion(sequence, sequence.computed, count))
+        return count
+
+    def _room(self, sequence: TokenSequence, count: int) -> bool:
+        """Return whether the sequence has pages for `count` more tokens, after it took those that are free."""
+        needed = -(-(sequence.computed + count) // self.pages.page)
+        while len(sequence.pages) < needed:
+            page = self.pages.take()
+            if page is None:
+                return False
+            sequence.pages.append(page)
+        return True
+
+    def _preempt(self) -> None:
+        last = self.running.pop()
+        self._release(last)
+        self.waiting.appendleft(last)
+        self.preemptions += 1
+
+    def _release(self, sequence: TokenSequence) -> None:
+        self.pages.give_back(sequence.pages)
+        sequence.pages, sequence.computed = [], 0

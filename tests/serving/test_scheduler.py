@@ -1,0 +1,103 @@
+"""serving/scheduler.py: who computes what in the next step, without a model."""
+
+from __future__ import annotations
+
+import random
+
+from tensor_graphs.serving.pages import Pages
+from tensor_graphs.serving.scheduler import Portion, Scheduler, TokenSequence
+
+
+def scheduler(pages: int = 32, page: int = 4, tokens: int = 16, sequences: int = 4) -> Scheduler:
+    return Scheduler(Pages(pages, page), tokens=tokens, sequences=sequences)
+
+
+def run(s: Scheduler) -> list[Portion]:
+    """Compute a step; each sequence whose last token was computed gets another one."""
+    portions = s.step()
+    last = [portion.sequence for portion in portions if portion.last]
+    s.done(portions)
+    for sequence in last:
+        sequence.tokens.append(len(sequence.tokens))
+    return portions
+
+
+def test_tokens_that_decode_go_first_and_a_prompt_fills_what_is_left() -> None:
+    s = scheduler(tokens=10)
+    short, long = TokenSequence([1, 2, 3]), TokenSequence(list(range(100, 130)))
+    s.add(short)
+    s.add(long)
+    assert [(p.sequence, p.start, p.count) for p in run(s)] == [(short, 0, 3), (long, 0, 7)]
+    assert [(p.sequence, p.start, p.count) for p in run(s)] == [(short, 3, 1), (long, 7, 9)]
+
+
+def test_a_sequence_joins_and_leaves_while_others_decode() -> None:
+    s = scheduler()
+    first, second = TokenSequence([1, 2]), TokenSequence([3])
+    s.add(first)
+    run(s)
+    s.add(second)
+    assert {p.sequence for p in run(s)} == {first, second}
+    s.remove(first)
+    assert [p.sequence for p in run(s)] == [second]
+    s.remove(second)
+    assert not run(s) and s.pages.free == s.pages.count
+
+
+def test_the_last_to_arrive_gives_its_pages_back_and_comes_again() -> None:
+    s = scheduler(pages=6, page=2)
+    first, second = TokenSequence([1, 2, 3]), TokenSequence([4, 5, 6])
+    s.add(first)
+    run(s)
+    s.add(second)
+    while not s.preemptions:
+        run(s)
+    assert s.running == [first] and list(s.waiting) == [second] and not second.pages
+    s.remove(first)
+    length = len(second.tokens)
+    while second.missing:
+        run(s)
+        if len(second.tokens) > length:
+            break
+    assert second.tokens[:length] == [4, 5, 6, *range(3, length)]
+
+
+def test_a_shared_prefix_is_computed_once() -> None:
+    s = scheduler()
+    first = TokenSequence([*range(9), 20])
+    s.add(first)
+    run(s)
+    second = TokenSequence([*range(9), 30])
+    s.add(second)
+    assert {(p.sequence, p.start) for p in run(s)} == {(first, 10), (second, 8)}
+    assert (first.shared, second.shared) == (0, 8)
+
+
+def test_a_thousand_random_requests_with_cancellations_leak_no_page_and_starve_nobody() -> None:
+    draw, s = random.Random(1), scheduler(pages=20, tokens=12)
+    ends: dict[TokenSequence, int] = {}
+    served = submitted = cancelled = 0
+    while submitted < 1000 or ends:
+        if submitted < 1000 and draw.random() < 0.5:
+            sequence = TokenSequence([draw.randrange(3) for _ in range(draw.randrange(1, 40))])
+            ends[sequence] = len(sequence.tokens) + draw.randrange(1, 30)
+            s.add(sequence)
+            submitted += 1
+        if ends and draw.random() < 0.05:
+            sequence = draw.choice(list(ends))
+            s.remove(sequence)
+            del ends[sequence]
+            cancelled += 1
+        portions = run(s)
+        assert sum(p.count for p in portions) <= s.tokens and len(s.running) <= s.sequences
+        assert portions or not ends
+        for portion in portions:
+            sequence = portion.sequence
+            assert len(sequence.pages) * 4 - sequence.computed < 4 + portion.count
+            if len(sequence.tokens) >= ends[sequence]:
+                s.remove(sequence)
+                del ends[sequence]
+                served += 1
+        held = {page for sequence in s.running for page in sequence.pages}
+        assert s.pages.free == s.pages.count - len(held)
+    assert served + cancelled == 1000 and s.preemptions > 10 and s.pages.free == s.pages.count
