@@ -119,6 +119,19 @@ def test_rows_that_are_no_blocks_are_refused() -> None:
 
 
 @each_format
+def test_a_product_of_blocks_is_that_of_their_numbers(name: str) -> None:
+    rng, block = np.random.default_rng(4), FORMATS[name]
+    packed = rng.integers(0, 100, (7, 2 * block.nbytes), np.uint8)      # as high bytes of scales these are finite
+    x, bias = rng.standard_normal((3, 2 * block.values)).astype(np.float32), rng.standard_normal(7).astype(np.float32)
+    operands = [tg.input(n, a.shape, tg.u8 if n == "w" else tg.f32) for n, a in (("x", x), ("w", packed), ("b", bias))]
+    g = tg.graph({"y": tg.block_linear(*operands, format=name)})
+    wanted = x.astype(float) @ dequantized(packed, name, np.float64).T + bias
+    np.testing.assert_allclose(interpret(g, {"x": x, "w": packed, "b": bias}).outputs["y"], wanted, rtol=1e-10)
+    written = interpret(g, {"x": x, "w": packed, "b": bias}, mode="as_written").outputs["y"]
+    np.testing.assert_allclose(written, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
+
+
+@each_format
 def test_what_is_compiled_computes_the_values(name: str, store: Database) -> None:
     rng, block = np.random.default_rng(3), FORMATS[name]
     packed = rng.integers(0, 256, (5, 2 * block.nbytes), np.uint8)
@@ -132,6 +145,10 @@ def test_what_is_compiled_computes_the_values(name: str, store: Database) -> Non
 def test_wrong_operands_are_refused() -> None:
     with pytest.raises(AttributeValueError, match=r"dequantize of 'Q2_K'(.|\n)*fix: one of Q8_0, Q4_0"):
         dequantize(tg.input("x", (34,), tg.u8), format="Q2_K")
+    with pytest.raises(DTypeError, match=r"block_linear of f64\[3, 32\](.|\n)*fix: x of f32; of another dtype, linear"):
+        tg.block_linear(tg.input("x", (3, 32), tg.f64), tg.input("w", (5, 34), tg.u8), format="Q8_0")
+    with pytest.raises(ShapeError, match=r"the last axis of x has to be the second"):
+        tg.block_linear(tg.input("x", (3, 32), tg.f32), tg.input("w", (5, 68), tg.u8), format="Q8_0")
     with pytest.raises(DTypeError, match="the bytes of blocks are u8"):
         dequantize(tg.input("x", (34,), tg.i8), format="Q8_0")
     with pytest.raises(ShapeError, match="whole blocks: Q8_0 has 34 bytes each"):

@@ -12,6 +12,7 @@ typedef struct blocks {
     const float *x, *bias;
     const uint8_t *w;
     int64_t n, m, k, row; /* row: bytes of one */
+    tg_decode decode;
 } blocks;
 
 /* A sum of vectors that knows what its additions rounded away, as in multiply.h. */
@@ -29,42 +30,29 @@ TG_INLINE void add_to(exact *t, vf v) {
 TG_INLINE void part_products(const int format, const int nx, const uint8_t *block, const int j, const scales *s, const float *const *x,
                              int64_t at, vf *acc) {
     enum { V = 16 / VW };
-    codes code[2];
     vf w[2 * V];
-    codes_of(format, block, j, code);
-    for (int h = 0; h < 2; h++) widen_codes(code[h], w + h * V);
-    const vf scale = v_splat(s->scale[2 * j]), minimum = v_splat(s->minimum[j]);
-    if (has_minimum(format))
-        for (int v = 0; v < 2 * V; v++) w[v] = w[v] * scale - minimum;
-    if (has_two_scales(format))
-        for (int v = 0; v < 2 * V; v++) w[v] *= v < V ? scale : v_splat(s->scale[2 * j + 1]);
-    for (int c = 0; c < nx; c++) {
-        if (has_minimum(format) || has_two_scales(format)) {
+    if (by_table(format) || has_minimum(format) || has_two_scales(format) || nx > 1) {
+        numbers_of(format, block, j, s, w);
+        for (int c = 0; c < nx; c++)
             for (int v = 0; v < 2 * V; v++) acc[c] += w[v] * v_load(x[c] + at + v * VW);
-        } else {
-            vf sum = w[0] * v_load(x[c] + at);
-            for (int v = 1; v < 2 * V; v++) sum += w[v] * v_load(x[c] + at + v * VW);
-            acc[c] += sum * scale;
-        }
+    } else { /* one scale for all: of the sum */
+        codes code[2];
+        codes_of(format, block, j, code);
+        for (int h = 0; h < 2; h++) widen_codes(code[h], w + h * V);
+        vf sum = w[0] * v_load(x[0] + at);
+        for (int v = 1; v < 2 * V; v++) sum += w[v] * v_load(x[0] + at + v * VW);
+        acc[0] += sum * v_splat(scale_at(format, s, j, 0));
     }
 }
 
-/* Element l of a row of weights. */
-static float number_at(const int format, const uint8_t *row, int64_t l) {
-    const uint8_t *block = row + l / PART / block_parts(format) * block_bytes(format);
-    const int j = (int)(l / PART % block_parts(format)), h = (int)(l % PART / 16);
-    scales s;
-    codes code[2];
-    int8_t number[16];
-    scales_of(format, block, &s), codes_of(format, block, j, code), memcpy(number, &code[h], 16);
-    const float value = (float)number[l % 16] * s.scale[2 * j + (has_two_scales(format) ? h : 0)];
-    return has_minimum(format) ? value - s.minimum[j] : value;
-}
-
 /* One output by its definition: of a sum that met an infinity, which is NaN, whatever it should be. */
-static __attribute__((noinline)) float one_output(const blocks *b, const int format, int64_t i, int64_t c) {
+static __attribute__((noinline)) float one_output(const blocks *b, int64_t i, int64_t c) {
     double sum = b->bias ? b->bias[i] : 0;
-    for (int64_t l = 0; l < b->k; l++) sum += (double)number_at(format, b->w + i * b->row, l) * b->x[c * b->k + l];
+    for (int64_t from = 0; from < b->k; from += PART) {
+        float w[PART];
+        b->decode((const char *)b->w + i * b->row, from, PART, w);
+        for (int l = 0; l < PART; l++) sum += (double)w[l] * b->x[c * b->k + from + l];
+    }
     return (float)sum;
 }
 
@@ -101,7 +89,7 @@ TG_INLINE void row_products(const blocks *b, const int format, const int nx, int
     }
     for (int c = 0; c < nx; c++) {
         const float value = (float)(v_sum_wide(sum[c].high) + (b->bias ? b->bias[i] : 0));
-        b->out[(first + c) * b->m + i] = value - value == 0 ? value : one_output(b, format, i, first + c);
+        b->out[(first + c) * b->m + i] = value - value == 0 ? value : one_output(b, i, first + c);
     }
 }
 
@@ -126,16 +114,10 @@ TG_INLINE void decode(const int format, const uint8_t *row, int64_t from, int64_
     for (int64_t l = from; l < from + count; l += PART, to += PART) {
         const uint8_t *block = row + l / PART / parts * block_bytes(format);
         const int j = (int)(l / PART % parts);
-        codes code[2];
+        vf w[2 * V];
         if (j == 0 || l == from) scales_of(format, block, &s);
-        codes_of(format, block, j, code);
-        for (int h = 0; h < 2; h++) {
-            vf w[V];
-            widen_codes(code[h], w);
-            const vf scale = v_splat(s.scale[2 * j + (has_two_scales(format) ? h : 0)]);
-            const vf minimum = has_minimum(format) ? v_splat(s.minimum[j]) : (vf){0};
-            for (int v = 0; v < V; v++) v_store(to + h * 16 + v * VW, has_minimum(format) ? w[v] * scale - minimum : w[v] * scale);
-        }
+        numbers_of(format, block, j, &s, w);
+        for (int v = 0; v < 2 * V; v++) v_store(to + v * VW, w[v]);
     }
 }
 
@@ -156,8 +138,8 @@ static const tg_decode decode_of[FORMATS] = {EACH(DECODE_OF)};
  * ptr: out, x, w, bias or NULL.  ints: n, m, k, format (as blocks.h numbers them), bytes of a row of w. */
 TG_KERNEL(tg_block_linear) {
     (void)floats;
-    blocks b = {ptr[0], ptr[1], ptr[3], ptr[2], ints[0], ints[1], ints[2], ints[4]};
+    blocks b = {ptr[0], ptr[1], ptr[3], ptr[2], ints[0], ints[1], ints[2], ints[4], decode_of[ints[3]]};
     if (b.n <= 0 || b.m <= 0) return;
-    if (b.n > FEW) return tg_linear_decoded(ptr, ints, decode_of[ints[3]]);
+    if (b.n > FEW) return tg_linear_decoded(ptr, ints, b.decode);
     tg_parallel(few_of[ints[3]], &b, tg_parts(b.m, tg_ceil(16 << 10, tg_max_i(b.row, 1))));
 }

@@ -16,8 +16,9 @@ enum { PART = 32, MOST_PARTS_OF_BLOCK = 8 };
 
 typedef int8_t codes __attribute__((vector_size(16)));
 typedef uint8_t bytes __attribute__((vector_size(16)));
+typedef uint32_t v4u __attribute__((vector_size(16)));
 
-/* What scales the parts of a block. */
+/* What scales the parts of a block: one scale for each of them, or two (`scale_at`). */
 typedef struct scales {
     float scale[2 * MOST_PARTS_OF_BLOCK], minimum[MOST_PARTS_OF_BLOCK];
 } scales;
@@ -30,6 +31,8 @@ TG_INLINE int64_t block_bytes(const int format) {
 /* Whether a part has a minimum, and two scales. */
 TG_INLINE int has_minimum(const int format) { return format == Q4_1 || format == Q5_1 || format == Q4_K || format == Q5_K; }
 TG_INLINE int has_two_scales(const int format) { return format == Q6_K; }
+/* The scale of half h of part j. */
+TG_INLINE float scale_at(const int format, const scales *s, int j, int h) { return s->scale[has_two_scales(format) ? 2 * j + h : j]; }
 
 TG_INLINE float half_at(const uint8_t *at) {
     uint16_t half;
@@ -62,7 +65,7 @@ TG_INLINE void six_bits(const uint8_t *at, scales *s) {
     uint8_t part[16];
     memcpy(part, packed, sizeof part);
     for (int j = 0; j < 8; j++) s->minimum[j] = (float)part[8 + j] * minimum;
-    for (int j = 0; j < 8; j++) s->scale[2 * j] = (float)part[j] * scale;
+    for (int j = 0; j < 8; j++) s->scale[j] = (float)part[j] * scale;
 }
 
 TG_INLINE void scales_of(const int format, const uint8_t *block, scales *s) {
@@ -90,40 +93,55 @@ TG_INLINE codes looked_up(codes table, bytes b) {
 #endif
 }
 
-/* 16 where the bit of a lane is set in the two bytes of `bits`, else 0. */
+/* 16 where the bit of a lane is set in the lower half of `bits`, else 0. */
 TG_INLINE bytes fifth_bits(uint32_t bits) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return (bytes)_mm_maskz_set1_epi8((__mmask16)bits, 16);
+#else
     const bytes mask = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    const uint8_t a = (uint8_t)bits, b = (uint8_t)(bits >> 8);
-    const bytes both = {a, a, a, a, a, a, a, a, b, b, b, b, b, b, b, b};
+    const codes twice = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+    const bytes both = (bytes)looked_up((codes)(v4u){bits}, (bytes)twice);
     return (bytes)((both & mask) == mask) & 16;
+#endif
+}
+
+/* b >> by; to the left where `by` is negative. Bits of neighbours are for the caller to mask: no processor shifts bytes. */
+TG_INLINE bytes shifted(bytes b, const int by) {
+    typedef uint16_t pairs __attribute__((vector_size(16)));
+    return by < 0 ? (bytes)((pairs)b << (uint16_t)-by) : (bytes)((pairs)b >> (uint16_t)by);
+}
+
+/* What the codes of four bits stand for. */
+TG_INLINE codes table_of(const int format) {
+    const codes plain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const codes nonlinear = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return format == MXFP4 ? e2m1 : format == IQ4_NL ? nonlinear : format == Q4_0 ? plain - 8 : plain;
 }
 
 /* The codes of part j of a block: 16, and 16 more. */
 TG_INLINE void codes_of(const int format, const uint8_t *block, const int j, codes *out) {
-    static const codes e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    static const codes nonlinear = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
     if (format == Q8_0) {
         out[0] = (codes)bytes_at(block + 2), out[1] = (codes)bytes_at(block + 18);
     } else if (format == Q4_K || format == Q5_K) { /* 32 bytes hold the low bits of two parts, bit j of 32 others the fifth ones */
         const uint8_t *at = block + (format == Q4_K ? 16 : 48) + j / 2 * 32;
         for (int h = 0; h < 2; h++) {
             bytes b = bytes_at(at + 16 * h);
-            b = j % 2 ? b >> 4 : b & 15;
-            if (format == Q5_K) b |= (bytes)((bytes_at(block + 16 + 16 * h) & (uint8_t)(1 << j)) != 0) & 16;
+            b = (j % 2 ? shifted(b, 4) : b) & 15;
+            if (format == Q5_K) b |= shifted(bytes_at(block + 16 + 16 * h), j - 4) & 16;
             out[h] = (codes)b;
         }
     } else if (format == Q6_K) { /* of 128 numbers: 64 bytes of low bits of parts 0 and 2, 1 and 3; 32 bytes, two bits of each */
         const uint8_t *low = block + j / 4 * 64 + j % 2 * 32, *high = block + 128 + j / 4 * 32;
         for (int h = 0; h < 2; h++) {
-            const bytes l = bytes_at(low + 16 * h), b = bytes_at(high + 16 * h) >> (uint8_t)(2 * (j % 4)) & 3;
-            out[h] = (codes)((j % 4 > 1 ? l >> 4 : l & 15) | b << 4) - 32;
+            const bytes l = bytes_at(low + 16 * h), b = shifted(bytes_at(high + 16 * h), j % 4 * 2 - 4) & 48;
+            out[h] = (codes)(((j % 4 > 1 ? shifted(l, 4) : l) & 15) | b) - 32;
         }
     } else {
-        const bytes b = bytes_at(block + block_bytes(format) - 16), nibbles[2] = {b & 15, b >> 4};
+        const bytes b = bytes_at(block + block_bytes(format) - 16), nibbles[2] = {b & 15, shifted(b, 4) & 15};
         const int fifth = format == Q5_0 || format == Q5_1;
         const uint32_t high = fifth ? word_at(block + block_bytes(format) - 20) : 0;
         for (int h = 0; h < 2; h++) {
-            if (format == MXFP4 || format == IQ4_NL) out[h] = looked_up(format == MXFP4 ? e2m1 : nonlinear, nibbles[h]);
+            if (format == MXFP4 || format == IQ4_NL) out[h] = looked_up(table_of(format), nibbles[h]);
             else out[h] = (codes)(fifth ? nibbles[h] | fifth_bits(high >> 16 * h) : nibbles[h]);
             if (format == Q4_0) out[h] -= 8;
             if (format == Q5_0) out[h] -= 16;
@@ -143,6 +161,43 @@ TG_INLINE void widen_codes(codes code, vf *to) {
     for (int l = 0; l < 16; l++) wide[l] = (float)code[l];
     for (int v = 0; v < 16 / VW; v++) to[v] = v_load(wide + v * VW);
 #endif
+}
+
+/* Whether numbers are looked up in a table of sixteen that are scaled before: a register of AVX-512 holds them. */
+TG_INLINE int by_table(const int format) {
+#if defined(__AVX512F__)
+    return format == Q4_0 || format == Q4_1 || format == Q4_K || format == MXFP4 || format == IQ4_NL;
+#else
+    return (void)format, 0;
+#endif
+}
+
+/* The numbers of part j of a block. */
+TG_INLINE void numbers_of(const int format, const uint8_t *block, const int j, const scales *s, vf *to) {
+    enum { V = 16 / VW };
+    codes code[2];
+#if defined(__AVX512F__)
+    if (by_table(format)) {
+        vf table;
+        widen_codes(table_of(format), &table);
+        table *= v_splat(scale_at(format, s, j, 0));
+        if (has_minimum(format)) table -= v_splat(s->minimum[j]);
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *at = format == Q4_K ? block + 16 + j / 2 * 32 + 16 * h : block + block_bytes(format) - 16;
+            const __m512i wide = _mm512_cvtepu8_epi32((__m128i)bytes_at(at));
+            to[h] = (vf)_mm512_permutexvar_ps((format == Q4_K ? j % 2 : h) ? _mm512_srli_epi32(wide, 4) : wide, (__m512)table);
+        }
+        return;
+    }
+#endif
+    codes_of(format, block, j, code);
+    for (int h = 0; h < 2; h++) {
+        widen_codes(code[h], to + h * V);
+        for (int v = h * V; v < (h + 1) * V; v++) {
+            to[v] *= v_splat(scale_at(format, s, j, h));
+            if (has_minimum(format)) to[v] -= v_splat(s->minimum[j]);
+        }
+    }
 }
 
 #endif
