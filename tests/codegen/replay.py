@@ -36,7 +36,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tests.codegen import test_scans, test_schedule_actions, test_skinny_product, test_tiles
 from tests.codegen.mapping import test_streams
-from tests.codegen.passes import test_online_reductions, test_skip_masked_blocks, test_split_variance, test_tile_rows
+from tests.codegen.passes import test_online_reductions, test_pair_moments, test_skip_masked_blocks, test_tile_rows
 from tests.codegen.print import test_c_loops, test_cuda_loops, test_scan_cuda
 from tests.codegen.test_generated import drawn
 from tests.fuzzing.cases import Ungrown, case_of
@@ -106,8 +106,8 @@ def samples() -> Iterator[tuple[str, Definition]]:
                 yield f"{op} {dtype}", instance[1]
     tables = (test_c_loops.REVIEWED, test_cuda_loops.TEXTS, test_online_reductions.CASES, test_tile_rows.CASES,
               test_skip_masked_blocks.CASES, test_tiles.TILED, test_scans.SCANS, test_schedule_actions.GRAPHS,
-              {name: make(tg.f32) for name, make in test_split_variance.CUT.items()},
-              {name: make() for name, make in test_split_variance.WHOLE.items()})
+              {name: make(tg.f32) for name, make in test_pair_moments.CUT.items()},
+              {name: make() for name, make in test_pair_moments.WHOLE.items()})
     for number, table in enumerate(tables):
         for name, outputs in table.items():
             first = outputs[0] if isinstance(outputs, tuple) else outputs

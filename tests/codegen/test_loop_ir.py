@@ -16,7 +16,7 @@ from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language.composite import Definition
 from tests.codegen.passes.test_online_reductions import CASES, definition_of
-from tests.codegen.passes.test_split_variance import CUT, image
+from tests.codegen.passes.test_pair_moments import CUT, image
 
 DEFINITIONS: dict[str, Definition] = {
     **{name: definition_of(node)[1] for name, node in CASES.items()},
