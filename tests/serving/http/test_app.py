@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tensor_graphs.frontends.errors import SamplingError
-from tests.serving.http.scripted import END, ScriptedEngine, client
+from tests.serving.http.scripted import END, ScriptedEngine, client, until
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -235,6 +236,16 @@ def test_an_engine_that_fails_is_an_error_of_the_server_in_a_stream_too(tmp_path
     assert error["type"] == "server_error" and "SamplingError" in error["message"] and "NaN" in caplog.text
     last = server.post("/v1/completions", json={"prompt": "x", "stream": True}).text.split("\n\n")[-2]
     assert json.loads(last.removeprefix("data: ")) == {"error": error}
+
+
+def test_an_answer_that_the_engine_cuts_is_an_error_that_asks_to_come_again(tmp_path: Path) -> None:
+    engine = ScriptedEngine("ab")
+    engine.gate.clear()
+    server = client(engine, tmp_path)
+    closing = threading.Thread(target=lambda: (until(lambda: engine.generations), engine.close()))
+    closing.start()
+    assert refused(server, "/v1/completions", 503, prompt="x")["code"] == "unavailable"
+    closing.join()
 
 
 def test_an_answer_that_takes_too_long_is_cut(tmp_path: Path) -> None:
