@@ -41,6 +41,7 @@ from tensor_graphs.codegen.mapping.cpu_scans import scan
 from tensor_graphs.codegen.mapping.cpu_tiles import tiles
 from tensor_graphs.codegen.mapping.elementwise import used
 from tensor_graphs.codegen.mapping.nest_mapper import lets
+from tensor_graphs.codegen.mapping.place_values import placed
 from tensor_graphs.codegen.passes.divide_axes import divided
 from tensor_graphs.codegen.passes.tile_rows import TileProduct, product_of
 from tensor_graphs.codegen.passes.wide_accumulate import unrounded
@@ -55,14 +56,15 @@ MOST_WORK = 1 << 40
 def map_cpu(program: StageProgram) -> LoopProgram:
     """Return the loops of a program: a kernel for each nest, or for several that run concurrently."""
     program = unrounded(divided(program))
-    kernels = list[LoopKernel]()
+    kernels, dims = list[LoopKernel](), [str(s) for s in program.dims]
     for i, nest in enumerate(program.nests):
         if nest.advice.beside:
             continue                                                # it runs with one before it
         together = [program.nests[k] for k in (i, *beside(program, i))]
         own = dict.fromkeys(s.target for other in together for s in other.stages)
         buffers = tuple(LoopBuffer(a, "shared") for a in own if a.role == "scratch" and a.level and not is_number(a))
-        kernels.append(LoopKernel(f"nest{i}", buffers, tuple(_parts(program, other) for other in together)))
+        kernel = LoopKernel(f"nest{i}", buffers, tuple(_parts(program, other) for other in together))
+        kernels.append(placed(kernel, program.values, dims, divide=False))
     return LoopProgram(program, (), tuple(kernels))
 
 
@@ -74,7 +76,7 @@ def _parts(program: StageProgram, nest: Nest) -> Parallel:
     if nest.tile is not None:
         tiles(body, nest, nest.tile, part, in_order)
     elif nest.axes:
-        with body.scope("_turn", *(a.name for a in nest.axes[:n])) as turns:
+        with body.scope() as turns:
             body.add(*lets(index("_turn", size), nest.axes[:n]))
             _inner(body, nest, n)
         body.add(Loop("_turn", part[1], "serial", tuple(turns), part[0]))
@@ -94,8 +96,6 @@ def _inner(body: CpuBody, nest: Nest, level: int) -> None:
     deeper = [s for s in nest.stages if s.level > level]
     if not deeper:
         return
-    for s in deeper:
-        body.place(s.value)
     with body.loop(nest.axes[level]):
         _inner(body, nest, level + 1)
 
@@ -132,8 +132,6 @@ def _stages(body: CpuBody, group: Sequence[Stage], bounds: Bounds | None) -> Non
     if product is not None:
         _multiply(body, s, product)
         return
-    for stage in group:
-        body.place(stage.value)
     alone = s.monoid is not None and len(s.axes) == (s.scan is not None)
     with body.block() if alone else nullcontext():                  # no loop of its own is a scope for its variables
         if s.scan is not None:
@@ -143,13 +141,13 @@ def _stages(body: CpuBody, group: Sequence[Stage], bounds: Bounds | None) -> Non
         elif across(s):
             columns(body, s, bounds)
         else:
-            with body.loops(s.axes, bounds, s.value):
+            with body.loops(s.axes, bounds):
                 row(body, s)
 
 
 def _store(body: CpuBody, group: Sequence[Stage], bounds: Bounds | None) -> None:
     s = group[0]
-    with body.loops(s.axes[:-1], bounds, *(stage.value for stage in group)):
+    with body.loops(s.axes[:-1], bounds):
         own, unroll = bounds if len(s.axes) == 1 else None, s.advice.unroll if s.advice.unroll > 1 else 0
         with body.loop(s.axes[-1], "vector", own, unroll) if s.axes else nullcontext():
             for stage in group:

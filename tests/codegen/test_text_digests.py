@@ -1,7 +1,7 @@
 """Every text that is generated for an op is the one that was looked at last, by its digest: moving code about changes none.
 
-The texts themselves are compared with the oracle by test_generated.py; a few are kept whole, as snapshots of test_render_c.py and
-test_render_cuda.py.
+The texts themselves are compared with the oracle by test_generated.py; a few are kept whole, as snapshots of test_c_loops.py and
+test_cuda_loops.py.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def row(body: CpuBody, s: Stage) -> None:
     value, first = _besides_first(body, s)
     lanes = s.advice.lanes if s.advice.lanes > 1 or narrow else 0   # sums of f32 have one vector at least, as their variable is f64
     elements = _Elements(value, s.monoid, last, f32 if narrow else total.dtype, lanes)
-    with body.loops(s.reduce[:-1], None, value):
+    with body.loops(s.reduce[:-1]):
         if not narrow:
             _combined(body, elements, (0, last.size), total)
         else:
@@ -73,7 +73,7 @@ def _besides_first(body: CpuBody, s: Stage) -> tuple[Value, Array | None]:
     with body.block():
         for axis in s.reduce:
             body.let(axis.name, 0)
-        with body.when(_all(body, some)), body.when(make("finite", bool_, body.used(of))):
+        with body.when(_all(body, some)), body.when(make("finite", bool_, body.here(of))):
             body.store(first, 0, of)
     return make("minus", f32, body.here(of), body.values.load(first, 0), number=s.value.number), first
 
@@ -119,8 +119,8 @@ def _combined(body: CpuBody, x: _Elements, bounds: Bounds, into: Array) -> None:
     many, lane_at = x.lanes * wide, d.dim("_l", 0, x.lanes * d.bounds(wide)[1] - 1)
     lane = body.local("lane", x.dtype, many, x.monoid)
     at = index("_at", bounds[1])
-    with body.scope("_at") as turns:
-        with body.scope("_l") as one:
+    with body.scope() as turns:
+        with body.scope() as one:
             body.let(x.axis.name, at + lane_at)
             body.take(lane, lane_at, x.monoid, x.value)
         body.add(Loop("_l", many, "vector", tuple(one)))
@@ -134,7 +134,7 @@ def _combined(body: CpuBody, x: _Elements, bounds: Bounds, into: Array) -> None:
         added = reduce(lambda a, b: body.values.make("add", x.dtype, a, b), vectors)
         with body.loop(left):
             body.store(lane, lane_at, added)
-    with body.scope("_l") as one:
+    with body.scope() as one:
         body.take(into, 0, x.monoid, load(lane, lane_at))
     rest = Loop("_l", left.size, "vector", tuple(one))
     sums = x.monoid == "sum" and x.dtype is f32
@@ -187,8 +187,7 @@ def _rows_of_columns(body: CpuBody, s: Stage, inside: Limits | None, strip: Boun
     assert s.monoid is not None
     axis, value = s.axes[-1], s.value if inside is None else inside.value
     with body.loop(s.reduce[-1], bounds=rows):
-        body.place(value)
-        free = [] if inside is None else [body.used(v) for v in inside.free]
+        free = [] if inside is None else [body.here(v) for v in inside.free]
         with body.when(_all(body, free)):
             bounds = strip if inside is None else _within(body, inside, strip)
             with body.loop(axis, "vector", bounds):

@@ -17,8 +17,6 @@ def scan(body: CpuBody, s: Stage, bounds: Bounds | None) -> None:
     at = s.axes.index(running.along)
     outer, inner = s.axes[:at], s.axes[at + 1:]
     with body.loops((*outer, *inner[:-1]), bounds):
-        if running.start is not None:
-            body.place(running.start)
         if not inner:
             _along(body, s, running)
             return
@@ -33,7 +31,7 @@ def _begun(body: CpuBody, s: Stage, scan: Running, size: Dim, count: Dim) -> Arr
     if scan.start is None:
         return body.local(name, dtype, size, scan.monoid, count)
     running, at = body.local(name, dtype, size, scan.monoid, 0), d.dim("_at", 0, d.bounds(count)[1]) if size != 1 else 0
-    store = Store(running, at, body.used(scan.start))
+    store = Store(running, at, body.here(scan.start))
     body.add(store if size == 1 else Loop("_at", count, "serial", (store,)))
     return running
 
@@ -41,15 +39,13 @@ def _begun(body: CpuBody, s: Stage, scan: Running, size: Dim, count: Dim) -> Arr
 def _columns(body: CpuBody, s: Stage, scan: Running, strip: Bounds) -> None:
     axis, (first, past) = s.axes[-1], strip
     running, at = _begun(body, s, scan, s.advice.columns, past - first), axis.symbol - first
-    with body.loop(scan.along):
-        body.place(s.value)
-        with body.loop(axis, "vector", strip):
-            value = body.used(s.value)
-            if not scan.before:
-                body.take(running, at, scan.monoid, value)
-            body.put(s, body.values.load(running, at))
-            if scan.before:
-                body.take(running, at, scan.monoid, value)
+    with body.loop(scan.along), body.loop(axis, "vector", strip):
+        value = body.here(s.value)
+        if not scan.before:
+            body.take(running, at, scan.monoid, value)
+        body.put(s, body.values.load(running, at))
+        if scan.before:
+            body.take(running, at, scan.monoid, value)
 
 
 def _along(body: CpuBody, s: Stage, scan: Running) -> None:

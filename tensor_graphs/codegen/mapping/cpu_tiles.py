@@ -22,7 +22,7 @@ def tiles(body: CpuBody, nest: Nest, outer: Axis, part: Bounds,
     (inner,), others = nest.stages[0].axes, tuple(a for a in nest.axes if a is not outer)
     loads, (cut, other) = _loads_across(body.program, nest, outer, inner), tiles_of(nest, outer)
     side, blocks = sides(nest), Axis("_block", tiles_along(nest, cut))
-    with body.scope("_turn", *(a.name for a in others)) as turns:
+    with body.scope() as turns:
         body.add(*lets(index("_turn", part[1]), (*others, blocks)))
         array, offset, _ = loads[0].attr
         body.add(Skew("_skew", array, d.substitute(offset, {outer.name: 0, inner.name: 0}), side[outer]))

@@ -43,9 +43,9 @@ static void generated_nest0(void *context, int part, int parts) {
         const int v12 = v9 & v11;
         const int v13 = v6 & v12;
         const int64_t v15 = v13 ? v8 : (int64_t)0LL;
-        const int64_t _g15 = v15;
         #pragma GCC ivdep
         for (int64_t _j1 = 0; _j1 < 16; _j1++) {
+            const int64_t _g15 = v15;
             const float v16 = v13 ? x0[(16 * _g15 + _j1)] : 0;
             const float v18 = v12 ? v16 : 0x0.0p+0f;
             const float v20 = v6 ? v18 : 0x0.0p+0f;

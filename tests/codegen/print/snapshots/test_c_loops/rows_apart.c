@@ -23,6 +23,7 @@ static void generated_nest0(void *context, int part, int parts) {
     (void)_s0_0;
     int64_t _from, _to;
     tg_range(a->count, 1, part, parts, &_from, &_to);
+    const double v3 = 1.0 / 0x1.0000000000000p+6;
     for (int64_t _turn = _from; _turn < _to; _turn++) {
         const int64_t _i0 = _turn;
         /* sum */
@@ -67,7 +68,6 @@ static void generated_nest0(void *context, int part, int parts) {
             t1 = total24;
         }
         /* mul */
-        const double v3 = 1.0 / 0x1.0000000000000p+6;
         const double v17 = t1 * v3;
         const double v18 = v17 + 0x1.0c6f7a0b5ed8dp-20;
         const double v19 = f64_sqrt(v18);

@@ -76,8 +76,8 @@ static void generated_nest2(void *context, int part, int parts) {
         const int64_t _j2p = _turn;
         /* sum */
         {
-            const int32_t v7 = y0b[_j2p];
             uint32_t running5;
+            const int32_t v7 = y0b[_j2p];
             running5 = v7;
             for (int64_t _begin = 0, _end; _begin < 16384; _begin = _end) {
                 _end = tg_min(_begin + 128, 16384);
