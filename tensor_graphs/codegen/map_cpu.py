@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 
-from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, StageProgram, Value, across, parallel
+from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, StageProgram, Value, across, parallel, products_alone
 from tensor_graphs.codegen.loop_program import (
     FROM,
     LANES,
@@ -56,21 +56,21 @@ MOST_WORK = 1 << 40
 def map_cpu(program: StageProgram) -> LoopProgram:
     """Return the loops of a program: a kernel for each nest, or for several that run concurrently."""
     program = unrounded(divided(program))
-    kernels, dims = list[LoopKernel](), [str(s) for s in program.dims]
+    kernels, dims, alone = list[LoopKernel](), [str(s) for s in program.dims], products_alone(program)
     for i, nest in enumerate(program.nests):
         if nest.advice.beside:
             continue                                                # it runs with one before it
         together = [program.nests[k] for k in (i, *beside(program, i))]
         own = dict.fromkeys(s.target for other in together for s in other.stages)
         buffers = tuple(LoopBuffer(a, "shared") for a in own if a.role == "scratch" and a.level and not is_number(a))
-        kernel = LoopKernel(f"nest{i}", buffers, tuple(_parts(program, other) for other in together))
+        kernel = LoopKernel(f"nest{i}", buffers, tuple(_parts(program, other, alone) for other in together))
         kernels.append(placed(kernel, program.values, dims, divide=False))
     return LoopProgram(program, (), tuple(kernels))
 
 
-def _parts(program: StageProgram, nest: Nest) -> Parallel:
+def _parts(program: StageProgram, nest: Nest, alone: frozenset[Value]) -> Parallel:
     """Return the parts of a nest."""
-    body, n = CpuBody(program), parallel(nest)
+    body, n = CpuBody(program, alone), parallel(nest)
     size, unit, work = split(nest)
     part = index(FROM, size), index(TO, size)
     if nest.tile is not None:

@@ -1,6 +1,6 @@
 """cpu_body: statements that are being written for a CPU, in nested scopes.
 
-    body = CpuBody(program)
+    body = CpuBody(program, products_alone(program))
     with body.loop(axis, "vector"):
         body.add(Store(y, axis.symbol, value))
     body.statements                                     # one loop
@@ -11,16 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tensor_graphs.codegen.loop_ir import (
-    Array,
-    Axis,
-    Monoid,
-    Stage,
-    StageProgram,
-    Value,
-    products_alone,
-    rewritten,
-)
+from tensor_graphs.codegen.loop_ir import Array, Axis, Monoid, Stage, StageProgram, Value, rewritten
 from tensor_graphs.codegen.loop_program import Braces, If, Kind, Let, Local, Loop, Stmt, Store, Take
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -31,12 +22,11 @@ Bounds = tuple[Dim, Dim]
 
 
 class CpuBody:
-    """Statements of one nest. instead: load -> what is read in its place. stored: array -> the value of its element that the open
-    loop has stored."""
+    """Statements of one nest. alone: products that are rounded before something is added to them. instead: load -> what is read in
+    its place. stored: array -> the value of its element that the open loop has stored."""
 
-    def __init__(self, program: StageProgram) -> None:
-        self.program, self.values = program, program.values
-        self.alone = products_alone(program)
+    def __init__(self, program: StageProgram, alone: frozenset[Value]) -> None:
+        self.program, self.values, self.alone = program, program.values, alone
         self.instead: dict[Value, Value] = {}
         self.stored: dict[Array, Value] = {}
         self.variables = set[Array]()                               # numbers of a turn that exist
