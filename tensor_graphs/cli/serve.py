@@ -10,7 +10,6 @@ import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.compiling import ready
-from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def serve(
     address = bound(host, port)
     loaded = load_model(model, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
                         random_seed=random_weights)
-    served = _served(loaded, name or loaded.name, choice, common, limits.most_waiting, memory_limit, text)
+    served = _served(loaded, name or loaded.name, choice, common, limits, memory_limit, text)
     logging.getLogger("tensor_graphs.serving.http").setLevel(logging.INFO)
     shown, own_port = f"[{host}]" if ":" in host else host, address.getsockname()[1]
 
@@ -67,26 +66,34 @@ def serve(
     serve_on(served, allowed, address, report)
 
 
-def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, common: option_groups.Common, most_waiting: int,
-            memory_limit: int | None, text: str | None) -> Served:
+def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, common: option_groups.Common,
+            limits: option_groups.ServerLimits, memory_limit: int | None, text: str | None) -> Served:
     """Return the loaded model, compiled and bound: with an engine if it is a decoder, else with its function from ids to a vector.
-    Raises NotPossible for a model without a tokenizer."""
+    Raises NotPossible for a model without a tokenizer, UsageError for options that a decoder's engine does not have."""
     import numpy as np
 
     from tensor_graphs.frontends.text.tokenizer import TOKENIZER_FILES
-    from tensor_graphs.serving.engine_alone import EngineAlone
+    from tensor_graphs.serving.engine import start_engine
     from tensor_graphs.serving.http.served import Served
 
     if loaded.tokenizer is None:
         raise options.NotPossible(f"{loaded.name} has no tokenizer ({TOKENIZER_FILES}), which a server of texts needs\n"
                                   "  fix: save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
     positions = loaded.max_positions
-    sizes: dict[str, Any] = ({"at": {"n": 16}, "largest": {"n": positions}} if loaded.encoder else
-                             {"at": STEP, "largest": {"n": positions, "m": 1, "p": positions - 1}})
-    compiled = ready(loaded, choice, common.db, quiet=common.json, memory_limit=memory_limit, text=text, **sizes).compiled
     if loaded.encoder:
+        compiled = ready(loaded, choice, common.db, quiet=common.json, memory_limit=memory_limit, text=text, at={"n": 16},
+                         largest={"n": positions}).compiled
+
         def embed(ids: Any) -> Any:
             return compiled.run({"ids": np.asarray(ids, dtype=np.int32)})["embedding"].reshape(-1).copy()
 
         return Served(name, loaded.tokenizer, positions, embed=embed)
-    return Served(name, loaded.tokenizer, positions, EngineAlone(compiled, most_waiting), end_ids=frozenset(loaded.end_ids))
+    for option, value in (("--tolerance", choice.tolerance), ("--plan", choice.plan), ("--text", text)):
+        if value is not None:
+            raise options.UsageError(f"{option} is not for a decoder that answers many requests at once\n"
+                                     "  fix: --precision chooses words; or leave it out")
+    with options.status("compiling", common.json) as update:
+        engine = start_engine(loaded, sequences=limits.sequences, waiting=limits.most_waiting, invariant=limits.invariant,
+                              precision=choice.precision, backends=options.given_backends(choice.backends),
+                              database=common.store(), memory_limit=memory_limit, threads=choice.threads, progress=update)
+    return Served(name, loaded.tokenizer, positions, engine, end_ids=frozenset(loaded.end_ids))

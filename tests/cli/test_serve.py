@@ -80,7 +80,11 @@ def test_openais_client_gets_what_tg_run_prints(openai_client: openai.OpenAI, fo
     *chunks, last = list(stream)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == expected["text"]
     assert last.usage is not None and last.usage.completion_tokens == 6
-    assert last.usage.prompt_tokens_details is not None and last.usage.prompt_tokens_details.cached_tokens   # as before
+    for cached in (0, 16):                                          # the second time, the first page of 16 tokens is there
+        long: Any = [{"role": "user", "content": "w5 w6 " * 9}]
+        usage = openai_client.chat.completions.create(model="words", messages=long, max_tokens=1).usage
+        assert usage is not None and usage.prompt_tokens_details is not None
+        assert usage.prompt_tokens_details.cached_tokens == cached
     plain = openai_client.completions.create(model="words", prompt="w5 w6", max_tokens=3, temperature=0, logprobs=1)
     assert plain.choices[0].logprobs is not None and len(plain.choices[0].logprobs.tokens or ()) == 3
     assert [model.id for model in openai_client.models.list()] == ["words"]
