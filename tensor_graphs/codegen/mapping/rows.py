@@ -132,7 +132,11 @@ class RowForm(NestMapper):
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
         held, group = self.packs_each(turns, packs), fixed or 1
-        widest = min(running.THREADS, self.target.threads) if any(s.scan for s in stages) else self.target.threads
+        widest = self.target.threads
+        if any(s.scan for s in stages):
+            widest = min(running.THREADS, widest)
+        elif self.has_long_lists():
+            widest //= 2                                            # a thread of more has too few registers
         while not fixed and group < widest and group * held < packs:
             group *= 2
         loops = {}
@@ -146,9 +150,12 @@ class RowForm(NestMapper):
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
         return loops, group
 
+    def has_long_lists(self) -> bool:
+        return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)
+
     def packs_each(self, turns: Dim, packs: int) -> int:
         """Return the packs of a row that each thread has, if there are enough."""
-        if any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages):
+        if self.has_long_lists():
             return 1
         held = HELD if any(s.axes for s in self.nest.stages) else HELD_READ
         fewest, many = d.bounds(turns)
