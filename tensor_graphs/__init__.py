@@ -90,7 +90,10 @@ if TYPE_CHECKING:
     from tensor_graphs.serving.generate import stream as stream
     from tensor_graphs.training import losses as losses
     from tensor_graphs.training import optim as optim
+    from tensor_graphs.training.batches import Batches as Batches
+    from tensor_graphs.training.lora import lora as lora
     from tensor_graphs.training.step import dropout as dropout
+    from tensor_graphs.training.text import next_token as next_token
     from tensor_graphs.training.trainer import Trainer as Trainer
     from tensor_graphs.views.explain import explain as explain
 
@@ -99,6 +102,7 @@ if TYPE_CHECKING:
 LAZY: dict[str, tuple[str, str]] = {
     "AccuracyError": ("tensor_graphs.choice.checked_bind", "AccuracyError"),
     "Conversation": ("tensor_graphs.serving.conversation", "Conversation"),
+    "Batches": ("tensor_graphs.training.batches", "Batches"),
     "Trainer": ("tensor_graphs.training.trainer", "Trainer"),
     "DeviceArray": ("tensor_graphs.runtime.device_array", "DeviceArray"),
     "accuracy": ("tensor_graphs.meaning.accuracy", ""),
@@ -118,7 +122,9 @@ LAZY: dict[str, tuple[str, str]] = {
     "kernel": ("tensor_graphs.kernels.kernel_decorator", "host_kernel"),
     "list_paths": ("tensor_graphs.choice.path_listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface.load", "load_model"),
+    "lora": ("tensor_graphs.training.lora", "lora"),
     "losses": ("tensor_graphs.training.losses", ""),
+    "next_token": ("tensor_graphs.training.text", "next_token"),
     "optim": ("tensor_graphs.training.optim", ""),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "pareto": ("tensor_graphs.choice.measured_front", "pareto"),

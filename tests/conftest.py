@@ -77,8 +77,8 @@ def pytest_fixture_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    """Begin a test without the rules of others and with generators as they were at first: what it draws does not depend on the tests
-    before it. Under --no-processes, let it start no process: `make quick` promises that."""
+    """Begin a test without the rules of others, and with generators as they were at first, so that what it draws does not depend on
+    the tests before it. Under --no-processes, let it start no process: `make quick` promises that."""
     global _forbidden
     user_rules._admitted, _forbidden = [], item.config.getoption("--no-processes")
     random.seed(0)
@@ -137,7 +137,7 @@ _cases: Counter[tuple[str, str]] = Counter()
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark `long` what the default run leaves out of the cases of a test (sampled.py)."""
     name = getattr(item, "originalname", item.name)
-    if name not in EVERY:
+    if name not in EVERY or item.get_closest_marker("long") is not None:
         return
     number, every = _cases[item.nodeid.partition("::")[0], name], EVERY[name]
     _cases[item.nodeid.partition("::")[0], name] += 1

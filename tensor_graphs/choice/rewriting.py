@@ -45,8 +45,7 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     the generators for which neighbouring steps become parts, too. Return None where the graph contains none of these. Else return
     a function from backends to the prepared graph with its note, which names the parts with kernels of these backends."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
-    read = read_blocks(prepared.graph) if registry.by_op(registry.all_kernels(backends)).get(block_linear.name) else PassResult(
-        prepared.graph)
+    read = _reading_blocks(prepared.graph, backends)
     formed = form(read.graph, wanted)
     worded = _worded(read.graph, formed.images, recipes is not False, fused, rows)
     looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
@@ -73,11 +72,18 @@ def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
 
 def said_anew(graph: Graph, recipes: Database | bool, fused: Sequence[str],
               backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph with parts where recipes are found, of neighbouring steps (fused), and of loops as in `said_in_parts`; and
-    the replacements of its nodes."""
-    ways = _worded(graph, {}, recipes is not False, fused, None if isinstance(recipes, bool) else RecipeRows(recipes))["ways"]
+    """Return the graph with products of blocks, and with parts where recipes are found, of neighbouring steps (fused), and of loops
+    as in `said_in_parts`; and the replacements of its nodes."""
+    read = _reading_blocks(graph, backends)
+    ways = _worded(read.graph, {}, recipes is not False, fused, None if isinstance(recipes, bool) else RecipeRows(recipes))["ways"]
     looped, images = _in_turns(ways.graph, ways.images, recipes, backends)
-    return looped.graph, images
+    return looped.graph, following(read.images, images)
+
+
+def _reading_blocks(graph: Graph, backends: Sequence[str]) -> PassResult:
+    """Return the graph with products that read blocks of bytes, if a kernel of these backends does."""
+    has_kernel = registry.by_op(registry.all_kernels(backends)).get(block_linear.name)
+    return read_blocks(graph) if has_kernel else PassResult(graph)
 
 
 def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: Sequence[str],

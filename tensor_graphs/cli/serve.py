@@ -63,7 +63,8 @@ def serve(
             print(f"{served.name} answers at {url} (API: {url}/docs). Ctrl-C ends it.", flush=True)
         sys.stdout.flush()
 
-    serve_on(served, RequestLimits(limits.most_prompt, limits.most_body, limits.most_waiting, limits.timeout, api_key), address, report)
+    allowed = RequestLimits(limits.most_prompt, limits.most_body, limits.most_waiting, limits.timeout, api_key)
+    serve_on(served, allowed, address, report)
 
 
 def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, common: option_groups.Common, most_waiting: int,

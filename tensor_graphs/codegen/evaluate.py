@@ -126,4 +126,6 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "erf": np.vectorize(math.erf, otypes=[np.float64]), "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
     # what only loop programs have: how a printer writes them differs, not what they are
     "divisor": np.asarray, "divided": np.divide, "exp_in_sum": np.exp, "mul_alone": np.multiply,
-    "high": np.asarray, "low": np.zeros_like}
+    "minus": np.subtract, "fma": lambda x, y, z: x * y + z, "finite": np.isfinite, "overflowed": lambda x: ~np.isfinite(x),
+    "out_of_range": lambda x: ~np.isfinite(x) | (np.abs(x) <= 2.0**-90), "high": np.asarray, "low": np.zeros_like,
+    "rest": np.zeros_like, "inverted": lambda x: np.ones(np.shape(x), bool), "over": lambda x, by, *_: np.divide(x, by)}

@@ -23,16 +23,20 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.meaning.algebra import wide
 
+REGISTER = {32: 4, 64: 2}
+"""numbers in a register of a CPU, by their bits: as many as the least has"""
+
 ALIGNED = 16
 """bytes to which the memory of a buffer is aligned, and those of the widest access"""
 
 
 def run(program: lp.LoopProgram, operands: Sequence[Numbers], dims: Mapping[str, int] | None = None,
-        warp: int = 32) -> list[Numbers]:
+        warp: int = 32, parts: int = 1 << 16) -> list[Numbers]:
     """Return the outputs as flat arrays, floats as unrounded float64. operands: their memory from the first element on (arrays that
-    are not flat are read in C order). dims: sizes by name. warp: threads of a warp. Raises StageError."""
+    are not flat are read in C order). dims: sizes by name. warp: threads of a warp. parts: most parts of a nest on a CPU. Raises
+    StageError."""
     source, memory = program.source, dict[str, TrackedMemory]()
-    sizes = {str(s): int((dims or {})[str(s)]) for s in source.dims}
+    sizes = {str(s): int((dims or {})[str(s)]) for s in source.dims} | {str(x): REGISTER[bits] for bits, x in lp.LANES.items()}
     for array, values in zip(source.operands, operands, strict=True):
         memory[array.name] = TrackedMemory(array, "global", values.size, 1, wide(values.reshape(-1), array.dtype))
     for array in (*source.outputs, *(a for a in source.scratch if a.level == 0), *program.scratch):
@@ -42,7 +46,7 @@ def run(program: lp.LoopProgram, operands: Sequence[Numbers], dims: Mapping[str,
         memory[array.name] = TrackedMemory(array, "global", old.size, 1, old.values.copy())
     with np.errstate(all="ignore"):
         for kernel in program.kernels:
-            _KernelRun(kernel, memory, sizes, warp).run()
+            _KernelRun(kernel, memory, sizes, warp, parts).run()
     for array in source.outputs:
         if not (full := memory[array.name].full).all():
             raise StageError(f"{int((~full).sum())} of {full.size} elements of {array} are never written")
@@ -53,11 +57,12 @@ class _KernelRun:
     """One kernel. counts: iterations of parallel loops, by which units are numbered. outside: statements next to grid
     or thread loops or around them. cleared: buffer -> the operation whose identity it holds, or that has combined it since."""
 
-    def __init__(self, kernel: lp.LoopKernel, memory: Mapping[str, TrackedMemory], sizes: Mapping[str, int], warp: int) -> None:
-        self.kernel, self.sizes = kernel, sizes
-        self.counts, self.cleared = dict[lp.Loop, int](), dict[str, Monoid]()
+    def __init__(self, kernel: lp.LoopKernel, memory: Mapping[str, TrackedMemory], sizes: Mapping[str, int], warp: int,
+                 parts: int) -> None:
+        self.kernel, self.sizes, self.parts = kernel, sizes, parts
+        self.counts, self.cleared = dict[lp.Loop | lp.Parallel, int](), dict[str, Monoid]()
         inside = list(lp.statements(kernel.body))
-        bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.If | lp.Loop))]
+        bodies = [kernel.body, *(s.body for s in inside if isinstance(s, lp.INNER))]
         self.outside = {s for body in bodies for s in body
                         if any(isinstance(x, lp.Loop) and x.kind in ("grid", "thread") for x in lp.statements(body))}
         self.written = {array.name for s in inside for array in lp.written(s)}
@@ -68,20 +73,25 @@ class _KernelRun:
         copies = {"register": self.units.blocks * self.units.threads, "shared": self.units.blocks}
         own = {b.name: TrackedMemory(b.array, b.place, int(at_sizes(b.array.size, sizes)), copies[b.place]) for b in kernel.buffers}
         self.memory = {**memory, **own}
+        self.local = {s: TrackedMemory(s.array, "register", int(at_sizes(s.array.size, sizes)), copies["register"])
+                      for s in inside if isinstance(s, lp.Local)}
         self.groups = np.zeros(self.units.blocks * self.units.threads, int)     # of copies that each thread has waited for
         self.copies: list[tuple[TrackedMemory, Numbers, Numbers, Numbers, Numbers]] = []
-        for name, m in self.memory.items():
-            m.begin(self.units, name in self.written)
+        for m in (*self.memory.values(), *self.local.values()):
+            m.begin(self.units, m.array.name in self.written)
 
     def most(self, body: tuple[lp.Stmt, ...]) -> dict[str, int]:
         """Return the most iterations of all loops of each parallel kind, inside of each other."""
         out: dict[str, int] = dict.fromkeys(lp.PARALLEL, 1)
         for s in body:
-            if isinstance(s, lp.If | lp.Loop):
+            if isinstance(s, lp.INNER):
                 inner = self.most(s.body)
                 if isinstance(s, lp.Loop) and s.kind in lp.PARALLEL:
                     self.counts[s] = max(0, d.bounds(d.substitute(d.ceil_div(s.size - s.first, s.step), self.sizes))[1])
                     inner[s.kind] *= self.counts[s]
+                elif isinstance(s, lp.Parallel):
+                    self.counts[s] = min(self.parts, -(-int(at_sizes(s.size, self.sizes)) // s.unit))
+                    inner["grid"] *= self.counts[s]
                 out = {kind: max(out[kind], n) for kind, n in inner.items()}
         return out
 
@@ -138,13 +148,49 @@ class _KernelRun:
                     self.body(s.body, p.inner(inside=p.inside & p.value(s.when)))
                 case lp.Loop():
                     self.loop(s, p)
+                    if s.rest:
+                        scope.at[s.axis] = p.offset(s.first + s.step * (d.dim_max(0, s.size - s.first) // s.step))
+                case _:
+                    self.on_cpu(s, scope, p)
+
+    def on_cpu(self, s: lp.Stmt, scope: UnitPoints, p: UnitPoints) -> None:
+        """Run a statement that only kernels for a CPU have."""
+        match s:
+            case lp.Local():
+                self.local_memory(s, p)
+            case lp.Skew():
+                scope.at[s.name] = (p.place(s.buffer, s.index)[1] + 3) % s.elements     # memory that begins somewhere
+            case lp.Braces() | lp.FunctionCall():
+                self.body(s.body, p)
+            case lp.Parallel():
+                count = self.counts[s]
+                number, size = np.arange(count), p.offset(s.size)
+                units = -(-size // s.unit)
+                ends = [np.minimum(size, units * (number + k) // max(1, count) * s.unit) for k in (0, 1)]
+                p = p.inner(at={**p.at, lp.FROM: ends[0], lp.TO: ends[1]}, inside=p.inside & (number >= 0))
+                p.block = number
+                self.units.waited[...] = True
+                self.body(s.body, p)
+
+    def local_memory(self, s: lp.Local, p: UnitPoints) -> None:
+        """Begin with memory of a body: not written, or the identity of what it accumulates."""
+        m = self.memory[s.array.name] = self.local[s]
+        threads, count = self.threads(p), p.chosen(p.offset(m.size if s.count is None else s.count))
+        m.lose(np.tile(np.arange(m.size), len(threads)), np.repeat(threads * self.units.lanes, m.size))
+        if s.monoid is not None:
+            units = np.repeat(p.units(), count)
+            at = np.concatenate([np.arange(n) for n in count]) if len(count) else np.zeros(0, int)
+            m.values[m.claim(at, units)] = identity_of(s.monoid, m.array.dtype)
+            self.cleared[s.array.name] = s.monoid
 
     def loop(self, s: lp.Loop, p: UnitPoints) -> None:
         first, size, step = p.offset(s.first), p.offset(s.size), p.offset(s.step)
         if s.kind not in lp.PARALLEL:
             for k in range(int(np.max(p.chosen(-((first - size) // step)), initial=0))):
                 axis = first + k * step
-                self.body(s.body, p.inner(at={**p.at, s.axis: axis}, inside=p.inside & (axis < size)))
+                past = {s.past: np.minimum(axis + step, size)} if s.past else {}
+                inside = axis + step <= size if s.rest else axis < size
+                self.body(s.body, p.inner(at={**p.at, s.axis: axis, **past}, inside=p.inside & inside))
             return
         number = np.arange(count := self.counts[s]).reshape(-1, *(1,) * p.inside.ndim)
         axis = first + step * number

@@ -8,7 +8,7 @@
 Indices are dims: integer expressions of the axes' symbols and of the graph's dims, in the normal form of language/dims.py, so that
 views (reshape, permute, slice, expand) fold into them. `print(program)` shows the entire program.
 
-The following rules define what any renderer prints. interpret.py implements them in numpy and settles doubts about the meaning.
+The following rules define what any mapper has to keep. interpret.py implements them in numpy and settles doubts about the meaning.
 - The nests run one after another. The iterations ("turns") of a nest's axes are independent, so threads or blocks may share the
   axes up to the lowest stage level above 0. A stage at a lower level than the innermost runs again for each turn of its `level`
   outer axes, before deeper stages run. A nest at level 0 is one turn.
@@ -115,7 +115,7 @@ class Value:
 
     op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset, and the axes
     inside of which the array exists; an optional argument is a condition, without which the result is 0 and memory is not read) ·
-    the name of an atomic op, or of a scalar function that the renderer has. symbols: the axes and gathered indices that it depends
+    the name of an atomic op, or of a scalar function that a printer has. symbols: the axes and gathered indices that it depends
     on. number: its place in `table`, the values of one lowering; texts name it by that."""
 
     op: str

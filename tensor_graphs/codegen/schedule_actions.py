@@ -20,9 +20,9 @@ from typing import Any, ClassVar, TypeVar
 from tensor_graphs.codegen.default_schedule import CHUNK, advised, cut_along, in_parts, part_by_rule, tile_by_rule
 from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, across
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.mapping import cpu_parts
 from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.pipelines import WHOLE, through
-from tensor_graphs.codegen.print import c_source
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
@@ -139,7 +139,7 @@ class Grain(_OfNest):
     field = "grain"
 
     def why_not(self, program: StageProgram, nest: Nest) -> str | None:
-        if not c_source.is_shared_out(nest):
+        if not cpu_parts.is_shared_out(nest):
             return "it is one turn, which one thread takes"
         return None if 1 <= self.size <= 1 << 30 else "a part has 1 to 2^30 steps"
 

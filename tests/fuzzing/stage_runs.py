@@ -23,7 +23,7 @@ import numpy as np
 from tensor_graphs.codegen import default_schedule, interpret, pipelines
 from tensor_graphs.codegen.loop_ir import Stage, StageProgram, Value, values_in
 from tensor_graphs.codegen.passes import split_columns
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.schedule_actions import Accumulators, Columns, NarrowRows, SumBlock, Unroll
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
@@ -102,7 +102,7 @@ def formed(case: Case) -> tuple[Program, str]:
     made = drawn(case)
     with patched(case.form):
         made.program = FORMS[case.form][0](made.program)
-        return made, c_source.rendered(made.program, "kernel")
+        return made, c_loops.rendered(made.program, "kernel")
 
 
 # ---- one call --------------------------------------------------------------------------------------------------------------

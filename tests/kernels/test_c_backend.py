@@ -31,6 +31,11 @@ def x(*shape: Any, dtype: DType = tg.f32) -> Node:
     return tg.input(f"x{'_'.join(map(str, shape))}{dtype.name}", shape, dtype)
 
 
+def paged(dtype: DType, cache: DType, width: int = 4) -> Node:
+    return tg.paged_attention(x(3, 2, 4, dtype=dtype), x(6, 2, 4, dtype=cache), tg.input("v", (6, 2, width), cache),
+                              x(3, 2, dtype=tg.i32), x(3, dtype=tg.i32), page=2, scale=1.0)
+
+
 def scaled(of_x: DType, of_w: DType, bias: Node | None = None, *, to: DType = tg.f32, **scales: Node) -> Node:
     return tg.scaled_linear(x(3, 4, dtype=of_x), x(5, 4, dtype=of_w), bias=bias, dtype=to, **scales)
 
@@ -70,6 +75,11 @@ REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
                                                "keys and values of one width only"),
     "attention over bf16 keys": (lambda: tg.attention(x(3, 2, 4), x(5, 2, 4, dtype=tg.bf16), x(5, 2, 4), scale=1.0), "{} only"),
     "rows of an inner axis": (lambda: tg.write_rows(x(3, 4), x(3, 2), start=1, axis=-1), "axis 0 only"),
+    "slices of an inner axis": (lambda: tg.write_at_index(x(3, 4), x(3, 2), x(2, dtype=tg.i32), axis=1), "axis 0 only"),
+    "rows at numbers of 8 bits": (lambda: tg.write_at_index(x(3, 4), tg.input("v", (2, 4)), x(2, dtype=tg.i8)),
+                                  "an index of i32 or i64"),
+    "pages of doubles": (lambda: paged(tg.f64, tg.f64), "f32 or bf16, one of them for keys and values"),
+    "pages of values of another width": (lambda: paged(tg.f32, tg.f32, 3), "keys and values of one width only"),
     "table of float positions": (lambda: tg.rope_table(x(3), head_dim=4, theta=10.0)[0], "i32 positions of rank 1 only"),
     "tables of halves": (lambda: tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0, dtype=tg.f16)[0],
                          "f32 or f64 tables only"),
@@ -138,10 +148,9 @@ def samples(op: str, dtype: DType) -> list[Node]:
             ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)))],
         "attention": lambda: [tg.attention(act(3, 2, 4), act(5, 2, 4, name="k"), act(5, 2, 4, name="v"), scale=1.0)],
         "attention_bf16": lambda: samples("attention", tg.bf16),
-        "paged_attention": lambda: [tg.paged_attention(x(3, 2, 4, dtype=t), x(6, 2, 4, dtype=t), tg.input("v", (6, 2, 4), t),
-                                                       x(3, 2, dtype=tg.i32), x(3, dtype=tg.i32), page=2, scale=1.0)
-                                    for t in (tg.f32, tg.bf16)],
+        "paged_attention": lambda: [paged(tg.f32, tg.f32), paged(tg.f32, tg.bf16), paged(tg.bf16, tg.bf16)],
         "write_rows": lambda: [tg.write_rows(a, x(2, 4), start=1), tg.write_rows(x(4), x(2), start=1, axis=-1)],
+        "write_at_index": lambda: [tg.write_at_index(a, tg.input("v", (2, 4)), x(2, dtype=i)) for i in (tg.i32, tg.i64)],
         "rope_table": lambda: [tg.rope_table(x(3, dtype=tg.i32), head_dim=4, theta=10.0, dtype=t)[0] for t in (tg.f32, tg.f64)],
         "rms_norm": lambda: [tg.rms_norm(a), tg.rms_norm(a, x(4)), tg.rms_norm(a, x(4, dtype=tg.bf16))],
         "argmax": lambda: [tg.argmax(x(3, 4, dtype=t)) for t in (tg.f32, tg.f64)],

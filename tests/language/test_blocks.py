@@ -98,6 +98,49 @@ def test_quantising_is_off_by_at_most_half_a_step_and_the_scale_s_rounding(name:
     assert (np.abs(off).max(-1) <= allowed).all() and not off[0].any()
 
 
+each_k_format = pytest.mark.parametrize("name", ["Q4_K", "Q5_K", "Q6_K"])
+
+
+def error_of_simple_scales(x: np.ndarray[Any, Any], name: str) -> float:
+    """The squared error of codes in each part of a block with scales of f32 from the least and the largest number."""
+    parts = x.reshape(-1, 16 if name == "Q6_K" else 32)
+    if name == "Q6_K":
+        scale = np.abs(parts).max(-1, keepdims=True) / 31
+        return float(np.sum((np.rint(parts / scale) * scale - parts) ** 2))
+    low = np.minimum(parts.min(-1, keepdims=True), 0)
+    scale = (parts.max(-1, keepdims=True) - low) / (15 if name == "Q4_K" else 31)
+    return float(np.sum((np.rint((parts - low) / scale) * scale + low - parts) ** 2))
+
+
+@each_k_format
+@pytest.mark.parametrize("kind", ["normal", "positive", "long tails"])
+def test_searched_scales_beat_those_of_the_extremes_though_they_have_fewer_bits(name: str, kind: str) -> None:
+    rng = np.random.default_rng(4)
+    x = {"normal": rng.standard_normal((40, 512)), "positive": rng.random((40, 512)), "long tails": rng.standard_t(3, (40, 512))}[
+        kind].astype(np.float32)
+    error = float(np.sum((dequantized(quantized(x, name), name) - x) ** 2))
+    assert error < 0.97 * error_of_simple_scales(x, name)
+
+
+@each_k_format
+def test_searched_scales_of_zeros_and_of_one_number_and_of_all_sizes(name: str) -> None:
+    x = np.zeros((6, 512), np.float32)
+    x[1], x[2], x[3, 7], x[4, 8] = 0.5, -0.5, 3, -3
+    x[5] = np.random.default_rng(0).standard_normal(512)
+    for size in (1.0, 1e-4, 1e3):
+        back = dequantized(quantized(size * x, name), name)
+        assert np.isfinite(back).all() and not back[0].any()
+        assert np.abs(back / np.float32(size) - x).max() < 0.25
+
+
+@each_k_format
+def test_importance_moves_the_error_to_columns_that_count_less(name: str) -> None:
+    rng = np.random.default_rng(5)
+    x, importance = rng.standard_normal((64, 512)).astype(np.float32), np.exp(2 * rng.standard_normal(512)).astype(np.float32)
+    plain, weighted = ((dequantized(quantized(x, name, by), name) - x) ** 2 for by in (None, importance))
+    assert (weighted * importance).sum() < 0.9 * (plain * importance).sum() and plain.sum() < weighted.sum()
+
+
 def test_a_graph_quantises_in_every_mode_to_the_bytes_of_the_function() -> None:
     values = rows_of_many_sizes()[::50].reshape(2, -1, 64)
     x = tg.input("x", values.shape, tg.f32)

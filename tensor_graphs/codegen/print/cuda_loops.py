@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from tensor_graphs.codegen.loop_program import (
     Store,
     Take,
     Wait,
+    is_number,
     shared_places,
     statements,
     values_of,
@@ -43,7 +44,6 @@ from tensor_graphs.codegen.print.values import (
     called,
     dim_name,
     element_type,
-    is_number,
 )
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
@@ -84,11 +84,15 @@ def printed(program: LoopProgram) -> Rendered:
 
 
 class CudaValues(ValueWriter):
-    """Writes values with the functions that only CUDA has."""
+    """Writes values with the functions that only CUDA has. alone: products that are rounded before something is added to them."""
+
+    def __init__(self, gathered: Mapping[str, Value], dims: Sequence[str], alone: frozenset[Value] = frozenset()) -> None:
+        super().__init__(gathered, dims)
+        self.alone = alone
 
     def expression(self, v: Value) -> str:
         args = [self.ref(a) for a in v.args]
-        if v.op == "mul_alone" or v in self.products_alone:         # not fused with a sum: numbers.h
+        if v.op == "mul_alone" or v in self.alone:         # not fused with a sum: numbers.h
             return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({args[0]}, {args[1]})"
         match v.op:
             case "exp_in_sum":
@@ -106,7 +110,7 @@ class CudaValues(ValueWriter):
 class _Printer(CudaValues):
     def __init__(self, program: LoopProgram) -> None:
         source = program.source
-        super().__init__({}, [str(s) for s in source.dims], frozenset())
+        super().__init__({}, [str(s) for s in source.dims])
         self.program = program
         own = {b.array for kernel in program.kernels for b in kernel.buffers}
         self.scratch = [a for a in source.scratch if a.level == 0 and a not in own] + list(program.scratch)

@@ -375,6 +375,19 @@ def _write_rows(spec: Spec) -> NativeCall:
                                               spec.attrs["start"], 0))
 
 
+def _write_at_index_refuse(spec: Spec) -> str | None:
+    base, _, index = spec.inputs
+    if spec.attrs["axis"] % base.rank:
+        return "axis 0 only"
+    return None if index.dtype in INDEX_DTYPES else "an index of i32 or i64"
+
+
+def _write_at_index(spec: Spec) -> NativeCall:
+    base, _, index = spec.inputs
+    row = product(base.shape[1:]) * base.dtype.itemsize
+    return NativeCall("tg_write_at_index", (1, 2), (base.shape[0], product(index.shape), row, INDEX_DTYPES[index.dtype]))
+
+
 def _strided_write_rows(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     """Return the call for a value with gaps between its rows, None for other gaps."""
     (base, value), (first, apart) = spec.inputs, strides
@@ -473,6 +486,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),
+    CRow("write_at_index", "movement.c", _write_at_index_refuse, _write_at_index, in_place=((0, 0),), updates=True),
     CRow("rope_table", "rope_table.c", _rope_table_refuse, _rope_table),
     CRow("argmax", "argmax.c", _argmax_refuse, _with_rows(_argmax), strided=_by_rows(_argmax)),
     # before the plain one: where their estimates are equal, these are faster

@@ -170,6 +170,17 @@ TG_KERNEL(tg_write_rows) {
         for (int64_t i = from; i < to; i++, out += bytes, in += apart) memcpy(out, in, (size_t)bytes);
 }
 
+/* state[index[i]] = value[i] for the rows that exist; the others are dropped. In place.
+ * ptr: state, value, index.  ints: state_rows, value_rows, row_bytes, dtype of index. */
+TG_KERNEL(tg_write_at_index) {
+    (void)floats;
+    const int64_t rows = ints[0], count = ints[1], bytes = ints[2];
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = ints[3] == TG_I64 ? ((const int64_t *)ptr[2])[i] : ((const int32_t *)ptr[2])[i];
+        if (row >= 0 && row < rows) memcpy((char *)ptr[0] + row * bytes, (const char *)ptr[1] + i * bytes, (size_t)bytes);
+    }
+}
+
 /* --- the yardstick: a pure read of the same bytes --- */
 
 typedef struct stream {

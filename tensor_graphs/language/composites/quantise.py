@@ -17,6 +17,7 @@ import numpy as np
 from tensor_graphs.language.atomic import cast, fill, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.blocks import E2M1, FORMATS, HALF_E8M0, dequantize
+from tensor_graphs.language.composites.least_squares_codes import affine, symmetric
 from tensor_graphs.language.dtypes import f32, u8
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.graph import Graph
@@ -113,10 +114,54 @@ def _mxfp4(x: Array) -> list[Array]:
     return [exponent[None], _pairs(codes)]
 
 
-Quantise = Callable[[Array], list[Array]]
-"""Function from blocks f32[values, blocks] to the parts of their bytes, u8[…, blocks]."""
+def _parts(x: Array | None, size: int) -> Array | None:
+    """Return blocks f32[256, blocks] as f32[size, parts of all blocks]."""
+    return None if x is None else np.ascontiguousarray(x.reshape(-1, size, x.shape[-1]).transpose(1, 2, 0)).reshape(size, -1)
 
-QUANTISERS: Mapping[str, Quantise] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "MXFP4": _mxfp4}
+
+def _affine_k(x: Array, weight: Array | None, most: int) -> tuple[list[Array], Array]:
+    """Return the bytes of scales and minima of blocks of eight parts, and the codes, u8[8, 32, blocks]."""
+    values = _parts(x, 32)
+    assert values is not None
+    d, m, scale, minimum, codes = affine(values, _parts(weight, 32), most, 8)
+    scale, minimum = scale.reshape(-1, 8).T, minimum.reshape(-1, 8).T
+    low, least = (v[:4] | v[4:] >> 4 << 6 for v in (scale, minimum))
+    head = [_half(d), _half(m), low, least, scale[4:] & 15 | (minimum[4:] & 15) << 4]
+    return head, codes.reshape(32, -1, 8).transpose(2, 0, 1)
+
+
+def _low_bits(codes: Array) -> Array:
+    """Return the low four bits of codes u8[8, 32, blocks]: each 32 bytes hold two parts."""
+    out: Array = (codes[::2] & 15 | codes[1::2] << 4).reshape(128, -1)
+    return out
+
+
+def _q4_k(x: Array, weight: Array | None = None) -> list[Array]:
+    head, codes = _affine_k(x, weight, 15)
+    return [*head, _low_bits(codes)]
+
+
+def _q5_k(x: Array, weight: Array | None = None) -> list[Array]:
+    head, codes = _affine_k(x, weight, 31)
+    return [*head, np.packbits(codes >> 4, axis=0, bitorder="little")[0], _low_bits(codes)]
+
+
+def _q6_k(x: Array, weight: Array | None = None) -> list[Array]:
+    values = _parts(x, 16)
+    assert values is not None
+    d, scale, codes = symmetric(values, _parts(weight, 16), -32, 31, 16)
+    codes = codes.reshape(16, -1, 16).transpose(2, 0, 1).reshape(2, 4, 32, -1)          # half, quarter of it, number
+    low = (codes[:, :2] & 15 | codes[:, 2:] << 4).reshape(128, -1)
+    high = codes >> 4
+    high = (high[:, 0] | high[:, 1] << 2 | high[:, 2] << 4 | high[:, 3] << 6).reshape(64, -1)
+    return [low, high, scale.reshape(-1, 16).T.view(np.uint8), _half(d)]
+
+
+Quantise = Callable[..., list[Array]]
+"""Function from blocks f32[values, blocks], for a K format with weights of that shape, to parts of their bytes, u8[…, blocks]."""
+
+QUANTISERS: Mapping[str, Quantise] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "MXFP4": _mxfp4,
+                                    "Q6_K": _q6_k, "Q5_K": _q5_k, "Q4_K": _q4_k}
 """Name of a format -> its function; those of language/composites/blocks.py that can be written."""
 
 
@@ -133,16 +178,20 @@ def format_of_rows(format: str, size: Any) -> str | None:
     return format if isinstance(size, int) and size else None
 
 
-def quantized(x: Array, format: str) -> Array:
-    """Return the bytes u8[…, bytes] of numbers […, n] in a format, some rows at a time in two threads."""
+def quantized(x: Array, format: str, importance: Array | None = None) -> Array:
+    """Return the bytes u8[…, bytes] of numbers […, n] in a format, some rows at a time in two threads. importance: of each column,
+    the mean square of what it is multiplied by; the K formats have the least error weighted by it, others do not depend on it."""
     block, function = FORMATS[format], QUANTISERS[format]
     rows = x.reshape(-1, block.values)
+    columns = None if importance is None or block.values == 32 else np.asarray(importance, np.float32).reshape(-1, block.values)
     out = np.empty((len(rows), block.nbytes), np.uint8)
     step = PIECE // block.values
 
     def fill_rows(at: int) -> None:
         with np.errstate(all="ignore"):
-            parts = function(np.ascontiguousarray(rows[at:at + step].T, np.float32))
+            piece = np.ascontiguousarray(rows[at:at + step].T, np.float32)
+            weights = () if columns is None else (columns[np.arange(at, at + piece.shape[1]) % len(columns)].T,)
+            parts = function(piece, *weights)
         out[at:at + step] = np.concatenate(parts).T
 
     with ThreadPoolExecutor(2) as pool:
@@ -155,7 +204,8 @@ def quantized(x: Array, format: str) -> Array:
 def quantize(x: Node, *, format: str) -> Node:
     """The blocks u8[…, bytes] of a format along the last axis of floats x[…, n], such that `dequantize` of them is near x.
 
-    format: "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1" or "MXFP4" (n is a multiple of 32); the bytes are those of ggml's reference.
+    format: "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1" or "MXFP4" (n is a multiple of 32): the bytes are those of ggml's reference; or
+    "Q4_K", "Q5_K", "Q6_K" (of 256), with scales of least squared error that are searched for here.
     It has no gradient, and no definition: codes are rounded, and where a number is half-way between two of them, arithmetic that is
     equal over the reals gives either. Raises AttributeValueError, DTypeError, ShapeError.
     """

@@ -37,7 +37,7 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.anonymous_composite import PartOp, over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.blocks import dequantize
+from tensor_graphs.language.composites.blocks import block_linear, dequantize
 from tensor_graphs.language.composites.products import dot, linear, scaled_linear
 from tensor_graphs.language.composites.quantise import format_of_rows, quantize
 from tensor_graphs.language.composites.rounded import rounded, rounded_dot, rounded_linear
@@ -546,15 +546,18 @@ def _is_library(op: Any) -> bool:
 
 
 def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
-    """Return the graph with all composites outside of the library, except `unchanged`, replaced by their definitions."""
+    """Return the graph with all composites outside of the library, except `unchanged`, and products of blocks replaced by their
+    definitions."""
     return graph.with_roots(expanded_by_library(graph.roots, unchanged))
 
 
 def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
-    """Return the nodes with all composites outside of the library, except `unchanged`, replaced by their definitions. If there are
-    `unchanged` ones, a part becomes its recipe that contains parts with registered kernels, if it has one."""
-    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
-                      written_for_kernels if unchanged else defined)
+    """Return the nodes of `written_out`. If there are `unchanged` composites, a part becomes its recipe that contains parts with
+    registered kernels, if it has one."""
+    def stays(node: Node) -> bool:
+        return (_is_library(node.op) and node.op is not block_linear) or (bool(unchanged) and signature_of(node) in unchanged)
+
+    return expand_all(nodes, stays, written_for_kernels if unchanged else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:

@@ -4,8 +4,9 @@ Element-wise steps, reductions, norms and everything that codegen can write as l
 saves a pass (a nest of loops) and hardly anything is computed twice. For a device with tiles (codegen/epilogue_products.py), a
 matrix product, or two of the same rows, is joined with the steps that use its elements. Then matrix products with weights, which
 loops compute well for few rows (codegen/skinny_product.py), are joined with the steps before and after them. Earlier parts are
-steps there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads
-are joined with each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
+steps there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads,
+or that read one large value, are joined with each other. A part's definition is the original piece, so cost decides whether one
+kernel or several compute it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,9 @@ MOST_OPERANDS, MOST_STEPS = 12, 40
 
 TINY, SMALL = 1 << 10, 1 << 18
 """Element steps of what takes less time than a call, and of an update that takes no longer than a few calls."""
+
+LARGE = 1 << 20
+"""Bytes of a value from which on two steps that read it are joined where that saves a pass over it."""
 
 DIVISIONS = frozenset({"idiv"})
 """Integer divisions: they take some twenty times as long as vector ops, and thousands of rows may read one of them."""
@@ -326,7 +330,7 @@ class _AfterProducts(_AroundProducts):
 class _Siblings(_AroundProducts):
     """Clusters of a state's rows with the steps that compute them, of independent steps that one step reads, of a few numbers with
     what they are computed from, and of updates of small states, in a graph that has its other parts: one call replaces several that
-    do not fill it. Matrix products are left out."""
+    do not fill it. Also of independent steps that read one large value. Matrix products are left out."""
 
     lowering = staticmethod(_loops)
     few_rows = False
@@ -360,6 +364,16 @@ class _Siblings(_AroundProducts):
             a, b = self.of[first], self.of[other]
             if not self.reads(a, b) and not self.reads(b, a):
                 self.join_two(a, b)
+        for other in self.beside(node) if node in self.of else ():
+            a, b = self.of[other], self.of[node]
+            both = None if a is b or self.reads(b, a) else self.program(a.steps | b.steps)
+            if both is not None and len(both.nests) < a.passes + b.passes:
+                self.join_two(a, b)
+
+    def beside(self, node: Node) -> dict[Node, None]:
+        """Return the earlier steps in clusters that read a large value that a step reads."""
+        large = (i for i in node.inputs if len(i.types) == 1 and d.bounds(i.type.nbytes())[0] >= LARGE)
+        return {r: None for i in large for r in self.readers[i] if r in self.of and self.place[r] < self.place[node]}
 
     def reads(self, a: _Cluster, b: _Cluster) -> bool:
         return any(self.of[n] is b for s in a.steps for n in self.sources(s))

@@ -14,7 +14,7 @@ import anyio
 import numpy as np
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, FastAPI, Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from tensor_graphs.serving.http.choices import AnswerChoices
@@ -62,7 +62,7 @@ class Routes:
     def router(self) -> APIRouter:
         router = APIRouter(responses=DOCUMENTED)
         router.get("/health")(self.health)
-        router.get("/metrics")(self.metrics)
+        router.get("/metrics", response_class=PlainTextResponse)(self.metrics)
         router.get("/", include_in_schema=False)(self.page)
         router.get("/v1/models")(self.models)
         router.get("/v1/models/{name:path}")(self.model)
@@ -94,8 +94,6 @@ class Routes:
                 "max_model_len": served.max_positions, "takes": takes}
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
-        if body.echo and body.logprobs is not None:
-            raise RequestFailure(400, "echo with logprobs: prompts have no log probabilities here", field="echo")
         return await self._answer(body, request)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
@@ -108,10 +106,9 @@ class Routes:
         served.check_name(body.model)
         requests = await run_sync(served.requests, body, self._limits)
         logs = body.likeliest is not None
-        before = [served.tokenizer.decode(r.prompt) for r in requests] if isinstance(body, CompletionBody) and body.echo else []
-        form = ChatAnswer(served, logs) if isinstance(body, ChatBody) else Answer(served, logs, before)
-        decoders = [served.tokenizer.stream(stop_texts=body.stop_texts) for _ in requests]
-        choices = AnswerChoices(await run_sync(served.submit, requests), decoders, self._limits.seconds)
+        form = ChatAnswer(served, logs) if isinstance(body, ChatBody) else Answer(served, logs)
+        running = await run_sync(served.submit, requests)
+        choices = AnswerChoices(running, served.tokenizer, body.stop_texts, self._limits.seconds)
         prompt_tokens = sum(len(r.prompt) for r in requests) // (body.n or 1)
 
         def counted() -> dict[str, Any]:
@@ -150,7 +147,7 @@ class Routes:
             raise RequestFailure(400, f"{served.name} generates text and does not embed", field="model")
         if body.dimensions is not None:
             raise RequestFailure(400, "dimensions: vectors are as long as the model makes them", field="dimensions")
-        inputs = await run_sync(served.encoded, body.input)
+        inputs = await run_sync(served.encoded, body.input, "input")
         for ids in inputs:
             served.check_length(ids, 1, self._limits.prompt, "input")
         if self._encoder.statistics().tasks_waiting >= self._limits.waiting:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from tensor_graphs.frontends.text.tokenizer import StreamingDecoder
+from tensor_graphs.frontends.text.tokenizer import StreamingDecoder, Tokenizer
 from tensor_graphs.serving.http.errors import RequestFailure, log
 from tensor_graphs.serving.requests import NewToken, RunningGeneration
 
@@ -34,14 +34,16 @@ class AnswerChoices:
     tokens: number of new tokens so far. Whoever reads the pieces calls `cancel` at the end, however it comes.
     """
 
-    def __init__(self, running: Sequence[RunningGeneration], decoders: Sequence[StreamingDecoder], seconds: float) -> None:
-        self._running, self._loop = running, asyncio.get_running_loop()
+    def __init__(self, running: Sequence[RunningGeneration], tokenizer: Tokenizer, stop_texts: Sequence[str],
+                 seconds: float) -> None:
+        self._running, self._tokenizer, self._loop = running, tokenizer, asyncio.get_running_loop()
         self._queue: asyncio.Queue[TextPiece | Exception] = asyncio.Queue()
         late = RequestFailure(504, f"the answer took longer than {seconds:g} s")
         self._deadline = self._loop.call_later(seconds, self._queue.put_nowait, late)
         self.tokens = 0
-        for choice, (generation, decoder) in enumerate(zip(running, decoders, strict=True)):
-            threading.Thread(target=self._read, args=(choice, generation, decoder), name="choice", daemon=True).start()
+        for work in enumerate(running):
+            decoder = tokenizer.stream(stop_texts=stop_texts)
+            threading.Thread(target=self._read, args=(*work, decoder), name="choice", daemon=True).start()
 
     @property
     def cached_tokens(self) -> int:
@@ -59,6 +61,7 @@ class AnswerChoices:
         open_choices = len(self._running)
         while open_choices:
             piece = await self._queue.get()
+            await asyncio.sleep(0)                   # `get` of a full queue gives way to nobody: not to a client that leaves either
             if isinstance(piece, Exception):
                 raise piece
             self.tokens += piece.token is not None
@@ -70,7 +73,8 @@ class AnswerChoices:
         start = 0
         try:
             for token in generation:
-                text = decoder.push(token.id)
+                # a model may have more ids than its vocabulary: tables are padded
+                text = decoder.push(token.id) if self._tokenizer.splitter.id_to_token(token.id) is not None else ""
                 self._put(TextPiece(choice, text, start, token))
                 start += len(text)
                 if decoder.stopped:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -25,11 +25,13 @@ DOCUMENTED: dict[int | str, Any] = {status: {"description": "an error object"} f
 
 
 class RequestFailure(Exception):
-    """A request that gets an error: HTTP status, message, name of the faulty field, OpenAI's code."""
+    """A request that gets an error: HTTP status, message, name of the faulty field, OpenAI's code, further headers."""
 
-    def __init__(self, status: int, message: str, *, field: str | None = None, code: str | None = None) -> None:
+    def __init__(self, status: int, message: str, *, field: str | None = None, code: str | None = None,
+                 headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.field, self.code = status, field, code or CODES.get(status)
+        self.headers = headers or HEADERS.get(status)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -40,7 +42,7 @@ class RequestFailure(Exception):
     @property
     def response(self) -> Response:
         # ASCII: a message may quote half of a surrogate pair, which is no UTF-8
-        return Response(json.dumps(self.document), self.status, HEADERS.get(self.status), "application/json")
+        return Response(json.dumps(self.document), self.status, self.headers, "application/json")
 
 
 def refusal(error: TensorGraphsError) -> RequestFailure:
@@ -62,7 +64,7 @@ def handle_errors(app: FastAPI) -> None:
     """Let every error of a route become a response."""
 
     def of_status(error: HTTPException) -> RequestFailure:
-        return RequestFailure(error.status_code, str(error.detail))
+        return RequestFailure(error.status_code, str(error.detail), headers=error.headers)
 
     def internal(error: Exception) -> RequestFailure:
         return RequestFailure(500, "internal error; the server's log has more")

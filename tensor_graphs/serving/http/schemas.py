@@ -21,36 +21,43 @@ OnlyZero = Annotated[float, Field(ge=0, le=0, description="not supported, so 0")
 """penalty that the samplers do not have"""
 
 
-class RequestBody(BaseModel):
-    """Fields of every request. Strict: a text is no number."""
+class Strict(BaseModel):
+    """Part of a body: no further fields, and a text is no number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class RequestBody(Strict):
+    """Fields of every request."""
 
     model: str | None = None
     user: str | None = Field(None, description="ignored")
     metadata: dict[str, Any] | None = Field(None, description="ignored")
-    store: Literal[False] | None = None
+    store: bool | None = Field(None, description="ignored: nothing is stored")
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class StreamOptions(Strict):
     include_usage: bool | None = False
     include_obfuscation: bool | None = Field(False, description="ignored")
 
 
-class SchemaFormat(BaseModel):
+class SchemaFormat(Strict):
     name: str | None = None
     description: str | None = None
     strict: bool | None = None
     schema_: dict[str, Any] = Field({}, alias="schema")
 
 
-class PlainFormat(BaseModel):
-    type: Literal["text", "json_object"]
+class PlainFormat(Strict):
+    type: Literal["text"]
 
 
-class JsonSchemaFormat(BaseModel):
+class JsonFormat(Strict):
+    type: Literal["json_object"]
+    schema_: dict[str, Any] = Field({"type": "object"}, alias="schema")
+
+
+class JsonSchemaFormat(Strict):
     type: Literal["json_schema"]
     json_schema: SchemaFormat
 
@@ -73,7 +80,7 @@ class GenerationBody(RequestBody):
     frequency_penalty: OnlyZero | None = 0
     presence_penalty: OnlyZero | None = 0
     logit_bias: Annotated[dict[str, float], Field(max_length=0, description="not supported, so empty")] | None = None
-    response_format: PlainFormat | JsonSchemaFormat | None = Field(None, discriminator="type")
+    response_format: PlainFormat | JsonFormat | JsonSchemaFormat | None = Field(None, discriminator="type")
 
     @property
     def stop_texts(self) -> list[str]:
@@ -93,7 +100,7 @@ class GenerationBody(RequestBody):
         """Schema of the JSON text to generate; None: any text."""
         if isinstance(self.response_format, JsonSchemaFormat):
             return self.response_format.json_schema.schema_
-        return {"type": "object"} if self.response_format is not None and self.response_format.type == "json_object" else None
+        return self.response_format.schema_ if isinstance(self.response_format, JsonFormat) else None
 
     def samplings(self, count: int) -> list[Sampling]:
         """Return the settings of `count` choices; their seeds follow each other, from a random one if none is requested."""
@@ -108,7 +115,6 @@ def _or(value: float | None, default: float) -> float:
 
 class CompletionBody(GenerationBody):
     prompt: Texts | Ids
-    echo: bool | None = False
     logprobs: int | None = Field(None, ge=0, le=20)
     best_of: int | None = Field(None, ge=1, le=1, description="not supported, so 1")
     suffix: Annotated[str, Field(max_length=0, description="not supported, so empty")] | None = None
@@ -118,9 +124,7 @@ class CompletionBody(GenerationBody):
         return self.logprobs
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class TextPart(Strict):
     type: Literal["text"]
     text: str
 

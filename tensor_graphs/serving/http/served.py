@@ -19,7 +19,7 @@ from tensor_graphs.serving.requests import Engine, GenerationRequest, RunningGen
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """RequestLimits of a server. prompt: tokens. body: bytes. waiting: requests that wait for an encoder (an engine counts its own).
+    """Limits of a server. prompt: tokens. body: bytes. waiting: requests that wait for an encoder (an engine counts its own).
     seconds: from a request to the end of its answer. key: what clients send as a bearer token; None lets everyone in."""
 
     prompt: int | None = None
@@ -64,12 +64,17 @@ class Served:
             text = self.tokenizer.chat([message.plain for message in body.messages], **body.variables)
             return [self.tokenizer.encode(text, special_tokens=False)]
         assert isinstance(body, CompletionBody)
-        return self.encoded(body.prompt)
+        return self.encoded(body.prompt, "prompt")
 
-    def encoded(self, given_texts: Any) -> list[list[int]]:
-        """Return lists of ids for a text, a list of texts, ids, or lists of ids."""
-        items = [given_texts] if isinstance(given_texts, str) or isinstance(given_texts[0], int) else given_texts
-        return [self.tokenizer.encode(item) if isinstance(item, str) else item for item in items]
+    def encoded(self, prompt: Any, field: str) -> list[list[int]]:
+        """Return lists of ids for a text, texts, ids, or lists of ids. Raises RequestFailure for a text that would be cut."""
+        items = [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+        prompts = [self.tokenizer.encode_and_cut(item) if isinstance(item, str) else (item, 0) for item in items]
+        for ids, cut in prompts:
+            if cut:
+                raise RequestFailure(400, f"the text has {cut} tokens more than the {len(ids)} that {self.name} reads", field=field,
+                                     code="context_length_exceeded")
+        return [ids for ids, _ in prompts]
 
     def check_length(self, prompt: Sequence[int], tokens: int, most: int | None, field: str) -> None:
         """Raise RequestFailure for a prompt with too many tokens, alone or together with the new ones."""

@@ -42,7 +42,7 @@ class _Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, door: Door, served: Served, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._door, self._served, self._ready = door, served, ready
+        self._door, self._engine, self._ready = door, served.engine, ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -51,9 +51,14 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.is_stopping = True
         loop = asyncio.get_running_loop()
-        if self._served.engine is not None:
-            loop.call_later(GRACE, loop.run_in_executor, None, self._served.engine.close)
+        loop.call_later(GRACE, loop.run_in_executor, None, self.close_engine)
         await super().shutdown(sockets)
+
+    def close_engine(self) -> None:
+        """End all generations; a second call does nothing."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -71,8 +76,8 @@ def serve(served: Served, limits: RequestLimits, address: socket.socket, ready: 
     door = Door(app(served, limits, metrics), limits, metrics)
     config = uvicorn.Config(door, log_config=None, access_log=False, server_header=False, timeout_graceful_shutdown=int(GRACE) + 5,
                             log_level="warning")
+    server = _Server(config, door, served, ready)
     try:
-        _Server(config, door, served, ready).run(sockets=[address])
+        server.run(sockets=[address])
     finally:
-        if served.engine is not None:
-            served.engine.close()
+        server.close_engine()

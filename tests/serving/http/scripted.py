@@ -42,9 +42,9 @@ def byte_tokenizer(folder: Path, template: str | None = CHAT) -> Tokenizer:
 
 @dataclass
 class ScriptedGeneration:
-    """Yields the bytes of a text, up to one that the mask forbids; waits for the gate before each one."""
+    """Yields ids, or the bytes of a text, up to one that the mask forbids; waits for the gate before each one."""
 
-    text: str
+    text: str | list[int]
     request: GenerationRequest
     gate: threading.Event
     finish: Finish | None = None
@@ -54,7 +54,7 @@ class ScriptedGeneration:
 
     def __iter__(self) -> Iterator[NewToken]:
         new: list[int] = []
-        for number, byte in enumerate(self.text.encode()):
+        for number, byte in enumerate(self.text.encode() if isinstance(self.text, str) else self.text):
             while not self.gate.wait(0.005) and not self.cancelled.is_set():
                 pass
             if self.cancelled.is_set():
@@ -78,11 +78,11 @@ class ScriptedGeneration:
 
 
 class ScriptedEngine:
-    """says: function from a request and its number to the text of the answer. most: requests before QueueFullError."""
+    """says: function from a request and its number to the answer, a text or ids. most: requests before QueueFullError."""
 
-    vocabulary, max_positions = 257, 4096
+    vocabulary, max_positions = 260, 4096
 
-    def __init__(self, says: Callable[[GenerationRequest, int], str] | str, most: int = 1000) -> None:
+    def __init__(self, says: Callable[[GenerationRequest, int], str | list[int]] | str, most: int = 1000) -> None:
         self.says = (lambda request, number: says) if isinstance(says, str) else says
         self.most, self.generations, self.gate, self.failure = most, [], threading.Event(), None
         self.gate.set()
@@ -112,14 +112,17 @@ def served(engine: ScriptedEngine, folder: Path, template: str | None = CHAT) ->
     return Served("scripted", byte_tokenizer(folder, template), engine.max_positions, engine, end_ids=frozenset({END}))
 
 
-def client(engine: ScriptedEngine | None, folder: Path, limits: RequestLimits | None = None, template: str | None = CHAT) -> TestClient:
+def client(engine: ScriptedEngine | None, folder: Path, limits: RequestLimits | None = None,
+           template: str | None = CHAT) -> TestClient:
     """A client of a server in this process; an encoder without an engine."""
     limits = limits or RequestLimits()
 
     def embed(ids: Sequence[int]) -> np.ndarray[Any, Any]:
         return np.array([len(ids), sum(ids), 0.5], np.float32)
 
-    model = Served("vectors", byte_tokenizer(folder), 512, embed=embed) if engine is None else served(engine, folder, template)
+    reader = byte_tokenizer(folder)
+    reader.splitter.enable_truncation(512)
+    model = Served("vectors", reader, 512, embed=embed) if engine is None else served(engine, folder, template)
     metrics = Metrics(engine)
     return TestClient(Door(app(model, limits, metrics), limits, metrics), raise_server_exceptions=False)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tensor_graphs.frontends.errors import SamplingError
-from tests.serving.http.scripted import END, ScriptedEngine, client
+from tests.serving.http.scripted import END, ScriptedEngine, client, until
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -77,9 +78,9 @@ def test_prompts_come_as_texts_or_ids_one_or_several_each_with_n_answers(tmp_pat
     server = client(engine, tmp_path)
     for prompt, texts in (("ab", ["ab"]), (["ab", "c"], ["ab", "c"]), ([97, 98], ["ab"]), ([[97], [98, 99]], ["a", "bc"])):
         engine.generations.clear()
-        answer = asked(server, "/v1/completions", prompt=prompt, n=2, echo=True)
+        answer = asked(server, "/v1/completions", prompt=prompt, n=2)
         assert engine.prompts() == [text for text in texts for _ in range(2)]
-        assert [choice["text"] for choice in answer["choices"]] == [f"{text}answer {i}" for i, text in enumerate(engine.prompts())]
+        assert [choice["text"] for choice in answer["choices"]] == [f"answer {i}" for i in range(2 * len(texts))]
         assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts) * 2))
         assert answer["usage"]["prompt_tokens"] == sum(map(len, texts))
 
@@ -104,10 +105,10 @@ def test_a_stream_is_the_answer_in_pieces(tmp_path: Path) -> None:
 def test_several_choices_of_a_stream_are_told_apart_by_their_index(tmp_path: Path) -> None:
     server = client(ScriptedEngine(lambda request, number: "abc"[number] * 3), tmp_path)
     texts: dict[int, str] = {}
-    for chunk in events(server.post("/v1/completions", json={"prompt": "x", "n": 3, "stream": True, "echo": True})):
+    for chunk in events(server.post("/v1/completions", json={"prompt": "x", "n": 3, "stream": True})):
         for choice in chunk["choices"]:
             texts[choice["index"]] = texts.get(choice["index"], "") + choice["text"]
-    assert texts == {0: "xaaa", 1: "xbbb", 2: "xccc"}
+    assert texts == {0: "aaa", 1: "bbb", 2: "ccc"}
 
 
 @pytest.mark.parametrize("text", ["Grüße 😀👩‍👩‍👧 ∑ 漢字", "😀", "\N{GREEK SMALL LETTER ALPHA}"])
@@ -115,6 +116,13 @@ def test_a_character_of_several_tokens_is_never_split(text: str, tmp_path: Path)
     chunks = events(client(ScriptedEngine(text), tmp_path).post("/v1/completions", json={"prompt": "😀", "stream": True}))
     pieces = [chunk["choices"][0]["text"] for chunk in chunks]
     assert "".join(pieces) == text and "\ufffd" not in "".join(pieces)
+
+
+def test_an_id_that_the_vocabulary_does_not_have_has_no_text(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda request, number: [97, 259, 98])
+    answer = asked(client(engine, tmp_path), "/v1/completions", prompt="x", logprobs=0)
+    assert answer["choices"][0]["text"] == "ab" and answer["usage"]["completion_tokens"] == 3
+    assert answer["choices"][0]["logprobs"]["tokens"] == ["a", "", "b"]
 
 
 def test_half_a_character_at_the_end_is_a_replacement_character(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_a_template_that_refuses_says_so_in_its_own_words(tmp_path: Path) -> Non
     ("frequency_penalty", 0.5), ("presence_penalty", -1), ("logit_bias", {"5": 1}), ("best_of", 2), ("suffix", "x"), ("top_p", 0),
     ("temperature", -1), ("temperature", "1"), ("n", 0), ("n", 1000), ("max_tokens", 0), ("max_tokens", 1.5), ("stop", [""]),
     ("seed", 1 << 64), ("grammar", ""), ("logprobs", 21), ("prompt", []), ("prompt", [[]]), ("prompt", [-1]), ("prompt", None),
-    ("response_format", {"type": "xml"}), ("stream", "yes"), ("echo", 1), ("min_p", 2)])
+    ("response_format", {"type": "xml"}), ("stream", "yes"), ("echo", True), ("min_p", 2)])
 def test_a_field_that_is_wrong_or_not_supported_is_named(field: str, value: Any, tmp_path: Path) -> None:
     error = refused(client(ScriptedEngine("x"), tmp_path), "/v1/completions", 400, **{"prompt": "x", field: value})
     assert error["param"].split(".")[0] == field and error["type"] == "invalid_request_error" and field in error["message"]
@@ -230,6 +238,16 @@ def test_an_engine_that_fails_is_an_error_of_the_server_in_a_stream_too(tmp_path
     assert json.loads(last.removeprefix("data: ")) == {"error": error}
 
 
+def test_an_answer_that_the_engine_cuts_is_an_error_that_asks_to_come_again(tmp_path: Path) -> None:
+    engine = ScriptedEngine("ab")
+    engine.gate.clear()
+    server = client(engine, tmp_path)
+    closing = threading.Thread(target=lambda: (until(lambda: engine.generations), engine.close()))
+    closing.start()
+    assert refused(server, "/v1/completions", 503, prompt="x")["code"] == "unavailable"
+    closing.join()
+
+
 def test_an_answer_that_takes_too_long_is_cut(tmp_path: Path) -> None:
     from tensor_graphs.serving.http.served import RequestLimits
 
@@ -266,7 +284,9 @@ def test_embeddings_of_an_encoder_as_numbers_or_in_base64(tmp_path: Path) -> Non
     assert answer["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
     packed = asked(server, "/v1/embeddings", input=[97, 98], encoding_format="base64")["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(packed), "<f4").tolist() == [2, 195, 0.5]
-    assert refused(server, "/v1/embeddings", 400, input="x" * 513)["code"] == "context_length_exceeded"
+    for too_long in ("x" * 514, [97] * 514):
+        error = refused(server, "/v1/embeddings", 400, input=too_long)
+        assert error["code"] == "context_length_exceeded" and "512" in error["message"]
     assert refused(server, "/v1/embeddings", 400, input="x", dimensions=2)["param"] == "dimensions"
     assert "encoder" in refused(server, "/v1/completions", 400, prompt="x")["message"]
     assert "does not embed" in refused(client(ScriptedEngine("x"), tmp_path), "/v1/embeddings", 400, input="x")["message"]

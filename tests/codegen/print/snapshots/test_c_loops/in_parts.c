@@ -15,11 +15,10 @@ static void generated_nest0(void *context, int part, int parts) {
     const generated_arguments *a = context;
     const float *restrict x0 = a->x0;
     float *restrict y0p = a->y0p;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t _r0p = turn;
-        (void)_r0p;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _r0p = _turn;
         /* reduce_max, in parts */
         {
             int32_t total1 = order_f32(-INFINITY);
@@ -37,9 +36,8 @@ static void generated_nest1(void *context, int part, int parts) {
     const generated_arguments *a = context;
     float *restrict y0 = a->y0;
     float *restrict y0p = a->y0p;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    (void)from, (void)to;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
     /* reduce_max of the parts */
     {
         int32_t total2 = order_f32(-INFINITY);
@@ -60,7 +58,7 @@ TG_KERNEL(generated) {
     char *scratch = tg_scratch(0, 64);
     a.y0p = (float *)(scratch + 0);
     a.count = 5;
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 16385), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 16385), 1)));
     a.count = 1;
     generated_nest1(&a, 0, 1);
 }

@@ -23,11 +23,10 @@ static void generated_nest0(void *context, int part, int parts) {
     const int32_t *restrict x1 = a->x1;
     const int64_t d_n = a->d_n;
     (void)d_n;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t _i0 = turn;
-        (void)_i0;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _i0 = _turn;
         /* pad */
         const int64_t v0 = (_i0 - 1);
         const int64_t v1 = 0;
@@ -44,9 +43,9 @@ static void generated_nest0(void *context, int part, int parts) {
         const int v12 = v9 & v11;
         const int v13 = v6 & v12;
         const int64_t v15 = v13 ? v8 : (int64_t)0LL;
-        const int64_t _g15 = v15;
         #pragma GCC ivdep
         for (int64_t _j1 = 0; _j1 < 16; _j1++) {
+            const int64_t _g15 = v15;
             const float v16 = v13 ? x0[(16 * _g15 + _j1)] : 0;
             const float v18 = v12 ? v16 : 0x0.0p+0f;
             const float v20 = v6 ? v18 : 0x0.0p+0f;
@@ -64,5 +63,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = (d_n + 1);
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 17), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 17), 1)));
 }

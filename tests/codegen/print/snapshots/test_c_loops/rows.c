@@ -21,11 +21,10 @@ static void generated_nest0(void *context, int part, int parts) {
     (void)d_n;
     char *scratch = tg_scratch(1, 256);
     float *restrict t2 = (float *)(scratch + 0);
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t _i0 = turn;
-        (void)_i0;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _i0 = _turn;
         /* reduce_max */
         float t3;
         {
@@ -52,26 +51,26 @@ static void generated_nest0(void *context, int part, int parts) {
         double t1;
         {
             double total18 = 0;
-            for (int64_t begin = 0, end; begin < 64; begin = end) {
-                end = tg_min(begin + 512, 64);
+            for (int64_t _begin = 0, _end; _begin < 64; _begin = _end) {
+                _end = tg_min(_begin + 512, 64);
                 double part18 = 0;
                 float lane[VW];
-                for (int64_t l = 0; l < VW; l++) lane[l] = 0;
-                int64_t at = begin;
-                for (; at + VW <= end; at += VW) {
+                for (int64_t at = 0; at < VW; at++) lane[at] = 0;
+                int64_t _at = _begin;
+                for (; _at + VW <= _end; _at += VW) {
                     #pragma GCC ivdep
-                    for (int64_t l = 0; l < VW; l++) {
-                        const int64_t _r2 = at + l;
+                    for (int64_t _l = 0; _l < VW; _l++) {
+                        const int64_t _r2 = (_at + _l);
                         const float v18 = t2[_r2];
-                        lane[l] += v18;
+                        lane[_l] += v18;
                     }
                 }
                 #pragma omp simd reduction(+ : part18)
-                for (int64_t _r2 = at; _r2 < end; _r2++) {
+                for (int64_t _r2 = _at; _r2 < _end; _r2++) {
                     const float v18 = t2[_r2];
-                    part18 += v18;
+                    part18 += (double)v18;
                 }
-                part18 += v_sum_wide(v_load(lane));
+                f32_add_lanes(&part18, &lane[0]);
                 total18 += part18;
             }
             t1 = total18;
@@ -99,5 +98,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = d_n;
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 257), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 257), 1)));
 }

@@ -15,26 +15,25 @@ static void generated_nest0(void *context, int part, int parts) {
     const float *restrict x0 = a->x0;
     const int64_t d_n = a->d_n;
     (void)d_n;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t _i3 = turn;
-        (void)_i3;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _i3 = _turn;
         /* sum */
         {
             double running3 = 0;
-            for (int64_t begin = 0, end; begin < 64; begin = end) {
-                end = tg_min(begin + 128, 64);
+            for (int64_t _begin = 0, _end; _begin < 64; _begin = _end) {
+                _end = tg_min(_begin + 128, 64);
                 float block3[128];
                 #pragma GCC ivdep
-                for (int64_t _j4 = begin; _j4 < end; _j4++) {
+                for (int64_t _j4 = _begin; _j4 < _end; _j4++) {
                     const float v3 = x0[(64 * _i3 + _j4)];
-                    block3[_j4 - begin] = v3;
+                    block3[(-_begin + _j4)] = v3;
                 }
-                f32_running_sum(block3, end - begin, &running3);
+                f32_running_sum(&block3[0], (-_begin + _end), &running3);
                 #pragma GCC ivdep
-                for (int64_t _j4 = begin; _j4 < end; _j4++) {
-                    y0[(64 * _i3 + _j4)] = block3[_j4 - begin];
+                for (int64_t _j4 = _begin; _j4 < _end; _j4++) {
+                    y0[(64 * _i3 + _j4)] = block3[(-_begin + _j4)];
                 }
             }
         }
@@ -49,5 +48,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = d_n;
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 65), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 65), 1)));
 }

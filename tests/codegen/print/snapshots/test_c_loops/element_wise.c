@@ -15,12 +15,11 @@ static void generated_nest0(void *context, int part, int parts) {
     const float *restrict x0 = a->x0;
     const int64_t d_n = a->d_n;
     (void)d_n;
-    int64_t from, to;
-    tg_range(a->count, 64, part, parts, &from, &to);
-    (void)from, (void)to;
+    int64_t _from, _to;
+    tg_range(a->count, 64, part, parts, &_from, &_to);
     /* mul */
     #pragma GCC ivdep
-    for (int64_t _j1_ = from; _j1_ < to; _j1_++) {
+    for (int64_t _j1_ = _from; _j1_ < _to; _j1_++) {
         const float v9 = x0[_j1_];
         const float v10 = v9 * 0x1.0000000000000p-1f;
         const float v11 = v9 * (-0x1.6a09e667f3bcdp-1f);
@@ -39,5 +38,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = (64 * d_n);
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 64), tg_ceil(tg_ceil(PART_ELEMENTS, 8), 64)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 64), tg_ceil(tg_ceil(16384, 8), 64)));
 }

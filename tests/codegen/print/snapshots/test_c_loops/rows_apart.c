@@ -21,41 +21,42 @@ static void generated_nest0(void *context, int part, int parts) {
     (void)d_n;
     const int64_t _s0_0 = a->_s0_0;
     (void)_s0_0;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t _i0 = turn;
-        (void)_i0;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    const double v3 = 1.0 / 0x1.0000000000000p+6;
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _i0 = _turn;
         /* sum */
         double t1;
         {
             double total24 = 0;
-            for (int64_t begin = 0, end; begin < 64; begin = end) {
-                end = tg_min(begin + 512, 64);
+            for (int64_t _begin = 0, _end; _begin < 64; _begin = _end) {
+                _end = tg_min(_begin + 512, 64);
                 double part24 = 0;
                 float lane[VW];
-                for (int64_t l = 0; l < VW; l++) lane[l] = 0;
-                int64_t at = begin;
-                for (; at + VW <= end; at += VW) {
+                for (int64_t at = 0; at < VW; at++) lane[at] = 0;
+                int64_t _at = _begin;
+                for (; _at + VW <= _end; _at += VW) {
                     #pragma GCC ivdep
-                    for (int64_t l = 0; l < VW; l++) {
-                        const int64_t _r2 = at + l;
+                    for (int64_t _l = 0; _l < VW; _l++) {
+                        const int64_t _r2 = (_at + _l);
                         const float v13 = x0[(_i0 * _s0_0 + _r2)];
                         const float v24 = v13 * v13;
-                        lane[l] += v24;
+                        lane[_l] += v24;
                     }
                 }
                 #pragma omp simd reduction(+ : part24)
-                for (int64_t _r2 = at; _r2 < end; _r2++) {
+                for (int64_t _r2 = _at; _r2 < _end; _r2++) {
                     const float v13 = x0[(_i0 * _s0_0 + _r2)];
                     const float v24 = v13 * v13;
-                    part24 += v24;
+                    part24 += (double)v24;
                 }
-                part24 += v_sum_wide(v_load(lane));
-                if (out_of_range(part24)) {
+                f32_add_lanes(&part24, &lane[0]);
+                const int v27 = bool_out_of_range(part24);
+                if (v27) {
                     part24 = 0;
                     #pragma omp simd reduction(+ : part24)
-                    for (int64_t _r2 = begin; _r2 < end; _r2++) {
+                    for (int64_t _r2 = _begin; _r2 < _end; _r2++) {
                         const float v13 = x0[(_i0 * _s0_0 + _r2)];
                         const double v14 = (double)v13;
                         const double v15 = v14 * v14;
@@ -67,7 +68,6 @@ static void generated_nest0(void *context, int part, int parts) {
             t1 = total24;
         }
         /* mul */
-        const double v3 = 1.0 / 0x1.0000000000000p+6;
         const double v17 = t1 * v3;
         const double v18 = v17 + 0x1.0c6f7a0b5ed8dp-20;
         const double v19 = f64_sqrt(v18);
@@ -95,5 +95,5 @@ TG_KERNEL(generated) {
     const int64_t _s0_0 = a._s0_0 = ints[1];
     (void)_s0_0;
     a.count = d_n;
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 129), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 129), 1)));
 }

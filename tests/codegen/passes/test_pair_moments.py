@@ -1,4 +1,4 @@
-"""Sums of squares around a mean, of few long rows: by parts that are read once, and right whatever is taken together."""
+"""Sums of squares around a mean, of few long rows and of columns: by parts that are read once, and right whatever is in a part."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.codegen import interpret as stages
+from tensor_graphs.codegen import interpret_loops
 from tensor_graphs.codegen.backend_cuda import call_of
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
+from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.devices.device_registry import device_named
+from tensor_graphs.devices.target import HOPPER, TINY
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import Node
 from tests.codegen import emulated
@@ -66,7 +69,7 @@ def passes(program: StageProgram) -> int:
 
 def cut(program: StageProgram) -> int:
     """Pairs of sums that are made in parts."""
-    return sum(s.note.endswith("around the mean of each part") for nest in program.nests for s in nest.stages)
+    return sum(s.note.endswith("around an element of each part") for nest in program.nests for s in nest.stages)
 
 
 @pytest.mark.parametrize("name", CUT)
@@ -138,6 +141,63 @@ def test_on_a_gpu_they_are_too(name: str, dtype: DType) -> None:
     values = {"x": np.random.default_rng(6).standard_normal(shape).astype(dtype.numpy)}
     for shift in (0, 1):
         check(definition_of(node), values, list(tg.interpret(graph, values).outputs.values()), shift)
+
+
+def columns(*shape: int, dtype: DType = tg.f32) -> tuple[Node, Node]:
+    x = image(*shape, dtype=dtype)
+    return tg.mean(x, axis=0), tg.var(x, axis=0)
+
+
+@pytest.mark.parametrize("shape", [(65536, 256), (300, 40), (1021, 7), (4096, 3, 5), (512, 1 << 17)])
+def test_both_sums_of_columns_are_two_launches_and_read_once(shape: tuple[int, ...]) -> None:
+    definition = definition_of(*columns(*shape))
+    assert len(call_of(definition).launches) <= 2
+    first, last = program_of(definition).nests
+    assert cut(program_of(definition)) == 1 and len(first.stages) == 2 and last.axes
+
+
+@pytest.mark.parametrize(("mean", "spread"), [(0.0, 1.0), (1e4, 1.0), (1e6, 0.1), (-3e3, 1e-3), (0.0, 1e15), (7.0, 0.0)])
+@pytest.mark.parametrize(("shape", "dtype"), [((1000, 40), tg.f32), ((1021, 7), tg.f32), ((300, 24), tg.bf16)])
+def test_columns_far_from_0_are_right_whatever_their_first_elements_are(
+        shape: tuple[int, ...], dtype: DType, mean: float, spread: float, folder: Path) -> None:
+    x = np.random.default_rng(8).standard_normal(shape) * spread + mean
+    x[0, :3] += np.array([1e6, -1e3, 1e2]) * min(spread, 1.0)       # the element that others are subtracted from is far away
+    x = x.astype(dtype.numpy)
+    wide, definition = x.astype(np.float64), definition_of(*columns(*shape, dtype=dtype))
+    expected, program = (wide.mean(axis=0), wide.var(axis=0)), program_of(definition)
+    runs = [stages.run(program, [x]), *(interpret_loops.run(map_loops(program, target, aligned), [x], {}, target.warp)
+                                        for target in (TINY, HOPPER) for aligned in (True, False))]
+    for outputs in runs:
+        np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-9, atol=1e-9 * spread)
+        np.testing.assert_allclose(outputs[1], expected[1], rtol=1e-9)
+    outputs = emulated.run(folder, call_of(definition), [(shape[1:], dtype.numpy)] * 2, [x], {}, 0)
+    close = 2e-7 if dtype is tg.f32 else 4e-3
+    np.testing.assert_allclose(outputs[0].astype(np.float64), expected[0], rtol=close, atol=close * spread)
+    np.testing.assert_allclose(outputs[1].astype(np.float64), expected[1], rtol=close)
+
+
+def test_what_is_not_finite_stays_in_its_column(folder: Path) -> None:
+    x = np.random.default_rng(9).standard_normal((600, 8)).astype(np.float32)
+    x[0, 1], x[300, 2], x[70, 3], x[5, 4], x[128, 5], x[128 + 64, 5] = np.inf, -np.inf, np.nan, np.nan, np.inf, -np.inf
+    mean, var = emulated.run(folder, call_of(definition_of(*columns(600, 8))), [((8,), np.dtype(np.float32))] * 2, [x], {}, 0)
+    with np.errstate(invalid="ignore"):
+        expected = x.astype(np.float64).mean(axis=0), x.astype(np.float64).var(axis=0)
+    np.testing.assert_allclose(mean, expected[0], rtol=2e-7, atol=2e-7)
+    np.testing.assert_allclose(var, expected[1], rtol=2e-7)
+
+
+def test_columns_that_are_normalised_read_their_sums_from_memory(folder: Path) -> None:
+    x = image(600, 24)
+    node = (x - tg.mean(x, axis=0)) * tg.rsqrt(tg.var(x, axis=0) + 1e-5)
+    assert cut(program_of(definition_of(node))) == 1 and len(call_of(definition_of(node)).launches) == 3
+    on_host(folder, (node,), {"x": np.random.default_rng(4).standard_normal((600, 24)).astype(np.float32) + 9}, 0)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: columns(200, 40), lambda: columns(4096, 40, dtype=tg.f64),
+    lambda: (tg.var(tg.exp(image(4096, 40)), axis=0),)], ids=["of few rows", "of f64", "of what is computed"])
+def test_columns_of_another_form_are_read_twice(make: Any) -> None:
+    assert not cut(program_of(definition_of(*make())))
 
 
 FAR = [(1e4, 1.0), (-3e3, 0.1), (1e5, 1.0), (12345.678, 0.3), (0.0, 1e15), (7.0, 0.0)]

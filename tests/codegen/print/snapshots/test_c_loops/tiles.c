@@ -17,22 +17,23 @@ static void generated_nest0(void *context, int part, int parts) {
     const float *restrict x1 = a->x1;
     const int64_t d_n = a->d_n;
     (void)d_n;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t block = turn;
-        (void)block;
-        const int64_t skew = (int64_t)((uintptr_t)&x0[0] / 4 % 16);
-        const int64_t _i0_first = tg_max_i(block * 16 - skew, 0), _i0_past = tg_min(block * 16 - skew + 16, d_n);
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _block = _turn;
+        const int64_t _skew = (int64_t)((uintptr_t)&x0[0] / 4 % 16);
+        const int64_t _i0_first = tg_max_i(0, (16 * _block - _skew));
+        const int64_t _i0_past = tg_min((16 * _block - _skew + 16), d_n);
         for (int64_t _j1_begin = 0; _j1_begin < 64; _j1_begin += 256) {
-            const int64_t _j1_first = tg_max_i(_j1_begin, 0), _j1_past = tg_min(_j1_begin + 256, 64);
+            const int64_t _j1_first = _j1_begin;
+            const int64_t _j1_past = 64;
             float tile0[4096];
-            turned_32(tile0, 256, &x0[(_j1_first * d_n + _i0_first)], d_n, _i0_past - _i0_first, _j1_past - _j1_first);
+            turned_32(&tile0[0], 256, &x0[(_j1_first * d_n + _i0_first)], d_n, (-_i0_first + _i0_past), (-_j1_first + _j1_past));
             for (int64_t _i0 = _i0_first; _i0 < _i0_past; _i0++) {
                 /* add */
                 #pragma GCC ivdep
                 for (int64_t _j1 = _j1_first; _j1 < _j1_past; _j1++) {
-                    const float v0 = tile0[(_i0 - _i0_first) * 256 + (_j1 - _j1_first)];
+                    const float v0 = tile0[(256 * _i0 - 256 * _i0_first + _j1 - _j1_first)];
                     const float v1 = x1[(64 * _i0 + _j1)];
                     const float v2 = v0 + v1;
                     y0[(64 * _i0 + _j1)] = v2;
@@ -51,5 +52,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = (((d_n + 14) / 16) + 1);
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 1024), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 1024), 1)));
 }

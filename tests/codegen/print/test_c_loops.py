@@ -14,7 +14,7 @@ from tensor_graphs.codegen.default_schedule import CHUNK, LANES, LONG_ROW
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.print.c_loops import rendered
 from tensor_graphs.language.anonymous_composite import part_between, part_of
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import Node
@@ -50,12 +50,12 @@ def test_the_c_is_the_text_last_reviewed(name: str, snapshot: Snapshot) -> None:
 
 
 def test_a_size_that_is_a_product_is_one_number_where_turns_are_counted() -> None:
-    """turn % 2 * n is not turn % (2 * n)."""
+    """turn / 2 * n is not turn / (2 * n)."""
     n = tg.dim("n", 1, 64)
     graph = tg.graph(tg.input("x", (2 * n, 3, 5)).permute((1, 0, 2)) * 2.0)
     written = part_of(graph).written
     library = Library([arranged(lower(written))])
-    assert "% (2 * d_n)" in rendered(library.programs[0])
+    assert "(_turn / (2 * d_n))" in rendered(library.programs[0])
     x = np.arange(8 * 15, dtype=np.float32).reshape(8, 3, 5)
     (out,) = library.run(0, written, [x], {"n": 4})
     np.testing.assert_array_equal(out, x.transpose(1, 0, 2) * 2)

@@ -22,14 +22,12 @@ static void generated_nest0(void *context, int part, int parts) {
     const float *restrict x2 = a->x2;
     const int64_t d_n = a->d_n;
     (void)d_n;
-    int64_t from, to;
-    tg_range(a->count, 1, part, parts, &from, &to);
-    for (int64_t turn = from; turn < to; turn++) {
-        const int64_t _i1 = turn % 2;
-        const int64_t left1 = turn / 2;
-        (void)_i1;
-        const int64_t _i0 = left1;
-        (void)_i0;
+    int64_t _from, _to;
+    tg_range(a->count, 1, part, parts, &_from, &_to);
+    for (int64_t _turn = _from; _turn < _to; _turn++) {
+        const int64_t _i1_rest = (_turn / 2);
+        const int64_t _i1 = (-2 * _i1_rest + _turn);
+        const int64_t _i0 = _i1_rest;
         /* where */
         const int64_t v3 = d_n;
         const int64_t v4 = (_i0 + 1);
@@ -65,5 +63,5 @@ TG_KERNEL(generated) {
     const int64_t d_n = a.d_n = ints[0];
     (void)d_n;
     a.count = (2 * d_n);
-    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(PART_ELEMENTS, 33), 1)));
+    if (a.count > 0) tg_parallel(generated_nest0, &a, tg_parts(tg_ceil(a.count, 1), tg_ceil(tg_ceil(16384, 33), 1)));
 }
