@@ -24,6 +24,8 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import all_kernels, device_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
+from tensor_graphs.language.composites.blocks import block_linear
+from tensor_graphs.language.composites.indexing import embedding, linear_argmax
 from tensor_graphs.language.composites.products import linear, scaled_linear
 from tensor_graphs.language.composites.rounded import SIGNIFICANDS
 from tensor_graphs.language.dtypes import f8e4m3
@@ -32,7 +34,7 @@ from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
-from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, Form
+from tensor_graphs.meaning.precision import BLOCKS, FORMATS, WORDS, WRITTEN, Form
 from tensor_graphs.measure.sensitivity import ROUNDED, Metric, sensitivities, words_of
 from tensor_graphs.rewrites.passes.apply_precision import (
     ROUNDED_PRODUCTS,
@@ -76,7 +78,7 @@ class MixedForms:
 
     def __init__(self, graph: Graph, accuracy: MeasuredAccuracy, seconds: Seconds) -> None:
         self.graph, self.accuracy, self.seconds = graph, accuracy, seconds
-        self.formats = formats_here(accuracy.request.here)
+        self.formats, self.of_blocks = formats_here(accuracy.request.here), readers_of_blocks(accuracy.request.here)
         self.narrows, self.trials = False, 0
         """whether only narrower words than written are choices; number of forms that `faster` has yielded"""
         self.contributions: dict[tuple[str, Metric], dict[tuple[str, str], float]] = {}
@@ -255,6 +257,8 @@ class MixedForms:
             return False
         if word in FORMATS:
             return site.nodes[0].op in self.formats.get(word, ())
+        if word in BLOCKS:
+            return all(reader.op in self.of_blocks for reader in site.readers)
         return not self.narrows or not is_narrower(site.dtype, WORDS[word])
 
     def _choice(self, item: str, words: Mapping[str, str], seconds: float) -> WordCost:
@@ -273,8 +277,8 @@ class MixedForms:
                 groups.setdefault((site.name.partition("@")[0].partition("#")[0], node.op.name), []).append(site)
         for (name, op), group in groups.items():
             alone = _alone(group, self.device)
-            words = {kind: [WRITTEN, *(word for word in (*WORDS, *FORMATS) if any(self._counts(word, site) for site in group
-                                                                                  if site.kind == kind))]
+            words = {kind: [WRITTEN, *(word for word in (*WORDS, *FORMATS, *BLOCKS)
+                                       if any(self._counts(word, site) for site in group if site.kind == kind))]
                      for kind in dict.fromkeys(site.kind for site in group)}
             for chosen in itertools.product(*words.values()):
                 word_of = dict(zip(words, chosen, strict=True))
@@ -317,6 +321,11 @@ def formats_here(backends: Sequence[str]) -> dict[str, list[Op]]:
     formats = {word: [op for op, rounded in ROUNDED_PRODUCTS.items() if rounded.name in by_kernels] for word in SIGNIFICANDS}
     formats[f8e4m3.name] = [linear] if scaled_linear.name in on_devices else []
     return {word: ops for word, ops in formats.items() if ops}
+
+
+def readers_of_blocks(backends: Sequence[str]) -> tuple[Op, ...]:
+    """Return the ops that read a weight in blocks as it is stored, by kernels of these backends."""
+    return (linear, embedding, linear_argmax) if any(kernel.op == block_linear.name for kernel in all_kernels(backends)) else ()
 
 
 def _beyond(allowed: Allowed) -> float:

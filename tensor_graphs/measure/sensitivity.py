@@ -4,7 +4,7 @@ A cotangent v of an output is drawn so that E(v · δ)² is the squared error of
 of v · output with respect to a value inside the graph. A change Δ of that value, independent from element to element, then causes
 the squared error Σ g² Δ². A[site, word] is the mean of this sum over several cotangents, for the Δ that the word causes at the
 site. The squared error of a form is about the sum of A over its sites. Rounding a value x with unit roundoff u counts as
-Δ² = (0.42 u x)² (ROUNDED).
+Δ² = (0.42 u x)² (ROUNDED), a weight in blocks as Δ² = e² x², where e² = ‖W′ − W‖² / ‖W‖² is measured on some of its rows.
 
 Metrics: norm (v normal, divided by the norm of the row), kl (v = ∇ log p(c), c drawn from p = softmax(row); by the Fisher
 information E(v · δ)² = 2 KL), cosine (v normal, orthogonal to the row and divided by its norm: E(v · δ)² = 2 (1 − cosine)).
@@ -25,14 +25,16 @@ import numpy as np
 from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import vjp
+from tensor_graphs.language.composites.blocks import dequantize, dequantized
 from tensor_graphs.language.composites.products import linear
+from tensor_graphs.language.composites.quantise import format_of_rows, quantized
 from tensor_graphs.language.composites.rounded import SIGNIFICANDS, rounded
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
-from tensor_graphs.meaning.precision import FORMATS, WORDS, WRITTEN, loses, unit_of_word
+from tensor_graphs.meaning.precision import BLOCKS, FORMATS, WORDS, WRITTEN, loses, unit_of_word
 from tensor_graphs.measure.points.single_op_plans import plain_plan
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.rewrites.passes.apply_precision import (
@@ -42,6 +44,7 @@ from tensor_graphs.rewrites.passes.apply_precision import (
     is_narrower,
     parameter_of,
     sites,
+    weight_name,
     written_out,
 )
 from tensor_graphs.runtime.compiled_graph import bind
@@ -54,6 +57,9 @@ COTANGENTS = 4
 ROUNDED = 0.42 ** 2
 """mean square of the rounding error of x, relative to (u x)². The error is uniform between ± u |x| / s, so that its mean square is
 1/3 of the largest one; the average is over s, which is |x| divided by the power of two below it, 1 to 2"""
+
+SAMPLED = 64
+"""rows of a weight on which the error of a format of blocks is measured"""
 
 LANES = 64
 """approximate number of partial sums in which a matrix product adds up its terms, on a processor with vectors of 16 numbers"""
@@ -76,7 +82,8 @@ def words_of(site: PrecisionSite) -> list[str]:
     """Return `written` and the words that may change something at a site. A product's own narrow dtype is one of them, because its
     operands may be stored in wider ones."""
     if site.kind == "weight":
-        return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype))]
+        blocks = [word for word, name in BLOCKS.items() if format_of_rows(name, site.nodes[0].shape[-1]) == name]
+        return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype)), *blocks]
     if site.kind == "product":
         widest = f32 if is_narrower(site.dtype, f32) else site.dtype
         formats = [word for word in FORMATS if site.dtype is f32 or (word not in SIGNIFICANDS and loses(word, site.dtype))]
@@ -97,7 +104,7 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
     is_narrow = any(is_narrower(t.dtype, f32) for node in written.nodes for t in node.types)
     widened = apply_form(written, {"between": "f32", "state": "f32"}) if is_narrow else None
     images = {} if widened is None else widened.images
-    changes = {(site.key, word): list(_changes(site, word, images)) for site in places for word in words_of(site)}
+    changes = {(site.key, word): list(_changes(site, word, images, weights)) for site in places for word in words_of(site)}
     nodes = list(dict.fromkeys(change.node for of_word in changes.values() for change in of_word))
     squares = list(dict.fromkeys(c.square for of_word in changes.values() for c in of_word if c.square is not None))
     outputs = {name: (written if widened is None else widened.graph).outputs[name] for name, _ in metrics}
@@ -115,10 +122,15 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
     return contributions
 
 
-def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Iterator[_SquaredChange]:
+def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node], weights: Mapping[str, Any]) -> Iterator[_SquaredChange]:
     """Yield the changes by a word at the nodes of a site. images: node as written -> the node that is evaluated, in float32."""
     for written in site.nodes:
         dtype = WORDS.get(word)
+        if word in BLOCKS:
+            change = error_of_blocks(weights[weight_name(written)], written, BLOCKS[word])
+            for reader in (images.get(r, r) for r in site.readers):
+                yield _SquaredChange(reader, _of_squares(reader) if reader.op is linear else None, change)
+            continue
         node = images.get(written, written)
         if site.kind == "product" and word != WRITTEN:
             yield from _rounded_product(node, word)
@@ -135,6 +147,15 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node]) -> Ite
             if site.kind == "state" or unit_roundoff(written):
                 stored = dtype or written.dtype
                 yield _SquaredChange(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
+
+
+def error_of_blocks(array: Any, weight: Node, format: str) -> float:
+    """Return ‖W′ − W‖² / ‖W‖² of a parameter's numbers W, which are stored in a format as W′, on SAMPLED rows. array: its value."""
+    rows = np.asarray(array).reshape(-1, np.shape(array)[-1])
+    rows = rows[np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).astype(int)]
+    values = dequantized(rows, weight.attrs["format"]) if weight.op is dequantize else rows.astype(np.float32)
+    difference = dequantized(quantized(values, format), format) - values
+    return float(np.sum(np.square(difference), dtype=np.float64) / max(np.sum(np.square(values), dtype=np.float64), 1e-300))
 
 
 def _rounded_product(node: Node, word: str) -> Iterator[_SquaredChange]:

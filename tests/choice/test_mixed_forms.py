@@ -85,6 +85,13 @@ def test_looser_tolerances_give_faster_plans(database: Database) -> None:
                                       for plan, limit in zip(plans, (1e-6, 8e-5, 1e-3, 2e-2), strict=True))
 
 
+def test_weights_are_stored_in_blocks_where_the_tolerance_allows_it(database: Database) -> None:
+    plan = compiled(database, "norm:3e-2")
+    assert {word for site, word in plan.words.items() if site.startswith("weight:")} & {"q8_0", "q6_k"}, plan.precision
+    assert norm_of(plan, layers()) <= 3e-2
+    assert plan.memory().bound < sum(p.type.nbytes() for p in layers().parameters.values()) / 3
+
+
 def test_words_that_are_asked_for_stay(database: Database) -> None:
     plan = compiled(database, "norm:8e-5", precision={"weight:layers.3.w": "written"})
     assert plan.words["weight:layers.3.w"] == "written" and norm_of(plan, layers()) <= 8e-5

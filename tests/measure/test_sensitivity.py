@@ -10,6 +10,8 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
+from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.meaning.precision import BLOCKS
 from tensor_graphs.measure.error_draws import ErrorDraws, drawn_weights
 from tensor_graphs.measure.sensitivity import Metric, Sensitivities, sensitivities, words_of
 from tensor_graphs.models.gemma3 import gemma3_graph
@@ -28,6 +30,10 @@ def layers(dtype: tg.DType = tg.f32) -> tg.Graph:
 
 def decoder() -> tg.Graph:
     return gemma3_graph(next(iter(VARIANTS.values())), max_positions=64)
+
+
+OF_32 = [word for word, name in BLOCKS.items() if FORMATS[name].values == 32]
+"""Words of formats of blocks of 32."""
 
 
 class Case:
@@ -89,6 +95,11 @@ def test_a_product_of_narrow_operands_counts_where_the_values_between_are_wide()
     assert 0.6 <= Case(layers(tg.bf16), "y").ratio({"between": "f32", "product": "bf16"}) <= 1.6
 
 
+@pytest.mark.parametrize("word", ["q8_0", "q5_1", "q4_0", "mxfp4"])
+def test_errors_of_blocks_are_predicted_from_a_few_rows(word: str) -> None:
+    assert 0.6 <= Case(layers(), "y").ratio({"weight": word}) <= 1.6
+
+
 def test_a_divergence_is_predicted() -> None:
     assert 0.4 <= Case(layers(), "y", "kl").ratio({"weight": "bf16"}) <= 2.5
 
@@ -99,8 +110,9 @@ def test_a_cosine_is_predicted_as_its_mean() -> None:
 
 def test_words_of_a_site_are_those_that_change_something() -> None:
     words = {site.key: words_of(site) for site in sites(layers(tg.bf16))}
-    assert words["weight:layers.1.w"] == ["written"] and words["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3"]
+    assert words["weight:layers.1.w"] == ["written", *OF_32] and words["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3"]
     assert words["between:layers.1"] == ["written", "f64", "f32", "f16"]
+    assert "q4_k" not in OF_32                                      # rows of less than 256
     of_floats = {site.key: words_of(site) for site in sites(layers(tg.f32))}
     assert of_floats["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3", "tf32", "bf16x2"]
 
