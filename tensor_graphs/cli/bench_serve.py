@@ -52,7 +52,7 @@ def bench_serve(
     finally:
         engine.close()
     if common.json:
-        options.print_json({"model": loaded.name, "pages": engine.status().pages, "loads": [document(result) for result in results]})
+        options.print_json({"model": loaded.name, "pages": engine.status().pages, "loads": [*map(document, results)]})
         return
     print(f"{'clients':>7}  {'tokens/s':>8}  {'first token, ms (median, p95)':>29}  {'token, ms (median, p95)':>23}  preemptions")
     for result in results:
