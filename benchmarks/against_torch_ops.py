@@ -397,6 +397,24 @@ def blocks_of_q8_0(x: np.ndarray, format: str) -> np.ndarray:
     return (scale * np.ascontiguousarray(blocks[..., 2:]).view(np.int8)).reshape(len(x), -1)
 
 
+def quantised_to_q8_0(x: np.ndarray, format: str) -> np.ndarray:
+    blocks = np.asarray(x, np.float32).reshape(len(x), -1, 32)
+    scale = np.abs(blocks).max(-1, keepdims=True) / np.float32(127)
+    steps = blocks * np.where(scale == 0, 0, 1 / np.where(scale == 0, 1, scale)).astype(np.float32)
+    codes = np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.int8)
+    return np.concatenate([scale.astype(np.float16).view(np.uint8), codes.view(np.uint8)], axis=-1).reshape(len(x), -1)
+
+
+def products_of_blocks(d: Draw) -> Call:
+    count, rows = d.one([1, 2]), d.size()
+    return (d.leaf((d.size(), 32 * count), tg.f32), d.leaf((rows, 34 * count), tg.u8, "wide"), d.leaf((rows,), tg.f32)), {
+        "format": "Q8_0"}
+
+
+def product_of_blocks(x: np.ndarray, w: np.ndarray, b: np.ndarray, format: str) -> np.ndarray:
+    return x @ blocks_of_q8_0(w, format).T + b
+
+
 def threefry(key: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Threefry-2x32 with 20 rounds (Salmon et al. 2011)."""
     keys = [key[0], key[1], key[0] ^ key[1] ^ np.uint32(0x1BD11BDA)]
@@ -917,6 +935,9 @@ op("scan", scans, scan_reference, lambda xs, h, decay: scan_recurrence(decay, xs
 op("cross_entropy", cross_entropies, cross_entropy, mixes=1, rounds=2**-23)
 
 op("dequantize", lambda d: ((d.leaf((d.size(), 34 * d.one([1, 2])), tg.u8, "wide"),), {"format": "Q8_0"}), blocks_of_q8_0)
+op("quantize", lambda d: ((d.leaf((d.size(), 32 * d.one([1, 2])), tg.f32),), {"format": "Q8_0"}), quantised_to_q8_0, exact=True)
+op("block_linear", products_of_blocks, product_of_blocks, mixes=2,
+   on_the_way=lambda x, w, b, format: (np.abs(x) @ np.abs(blocks_of_q8_0(w, format)).T,))
 op("threefry2x32", lambda d: ((d.leaf((2,), tg.u32, "wide"), x := d.value((tg.u32,)), d.like(x)), {"pick": d.one([0, 1])}),
    lambda key, x0, x1, pick: threefry(key, x0, x1)[pick], picked(tg.threefry2x32))
 op("random_bits", keys(shape=lambda d: d.shape()), lambda key, shape: np.bitwise_xor(*random_words(key, shape)))

@@ -7,7 +7,7 @@
 
 This module re-exports the public names. In: Python calls.  Out: graphs, and from `tg.compile` a plan to run. The
 subpackages ("rooms"), in data-flow order: language, meaning, proof, devices, kernels, codegen, records, costs, rewrites,
-paths, runtime, measure, tuning, choice, views, models, frontends, serving, cli. Each has a docstring that describes it.
+paths, runtime, measure, tuning, choice, views, models, frontends, serving, training, studio, cli. Each has a docstring.
 
 Only the language is imported here (`import tensor_graphs` takes ≤ 0.3 s); the names in LAZY load their rooms when they
 are first used. Some names shadow Python's built-ins (`input`, `sum`, `max`, …): write `import tensor_graphs as tg`, and never
@@ -49,6 +49,7 @@ from tensor_graphs.language.leaves import parameter as parameter
 from tensor_graphs.language.leaves import state as state
 from tensor_graphs.language.node import Node as Node
 from tensor_graphs.language.node import TensorType as TensorType
+from tensor_graphs.notebook import DRAWING as _DRAWING
 
 max, min = reduce_max, reduce_min  # noqa: F405 - over axes, as sum; element by element: maximum, minimum
 
@@ -87,6 +88,13 @@ if TYPE_CHECKING:
     from tensor_graphs.serving.conversation import Conversation as Conversation
     from tensor_graphs.serving.generate import generate as generate
     from tensor_graphs.serving.generate import stream as stream
+    from tensor_graphs.training import losses as losses
+    from tensor_graphs.training import optim as optim
+    from tensor_graphs.training.batches import Batches as Batches
+    from tensor_graphs.training.lora import lora as lora
+    from tensor_graphs.training.step import dropout as dropout
+    from tensor_graphs.training.text import next_token as next_token
+    from tensor_graphs.training.trainer import Trainer as Trainer
     from tensor_graphs.views.explain import explain as explain
 
     compile, kernel, profile, rule = compile_graph, host_kernel, profile_graph, user_rule
@@ -94,6 +102,8 @@ if TYPE_CHECKING:
 LAZY: dict[str, tuple[str, str]] = {
     "AccuracyError": ("tensor_graphs.choice.checked_bind", "AccuracyError"),
     "Conversation": ("tensor_graphs.serving.conversation", "Conversation"),
+    "Batches": ("tensor_graphs.training.batches", "Batches"),
+    "Trainer": ("tensor_graphs.training.trainer", "Trainer"),
     "DeviceArray": ("tensor_graphs.runtime.device_array", "DeviceArray"),
     "accuracy": ("tensor_graphs.meaning.accuracy", ""),
     "bind": ("tensor_graphs.choice.checked_bind", "bind"),
@@ -101,6 +111,7 @@ LAZY: dict[str, tuple[str, str]] = {
     "compile": ("tensor_graphs.choice.compile", "compile_graph"),
     "cuda_kernel": ("tensor_graphs.kernels.cuda.cuda_kernel", "cuda_kernel"),
     "device_array": ("tensor_graphs.runtime.arrays", "device_array"),
+    "dropout": ("tensor_graphs.training.step", "dropout"),
     "equal": ("tensor_graphs.proof.equality", "equal"),
     "explain": ("tensor_graphs.views.explain", "explain"),
     "from_onnx": ("tensor_graphs.frontends.onnx.importer", "from_onnx"),
@@ -111,6 +122,10 @@ LAZY: dict[str, tuple[str, str]] = {
     "kernel": ("tensor_graphs.kernels.kernel_decorator", "host_kernel"),
     "list_paths": ("tensor_graphs.choice.path_listing", "list_paths"),
     "load_model": ("tensor_graphs.frontends.huggingface.load", "load_model"),
+    "lora": ("tensor_graphs.training.lora", "lora"),
+    "losses": ("tensor_graphs.training.losses", ""),
+    "next_token": ("tensor_graphs.training.text", "next_token"),
+    "optim": ("tensor_graphs.training.optim", ""),
     "rule": ("tensor_graphs.rewrites.admission", "user_rule"),
     "pareto": ("tensor_graphs.choice.measured_front", "pareto"),
     "profile": ("tensor_graphs.choice.profile_graph", "profile_graph"),
@@ -132,6 +147,16 @@ def _rule_differs(*rule: Any) -> str | None:
 
 
 _RULE_CHECKS.append(_rule_differs)
+
+
+def _drawn(value: Any) -> str:
+    """Return a value as HTML, for notebooks. Views are imported at the first call."""
+    from tensor_graphs.views.in_notebooks import html_of
+
+    return html_of(value)
+
+
+_DRAWING.append(_drawn)
 
 
 def __getattr__(name: str) -> Any:

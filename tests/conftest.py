@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import difflib
 import fcntl
+import functools
 import gc
 import os
+import random
 import shutil
 import signal
 import sys
@@ -13,8 +15,10 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -54,6 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Ten thousand collected tests and the libraries are objects that stay; every full collection would go through them again.
     gc.disable()                                                    # until they are collected
+    if config.getoption("--no-processes"):
+        sys.addaudithook(_refuse_processes)                         # not otherwise: it is called at each open and import
     os.environ.pop("TENSOR_GRAPHS_DB", None)
     os.environ["TENSOR_GRAPHS_PLANS"] = "off"                       # tests replace what decides; those of the file turn it on
     os.environ[SHARED] = "1"                                        # other tests run meanwhile
@@ -62,16 +68,39 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(ends, handler)
 
 
-@pytest.fixture(autouse=True)
-def _no_rules_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_rules, "_admitted", [])
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_fixture_setup() -> None:
     """A worker is forked by the supervisor of the one before only where the environment is the same. pytest writes the name of each
     test into it, so that each would import the package anew (0.45 s of CPU time)."""
     os.environ.pop("PYTEST_CURRENT_TEST", None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    """Begin a test without the rules of others, and with generators as they were at first, so that what it draws does not depend on
+    the tests before it. Under --no-processes, let it start no process: `make quick` promises that."""
+    global _forbidden
+    user_rules._admitted, _forbidden = [], item.config.getoption("--no-processes")
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+    for generator, state in _generators(item.module):
+        generator.bit_generator.state = state
+    return (yield)
+
+
+@functools.cache
+def _generators(module: ModuleType) -> list[tuple[np.random.Generator, Any]]:
+    """Return the generators under the module's names and their states as of the first call."""
+    return [(v, v.bit_generator.state) for v in vars(module).values() if isinstance(v, np.random.Generator)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    global _forbidden
+    _forbidden = False
+    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -108,7 +137,7 @@ _cases: Counter[tuple[str, str]] = Counter()
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark `long` what the default run leaves out of the cases of a test (sampled.py)."""
     name = getattr(item, "originalname", item.name)
-    if name not in EVERY:
+    if name not in EVERY or item.get_closest_marker("long") is not None:
         return
     number, every = _cases[item.nodeid.partition("::")[0], name], EVERY[name]
     _cases[item.nodeid.partition("::")[0], name] += 1
@@ -127,22 +156,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = chosen
 
 
-@pytest.fixture(autouse=True)
-def without_processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Under --no-processes, fail a test that starts a process: `make quick` promises that none does."""
-    global _forbidden
-    _forbidden = request.config.getoption("--no-processes")
-    yield
-    _forbidden = False
-
-
 def _refuse_processes(event: str, args: tuple[Any, ...]) -> None:
     if _forbidden and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
         raise RuntimeError(f"the test starts a process ({event}): mark it `processes`, so that make quick leaves it out")
 
 
 _forbidden = False
-sys.addaudithook(_refuse_processes)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -50,13 +50,14 @@ def _room(paths: list[Path]) -> Room:
     for path in paths:
         text = path.read_text()
         tree = ast.parse(text)
-        docstrings = {line for node in ast.walk(tree) for line in _docstring(node)}
+        nodes = list(ast.walk(tree))
+        docstrings = {line for node in nodes for line in _docstring(node)}
         all_tokens = tokenize.generate_tokens(io.StringIO(text).readline)
         held = [t for t in all_tokens if t.type not in LAYOUT and t.start[0] not in docstrings]
         lines += text.count("\n")
         code_lines += len({line for t in held for line in range(t.start[0], t.end[0] + 1)})
         tokens += len(held)
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 sizes = classes if isinstance(node, ast.ClassDef) else functions
                 name = f"{path.relative_to(PACKAGE)}:{node.name}"

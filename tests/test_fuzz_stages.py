@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.codegen.loop_ir import Value, values_in
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
+from tensor_graphs.language.dtypes import bool_
 from tests.fuzzing.stage_programs import stage_program
 from tests.fuzzing.stage_runs import FORMS, Case, calls, drawn, failures, form_of, formed, sanitized_failures, shrunk, told
 
@@ -65,23 +66,23 @@ def test_the_programs_hold_every_kind_of_stage_in_every_form() -> None:
 
 def test_a_planted_mistake_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is read where the condition of a load does not hold."""
-    expression = c_source._Renderer.expression
+    expression = c_loops._CPrinter.expression
 
-    def bold(self: c_source._Renderer, v: Value) -> str:
+    def bold(self: c_loops._CPrinter, v: Value) -> str:
         text = expression(self, v)
         return text.partition(" ? ")[2].removesuffix(" : 0") if v.op == "load" and v.args else text
 
-    monkeypatch.setattr(c_source._Renderer, "expression", bold)
+    monkeypatch.setattr(c_loops._CPrinter, "expression", bold)
     assert any("AddressSanitizer" in why for _, why in sanitized_failures(cases(0, 16)))
 
 
 def test_what_fails_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    expression = c_source._Renderer.expression
+    expression = c_loops._CPrinter.expression
 
-    def wrong(self: c_source._Renderer, v: Value) -> str:
+    def wrong(self: c_loops._CPrinter, v: Value) -> str:
         return f"({expression(self, v)}) + 1" if v.op == "floor" else expression(self, v)
 
-    monkeypatch.setattr(c_source._Renderer, "expression", wrong)
+    monkeypatch.setattr(c_loops._CPrinter, "expression", wrong)
     case, why = next(found for first in range(0, SEEDS, BLOCK) for found in failures(cases(first, BLOCK)))
     small = shrunk(case, lambda c: bool(failures([c])), 20)
     assert "floor" in told(small, why) and f"--seeds {case.seed}" in told(small, why)
@@ -95,7 +96,7 @@ def test_a_form_that_means_something_else_is_seen(monkeypatch: pytest.MonkeyPatc
     made, _ = formed(case)
     v = made.program.values
     made.program = made.program.mapped(lambda s: [replace(s, value=v.make(
-        "where", s.value.dtype, v.constant(False, c_source.bool_), s.value, v.constant(1, s.value.dtype)))])
+        "where", s.value.dtype, v.constant(False, bool_), s.value, v.constant(1, s.value.dtype)))])
     with pytest.raises(AssertionError, match="the interpreter gives something else"):
         calls(case, made)
 

@@ -1,7 +1,9 @@
-"""docs/training.md, service.md, strategies.md, onnx.md, fleet.md: a page is one program that prints what stands below it."""
+"""docs/training.md, service.md, strategies.md, onnx.md, fleet.md: a page is one program that prints what stands below it.
+The commands of serving.md run against the server that it starts."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
-from tests.cli.command import TALK, TINY, tg, with_words
+from tests.cli.command import TALK, TG, TINY, environment, tg, with_words
 
 ROOT = Path(__file__).parent.parent
 MARK = "=== the end of a block ==="
@@ -54,3 +56,26 @@ def test_the_commands_of_the_fleet_run_one_after_the_other(folder: Path, tmp_pat
         words = shlex.split(command.replace("--budget 60", "--budget 2"), comments=True)
         done = tg(*words[1:], env={"TENSOR_GRAPHS_DB": str(tmp_path / "own.db")})
         assert done.returncode == 0, f"{command}: {done.stderr}"
+
+
+def test_the_commands_of_the_page_on_serving_run_against_its_server(folder: Path) -> None:
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    shell, (program, printed) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL), *re.findall(
+        r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
+    (command,), requests = shell[0].splitlines(), shell[1].splitlines()
+    assert command.startswith("tg serve ") and len(requests) >= 5
+    words = shlex.split(command.replace("8080", "0"))
+    with subprocess.Popen([*TG, *words[1:], "--json"], cwd=folder, env=environment(), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = json.loads(server.stdout.readline())["url"].rpartition(":")[2]
+            for line in requests:
+                done = subprocess.run(["sh", "-c", line.replace("8080", port).replace("curl", "curl -f")], capture_output=True,
+                                      text=True, timeout=60, check=False)
+                assert done.returncode == 0 and done.stdout.strip(), line
+            done = subprocess.run([sys.executable, "-c", program.replace("8080", port)], capture_output=True, text=True, timeout=60,
+                                  check=False)
+            assert done.stdout == printed, done.stderr
+        finally:
+            server.terminate()
+    assert server.returncode == 0

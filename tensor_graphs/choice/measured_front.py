@@ -32,6 +32,7 @@ from tensor_graphs.costs.form_front import spaced, within
 from tensor_graphs.errors import listed
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.precision import WRITTEN, Form, parse_form
+from tensor_graphs.notebook import Pictured
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.records.database import Database
@@ -84,10 +85,14 @@ class FrontPoint:
                 "bound": self.bound, "predicted_error": self.predicted, "parameter_bytes": self.nbytes, "draws": self.draws}
 
 
+class Front(list[FrontPoint], Pictured):
+    """Points in the order of their times; a notebook draws them."""
+
+
 def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, points: int = 12, draws: int = 8,
            backends: Sequence[str] | None = None, database: Database | str | FilePath | None = None,
            at: Mapping[str, int] | None = None, threads: int | None = None, weights: Mapping[str, Any] | None = None,
-           inputs: Inputs = None, progress: Callable[[str], None] | None = None) -> list[FrontPoint]:
+           inputs: Inputs = None, progress: Callable[[str], None] | None = None) -> Front:
     """Return the measured forms of a graph that no other one beats in time and error, the fastest first.
 
     statistic: measure of the error, "max", "norm", "kl" or "cosine". output: name of the float output whose error is measured
@@ -114,7 +119,7 @@ def pareto(graph: Graph, *, statistic: str = "norm", output: str | None = None, 
     quick = forms.points(QUICK)
     forms.plans = [(point.words, point.plan) for point in quick if not _is_far_behind(point, quick)]
     forms.add(_between(_not_dominated(quick), mixed, points // 4), len(forms.plans) + points // 4)
-    return _not_dominated(forms.points())
+    return Front(_not_dominated(forms.points()))
 
 
 class _Forms:

@@ -21,6 +21,7 @@ from tensor_graphs.kernels.registry import all_kernels, by_op, generators, match
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import CompositeOp, expand_all
+from tensor_graphs.language.composites.blocks import dequantize
 from tensor_graphs.language.defined_ops import is_library
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, walk
@@ -83,7 +84,8 @@ def formed(graph: Graph, words: Form, why: str, here: Sequence[str], backends: S
         changed = apply_form(graph, words, own_pieces(graph, here))
         nodes = walk(expand_all(graph.roots, lambda n: not (isinstance(n.op, PartOp) and n.op.of_kernels)))
         recipes = any(isinstance(n.op, PartOp) and n.op.recipes for n in nodes) or _has_rounded_products(changed.graph)
-        if changed.graph is not graph and (recipes or fused):
+        blocks = any(n.op is dequantize for n in changed.graph.nodes)
+        if changed.graph is not graph and (recipes or fused or blocks):
             changed = changed.then(PassResult(*said_anew(changed.graph, recipes and (rows or True), fused, backends)))
         cached[key] = changed.graph, changed.images
     result, images = cached[key]

@@ -16,6 +16,7 @@ from tensor_graphs.kernels.registry import generators, kernels_of_graphs, parts
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.composite import MOST_WRITTEN_OUT, TooManyNodesError
+from tensor_graphs.language.composites.blocks import block_linear
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.records.database import Database
@@ -24,6 +25,7 @@ from tensor_graphs.rewrites.find_recipes import offers
 from tensor_graphs.rewrites.merge_alternatives import both
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tensor_graphs.rewrites.passes.offer_recipes import stating
+from tensor_graphs.rewrites.passes.read_blocks import read_blocks
 from tensor_graphs.rewrites.passes.recognise import may_hold_more, recognise
 from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.passes.simplify import simplify
@@ -43,11 +45,12 @@ def said_in_parts(prepared: PreparedGraph, wanted: tuple[PartOp, ...], recipes: 
     the generators for which neighbouring steps become parts, too. Return None where the graph contains none of these. Else return
     a function from backends to the prepared graph with its note, which names the parts with kernels of these backends."""
     rows = None if isinstance(recipes, bool) else RecipeRows(recipes)
-    formed = form(prepared.graph, wanted)
-    worded = _worded(prepared.graph, formed.images, recipes is not False, fused, rows)
+    read = _reading_blocks(prepared.graph, backends)
+    formed = form(read.graph, wanted)
+    worded = _worded(read.graph, formed.images, recipes is not False, fused, rows)
     looped, images = _in_turns(worded["ways"].graph, worded["ways"].images, recipes, backends)
-    images = following(prepared.images, images)
-    before = rows.notes if rows is not None else []
+    images = following(following(prepared.images, read.images), images)
+    before = [*(rows.notes if rows is not None else []), *([read.note] if read.note else [])]
     after = [f"{what}: {result.note}" for what, result in {**worded, "loops": looped}.items() if result.note]
     if not (before or formed.places or after):
         return None
@@ -69,11 +72,18 @@ def said_in_turns(graph: Graph, backends: Sequence[str]) -> PreparedGraph:
 
 def said_anew(graph: Graph, recipes: Database | bool, fused: Sequence[str],
               backends: Sequence[str]) -> tuple[Graph, dict[Node, Node]]:
-    """Return the graph with parts where recipes are found, of neighbouring steps (fused), and of loops as in `said_in_parts`; and
-    the replacements of its nodes."""
-    ways = _worded(graph, {}, recipes is not False, fused, None if isinstance(recipes, bool) else RecipeRows(recipes))["ways"]
+    """Return the graph with products of blocks, and with parts where recipes are found, of neighbouring steps (fused), and of loops
+    as in `said_in_parts`; and the replacements of its nodes."""
+    read = _reading_blocks(graph, backends)
+    ways = _worded(read.graph, {}, recipes is not False, fused, None if isinstance(recipes, bool) else RecipeRows(recipes))["ways"]
     looped, images = _in_turns(ways.graph, ways.images, recipes, backends)
-    return looped.graph, images
+    return looped.graph, following(read.images, images)
+
+
+def _reading_blocks(graph: Graph, backends: Sequence[str]) -> PassResult:
+    """Return the graph with products that read blocks of bytes, if a kernel of these backends does."""
+    has_kernel = registry.by_op(registry.all_kernels(backends)).get(block_linear.name)
+    return read_blocks(graph) if has_kernel else PassResult(graph)
 
 
 def _worded(graph: Graph, places: Mapping[Node, Node], recipes: bool, fused: Sequence[str],

@@ -15,7 +15,10 @@ def convert(
     *,
     model: Annotated[str, typer.Argument(help="A model folder (config.json, *.safetensors) or a .gguf file.")],
     file: Annotated[Path, typer.Argument(metavar="FILE.gguf", help="The file that is written.")],
-    precision: Annotated[str, typer.Option(help="Type of the matrices in the file: F32, F16, BF16 or Q8_0.")] = "F32",
+    precision: Annotated[
+        str, typer.Option(metavar="TYPE|WORDS", help="Type of the matrices in the file: F32, F16, BF16, Q8_0, Q6_K, Q5_K, Q4_K, "
+                          "Q5_0, Q4_0, MXFP4, …; or words of weights: weight=q4_0,weight:model.embed*=q8_0.")
+    ] = "F32",
     force: Annotated[bool, typer.Option("--force", help="Replace the file, if it is there.")] = False,
     json: options.Json = False,
 ) -> None:

@@ -52,7 +52,7 @@ SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "
             "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
             "convolution": "Convolution", "upsampling": "Upsampling", "resizing": "Resizing",
             "writes": "Writing into a tensor", "random": "Random numbers", "rounded": "Rounding to formats that are no dtype",
-            "blocks": "Values in blocks of bytes",
+            "blocks": "Values in blocks of bytes", "quantise": "Values in blocks of bytes",
             "scan": "Loops"}
 """module of composites -> title in the index"""
 

@@ -118,6 +118,18 @@ class DecoderOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class ServerLimits:
+    """Limits of `tg serve` on its requests."""
+
+    sequences: options.Sequences = 16
+    invariant: options.Invariant = False
+    most_waiting: options.MostWaiting = 64
+    most_prompt: options.MostPrompt = None
+    most_body: options.MostBody = 16 << 20
+    timeout: options.AnswerTimeout = 600.0
+
+
+@dataclasses.dataclass(frozen=True)
 class GraphFiles:
     """The sizes and the files of `tg run FILE.onnx`."""
 

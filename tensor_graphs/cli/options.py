@@ -121,7 +121,8 @@ PrecisionWords = Annotated[
         callback=_precision,
         metavar="WORDS",
         help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16, written for all of it, tf32, bf16x2 or f8e4m3 "
-        "for its products, or words of sites, as between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
+        "for its products, q8_0, q6_k, q5_k, q4_k, q4_0, … for its weights, or words of sites, as "
+        "between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
         "[default: as the tolerance says]",
     ),
 ]
@@ -240,6 +241,16 @@ Logprobs = Annotated[
 JsonLines = Annotated[
     bool, typer.Option("--jsonl", help="One JSON object a line for each token as it comes; the last line is the --json document.")
 ]
+Sequences = Annotated[int, typer.Option("--sequences", min=1, max=4096, help="Requests that run together at most.")]
+
+Invariant = Annotated[
+    bool, typer.Option("--invariant", help="Tokens do not depend, bit by bit, on the requests that run beside.")
+]
+
+MostWaiting = Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429.")]
+MostPrompt = Annotated[int | None, typer.Option(min=1, help="Tokens that a prompt may have. [default: what the cache holds]")]
+MostBody = Annotated[int, typer.Option(min=1, help="Bytes that the body of a request may have; more get 413.")]
+AnswerTimeout = Annotated[float, typer.Option(min=0.001, help="Seconds that an answer may take; later it is cut, with 504.")]
 MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
 
 

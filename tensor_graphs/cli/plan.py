@@ -39,7 +39,6 @@ def plan(
 
     if pin is not None:
         options.check_new(pin, force)                               # before anything is compared
-    drawing.check(svg)
     graph = graph_of(source, choice, choice.max_positions, greedy=not logits)
     store = common.store(pinned=plan_file is not None)
     on = measured_on(source, choice, store, asked=plan_file is not None)

@@ -40,7 +40,6 @@ def show(
     from tensor_graphs.language.text_writer import print_graph
     from tensor_graphs.rewrites.passes.recognise import write_out
 
-    drawing.check(svg)
     graph = graph_of(source, dtypes, max_positions)
     if expand:
         graph = write_out(graph)

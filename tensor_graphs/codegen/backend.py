@@ -15,8 +15,9 @@ from tensor_graphs.codegen.arithmetic_count import steps_of
 from tensor_graphs.codegen.copy_program import copy_of
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import FARTHEST
+from tensor_graphs.codegen.mapping import cpu_parts
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import c_source, scan_c
+from tensor_graphs.codegen.print import c_loops, scan_c
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of, products_of
 from tensor_graphs.codegen.traffic import traffic_of
@@ -113,7 +114,7 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
 def call_of(program: StageProgram, operands: int) -> NativeCall:
     """Return the native call of a program."""
     code = compiled_libraries.later(program)
-    shared, own = c_source.scratch_bytes(program)
+    shared, own = cpu_parts.scratch_bytes(program)
     threads = library.load().threads()
     return NativeCall(code.symbol, tuple(range(operands)), program.dims, (),
                       shared + own * threads + PAGE * (threads + 1), str(code.path))
@@ -123,7 +124,7 @@ def text_of(spec: Spec) -> str:
     """Return the C source of the kernel of a spec, with the math as a comment. Raises NotLowered."""
     if spec.op is SCAN:
         return scan_c.text_of(spec)
-    return c_source.rendered(_program(spec))
+    return c_loops.rendered(_program(spec))
 
 
 def derivation_of(spec: Spec) -> tuple[str, ...]:

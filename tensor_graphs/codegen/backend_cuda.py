@@ -39,7 +39,7 @@ def versions() -> dict[str, str]:
 def kernels() -> list[Kernel]:
     return [scan_cuda.kernel(NAME), *cuda_tiles.kernels(NAME),
             Kernel(name=f"{NAME}.loops", backend=NAME, op=ANY_OP, build=build, accepts=refuse,
-                   source="stages rendered as CUDA", module=__name__, arithmetic=backend.arithmetic,
+                   source="stages rendered as CUDA", module=__name__, arithmetic=arithmetic,
                    traffic=traffic, toolchain=nvrtc.made_with(HEADER), contiguous=True, strided=strided, shares=shares)]
 
 
@@ -72,18 +72,23 @@ def _of_part(spec: Spec) -> bool:
 
 
 def _plain(definition: Definition, of_part: bool) -> StageProgram:
-    return spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part)
+    lists = or_none(spec_to_loops.lists_of, definition)
+    return spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part) if lists is None else lists
 
 
 @cached(maxsize=4096)
 def _loops(definition: Definition, of_part: bool) -> StageProgram:
     """Return the loops of a definition for which kernels are generated. Raises NotLowered."""
     program = _plain(definition, of_part)
-    if any(s.scan is not None for s in program.stages):
-        raise NotLowered("it is a scan, which is not written for GPUs")
-    if skinny_product.is_streams(program):
+    if skinny_product.is_streams(program) or any(s.scan is not None for s in program.stages):
         _whole_call(definition, of_part)
     return program
+
+
+def arithmetic(spec: Spec) -> Dim:
+    """Return the element steps of the loops of a spec. Raises NotLowered."""
+    lists = or_none(spec_to_loops.lists_of, spec_to_loops.definition_of(spec))
+    return backend.arithmetic(spec) if lists is None else backend.steps(lists)
 
 
 def traffic(spec: Spec) -> Dim:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.refusals import why_not
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.devices.cache_folder import CacheFolderError
@@ -53,7 +53,7 @@ AnyProgram = StageProgram | OwnText
 
 
 def _rendered(program: AnyProgram, name: str = "generated") -> str:
-    return c_source.rendered(program, name) if isinstance(program, StageProgram) else program.rendered(name)
+    return c_loops.rendered(program, name) if isinstance(program, StageProgram) else program.rendered(name)
 
 
 _text = lru_cache(maxsize=4096)(_rendered)

@@ -204,11 +204,12 @@ def without_single_turns(program: StageProgram) -> StageProgram:
         y0[_i0] = sum over _r2 in 0..8 of x0[8*_i0 + _r2]
     """
     def fewer(s: Stage) -> Stage:
+        along = None if s.scan is None else s.scan.along
         if all(a.size != 1 for a in (*s.axes, *s.reduce)):
             return s
         over = tuple(a for a in s.reduce if a.size != 1) or s.reduce[:1]
         does = replace(s.does, over=over) if isinstance(s.does, Reduce) else s.does
-        return replace(s, axes=tuple(a for a in s.axes if a.size != 1), does=does)
+        return replace(s, axes=tuple(a for a in s.axes if a.size != 1 or a == along), does=does)
 
     return program.mapped(lambda s: [fewer(s)])
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.loop_ir import Value
+from tensor_graphs.codegen.loop_ir import Monoid, Top, Value
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -100,15 +100,32 @@ def _least(dtype: DType) -> Any:
     return -math.inf if dtype.is_float else dtype.min
 
 
-MONOIDS: Mapping[str, tuple[Any, np.ufunc, Callable[[DType], Any]]] = {
-    "sum": (np.sum, np.add, lambda _: 0), "product": (np.prod, np.multiply, lambda _: 1),
-    "max": (lambda x, axis, dtype: np.max(x, axis=axis, initial=-np.inf if dtype.kind == "f" else np.iinfo(dtype).min),
-            np.maximum, _least)}
-"""name -> (reduction over axes, the same operation on two arrays, its identity for a dtype)"""
+MONOIDS: Mapping[Monoid, tuple[np.ufunc, Callable[[DType], Any]]] = {
+    "sum": (np.add, lambda _: 0), "product": (np.multiply, lambda _: 1), "max": (np.maximum, _least)}
+"""monoid of single numbers -> (the operation on two arrays, its identity for a dtype)"""
+
+
+def identity_of(monoid: Monoid, dtype: DType) -> Any:
+    """Return the identity of a monoid, or each element of it."""
+    return _least(dtype) if isinstance(monoid, Top) else MONOIDS[monoid][1](dtype)
+
+
+def combined(monoid: Monoid, x: Numbers, rank: int) -> Numbers:
+    """Return x with all axes from `rank` on combined: to one number, or to an axis of the list that is the result."""
+    least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    if not isinstance(monoid, Top):
+        first = least if monoid == "max" else MONOIDS[monoid][0].identity
+        return np.asarray(MONOIDS[monoid][0].reduce(x, axis=tuple(range(rank, x.ndim)), dtype=x.dtype, initial=first))
+    none = np.full((*x.shape[:rank], monoid.count), least, x.dtype)
+    every = np.concatenate([x.reshape(*x.shape[:rank], math.prod(x.shape[rank:])), none], axis=rank)
+    return np.sort(every, axis=rank)[..., ::-1][..., :monoid.count]
 
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "at_least": np.greater_equal, "div": np.divide, "exp": np.exp, "tanh": np.tanh, "cos": np.cos, "tan": np.tan, "mod": np.mod,
     "erf": np.vectorize(math.erf, otypes=[np.float64]), "erfc": np.vectorize(math.erfc, otypes=[np.float64]),
     # what only loop programs have: how a printer writes them differs, not what they are
-    "divisor": np.asarray, "divided": np.divide, "exp_in_sum": np.exp, "mul_alone": np.multiply}
+    "divisor": np.asarray, "divided": np.divide, "exp_in_sum": np.exp, "mul_alone": np.multiply,
+    "minus": np.subtract, "fma": lambda x, y, z: x * y + z, "finite": np.isfinite, "overflowed": lambda x: ~np.isfinite(x),
+    "out_of_range": lambda x: ~np.isfinite(x) | (np.abs(x) <= 2.0**-90), "high": np.asarray, "low": np.zeros_like,
+    "rest": np.zeros_like, "inverted": lambda x: np.ones(np.shape(x), bool), "over": lambda x, by, *_: np.divide(x, by)}

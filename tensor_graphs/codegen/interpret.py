@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value
+from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes, combined, identity_of
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Top, Value, index_symbol
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.meaning.algebra import carrier, wide
@@ -96,18 +96,22 @@ class _StageTurns(Evaluation):
         self.run, self.nest, self.stage = run, nest, stage
         axes = (*nest.axes[:stage.level], *stage.axes, *stage.reduce)
         self.at: dict[str, Any] = dict(run.sizes)
-        self.inside: Numbers = np.ones((), bool)
+        self.inside = around = np.ones((), bool)
         if within is not None:
             self.at[within.name] = turn
-        sizes = []
+        sizes, own = [], len(axes) - len(stage.reduce)
         for k, axis in enumerate(axes):                             # the size of one may depend on those before
             size = np.asarray(at_sizes(axis.size, self.at))
             sizes.append(int(size.max(initial=0)))
             self.at[axis.name] = np.arange(sizes[-1]).reshape([-1 if i == k else 1 for i in range(len(axes))])
             self.inside = self.inside & (self.at[axis.name] < size)
+            if k == own - 1:
+                around = self.inside                                # of results, also of those that combine nothing
         if within is not None:
-            self.inside = self.inside & (turn < np.asarray(at_sizes(within.size, self.at)))
+            whole = turn < np.asarray(at_sizes(within.size, self.at))
+            self.inside, around = self.inside & whole, around & whole
         self.shape = tuple(sizes)
+        self.around = np.broadcast_to(around, (*sizes[:own], *[1] * len(stage.reduce))).reshape(sizes[:own])
         self.inside = np.broadcast_to(self.inside, self.shape)
         self.values: dict[Value, Numbers] = {}
 
@@ -117,20 +121,24 @@ class _StageTurns(Evaluation):
         rank = len(self.shape) - len(s.reduce)
         value = np.broadcast_to(self.value(s.value), self.shape)
         factor = self.before_reduced(s.held) if isinstance(s.held, Value) and value.size else None
+        index = s.index
         if s.monoid is not None:
-            take, along, identity = MONOIDS[s.monoid]
-            value = np.where(whole, value, np.asarray(identity(s.value.dtype), value.dtype))
+            identity = identity_of(s.monoid, s.value.dtype)
+            value = np.where(whole, value, np.asarray(identity, value.dtype))
             if s.scan is not None:
-                value = self.scanned(value, along, identity(s.value.dtype))
+                value = self.scanned(value, MONOIDS[s.monoid][0], identity)
             else:
-                value = np.asarray(take(value, axis=tuple(range(rank, value.ndim)), dtype=value.dtype))
-                whole = (np.asarray(whole.any(axis=tuple(range(rank, whole.ndim)))) if whole.size
-                         else np.ones(self.shape[:rank], bool))
+                value = combined(s.monoid, value, rank)
+                whole = self.around
                 # the reduced axes are done with: what the target's index knows of has none of them
                 self.at = {k: v.reshape(v.shape[:rank]) if isinstance(v, np.ndarray) and v.shape[rank:].count(1) == len(s.reduce)
                            else v for k, v in self.at.items()}
+        if isinstance(s.monoid, Top):                               # a result is a list
+            self.at = {k: v[..., None] if isinstance(v, np.ndarray) and v.ndim == rank else v for k, v in self.at.items()}
+            self.at["_top"], whole = np.arange(s.monoid.count), np.broadcast_to(whole[..., None], value.shape)
+            index = index + index_symbol("_top", s.monoid.count)
         target = self.run.written(s.target, outer if s.target.level else ())
-        place = self.place(s.target, s.index, whole)
+        place = self.place(s.target, index, whole)
         flat = np.ravel_multi_index([p[whole] for p in place], target.shape) if whole.any() else np.zeros(0, np.intp)
         if len(np.unique(flat)) != len(flat):
             raise StageError(f"an element of {s.target} is written twice")
@@ -140,7 +148,7 @@ class _StageTurns(Evaluation):
             held = target.values.reshape(-1)[flat]
             if factor is not None:
                 held = held * factor[whole]
-            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"][1](held, value[whole])
+            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"][0](held, value[whole])
         else:
             target.values.reshape(-1)[flat] = value[whole]
         target.known.reshape(-1)[flat] = True

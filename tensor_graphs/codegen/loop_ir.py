@@ -8,7 +8,7 @@
 Indices are dims: integer expressions of the axes' symbols and of the graph's dims, in the normal form of language/dims.py, so that
 views (reshape, permute, slice, expand) fold into them. `print(program)` shows the entire program.
 
-The following rules define what any renderer prints. interpret.py implements them in numpy and settles doubts about the meaning.
+The following rules define what any mapper has to keep. interpret.py implements them in numpy and settles doubts about the meaning.
 - The nests run one after another. The iterations ("turns") of a nest's axes are independent, so threads or blocks may share the
   axes up to the lowest stage level above 0. A stage at a lower level than the innermost runs again for each turn of its `level`
   outer axes, before deeper stages run. A nest at level 0 is one turn.
@@ -45,8 +45,20 @@ Pairs = tuple[tuple[int, int], ...]
 WINDOW, NEAR = 8, (1, 2, 3, 4)
 """most elements of a window, and strides between its positions for which many are computed at the same time"""
 
-Monoid = Literal["sum", "max", "product"]
-"""name of the operation that combines values: associative, with an identity (0, the least number or −∞, 1)"""
+
+@dataclass(frozen=True)
+class Top:
+    """The monoid of sorted lists: the `count` greatest values of all, the greatest first. A result is as many elements, from the
+    stage's index on; where there are fewer values, the last ones are the least number of the dtype."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"top {self.count}"
+
+
+Monoid = Literal["sum", "max", "product"] | Top
+"""the operation that combines values: associative, with an identity (0, the least number or −∞, 1, a list of least numbers)"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,7 @@ class Value:
 
     op: "constant" (attr: the number) · "index" (attr: a dim, as a number of `dtype`) · "load" (attr: array, offset, and the axes
     inside of which the array exists; an optional argument is a condition, without which the result is 0 and memory is not read) ·
-    the name of an atomic op, or of a scalar function that the renderer has. symbols: the axes and gathered indices that it depends
+    the name of an atomic op, or of a scalar function that a printer has. symbols: the axes and gathered indices that it depends
     on. number: its place in `table`, the values of one lowering; texts name it by that."""
 
     op: str

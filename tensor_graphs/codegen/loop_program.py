@@ -29,6 +29,8 @@ they are computed. The following rules define what any printer prints; interpret
 - A value is computed where it is used. `Compute` computes one earlier; what it has loaded does not change by later stores.
 - Threads that are outside of all thread loops all do the same. A kernel may have several thread loops after each other; a thread is
   the same in all of them by its number, in which the innermost loop counts fastest.
+- A kernel for a CPU has `Parallel` in the place of grid and thread loops: blocks of one thread. Memory is `Local` to a body, or
+  shared, which is scratch of a part. `vector` loops fill registers; a number that one of them combines is combined in lanes.
 """
 
 from __future__ import annotations
@@ -159,7 +161,7 @@ class Clear:
 
 @dataclass(frozen=True, eq=False)
 class Take:
-    """buffer[index] is combined with a value."""
+    """buffer[index] is combined with a value; a list, which is all of the buffer, takes it."""
 
     buffer: Array
     index: Dim
@@ -170,14 +172,16 @@ class Take:
 
 @dataclass(frozen=True, eq=False)
 class Combine:
-    """buffer[index] of each `threads` neighbours along the innermost thread loop is combined, and each of them gets the result.
-    shared: memory for a number of each warp, where these are more than one; all threads of the block then wait for each other."""
+    """buffer[index] (a list: all of it) of each `threads` neighbours along the innermost thread loop is combined, and each of them
+    gets the result. shared: memory for a number or list of each warp, where these are more than one; all threads of the block then
+    wait for each other. before: registers in which each gets what those with lower numbers have combined, in the same place."""
 
     buffer: Array
     index: Dim
     monoid: Monoid
     threads: int
     shared: Array | None = None
+    before: Array | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +203,50 @@ class Wait:
 
 
 @dataclass(frozen=True, eq=False)
+class Local:
+    """Memory that exists from here to the end of the body. monoid: the operation that it accumulates by, if any; then its first
+    `count` elements (None: all) are the identity."""
+
+    array: Array
+    monoid: Monoid | None = None
+    count: Dim | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Skew:
+    """An index by a name: the elements by which buffer[index] lies behind a multiple of `elements` of them."""
+
+    name: str
+    buffer: Array
+    index: Dim
+    elements: int
+
+
+@dataclass(frozen=True, eq=False)
+class Note:
+    """A comment."""
+
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionCall:
+    """A handwritten function in the place of statements that have the same effect. arguments: numbers, addresses of elements, and
+    words of C."""
+
+    function: str
+    arguments: tuple[Dim | tuple[Array, Dim] | str, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Braces:
+    """Statements whose memory and values end with them."""
+
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class If:
     when: Value
     body: tuple[Stmt, ...]
@@ -207,7 +255,8 @@ class If:
 @dataclass(frozen=True, eq=False)
 class Loop:
     """The body for each value of the axis from `first` on, in steps, below `size`. unroll: iterations that a printer writes out (0:
-    the compiler decides; an unrolled loop is written out completely)."""
+    the compiler decides; an unrolled loop is written out completely). past: the name of the index behind a step, at most `size`.
+    rest: only whole steps are taken, and behind the loop the axis is the index at which the rest begins."""
 
     axis: str
     size: Dim
@@ -216,14 +265,36 @@ class Loop:
     first: Dim = 0
     step: Dim = 1
     unroll: int = 0
+    past: str = ""
+    rest: bool = False
 
     @property
     def symbol(self) -> Dim:
         return index_symbol(self.axis, self.size)
 
 
+@dataclass(frozen=True, eq=False)
+class Parallel:
+    """The body for each part of the indices below `size`, at the same time: a part are those from FROM on, below TO, which are
+    multiples of `unit` or `size`. steps: of an index. grain: steps that pay for a part of their own (0: each index is one)."""
+
+    size: Dim
+    unit: int
+    steps: Dim
+    grain: int
+    body: tuple[Stmt, ...]
+
+
+FROM, TO = "_from", "_to"
+
+LANES = {32: d.dim("_lanes32", 4, 16), 64: d.dim("_lanes64", 2, 8)}
+"""bits of a number -> the numbers in a register of a CPU, on which a program does not depend"""
+
 Stmt = (Let | Alias | Compute | Load | CopyAhead | CopiesWait | Store | Put | Clear | Take | Combine | Prefetch | Barrier | Wait
-        | If | Loop)
+        | Local | Skew | Note | FunctionCall | Braces | If | Loop | Parallel)
+
+INNER = If | Loop | Braces | FunctionCall | Parallel
+"""statements that have a body"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,11 +345,16 @@ def shared_places(buffers: Iterable[LoopBuffer]) -> tuple[dict[str, int], int]:
     return begins, max(ends.values())
 
 
+def is_number(array: Array) -> bool:
+    """Return whether a scratch array is one number per iteration of the nest, and so a variable."""
+    return array.role == "scratch" and array.level > 0 and array.size == 1
+
+
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Yield all statements, those inside of others too, in order."""
     for s in body:
         yield s
-        if isinstance(s, If | Loop):
+        if isinstance(s, INNER):
             yield from statements(s.body)
 
 
@@ -306,7 +382,7 @@ def dims_of(s: Stmt) -> tuple[Dim, ...]:
             return (index,)
         case Load() | CopyAhead() | Put():
             return s.at, s.index
-        case Alias() | Store() | Take() | Combine() | Prefetch():
+        case Alias() | Store() | Take() | Combine() | Prefetch() | Skew():
             return (s.index,)
         case Loop():
             return s.first, s.size, s.step
@@ -314,15 +390,17 @@ def dims_of(s: Stmt) -> tuple[Dim, ...]:
             return ()
 
 
-def written(s: Stmt) -> Array | None:
-    """Return the array that a statement itself writes."""
+def written(s: Stmt) -> tuple[Array, ...]:
+    """Return the arrays that a statement itself writes."""
     match s:
         case Load() | CopyAhead():
-            return s.into
+            return (s.into,)
+        case Combine(before=Array() as before):
+            return s.buffer, before
         case Store() | Put() | Clear() | Take() | Combine():
-            return s.buffer
+            return (s.buffer,)
         case _:
-            return None
+            return ()
 
 
 def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
@@ -332,7 +410,7 @@ def _shown(body: tuple[Stmt, ...], depth: int) -> list[str]:
         own = [shown(value) for value in values_of(s)]
         lines.append(inside + text)
         lines += [f"{inside}    where {line}" for _, named in own for line in named]
-        if isinstance(s, If | Loop):
+        if isinstance(s, INNER):
             lines += _shown(s.body, depth + 1)
     return lines
 
@@ -365,7 +443,8 @@ def text_of(s: Stmt) -> str:
         case Take():
             return f"{at(s.buffer, s.index)} {s.monoid}= {shown(s.value)[0]}"
         case Combine():
-            return f"combine {at(s.buffer, s.index)} by {s.monoid} across {s.threads} threads"
+            before = f", {at(s.before, s.index)} before" if s.before is not None else ""
+            return f"combine {at(s.buffer, s.index)} by {s.monoid} across {s.threads} threads{before}"
         case Prefetch():
             return f"prefetch {at(s.buffer, s.index)}"
         case Barrier():
@@ -377,4 +456,23 @@ def text_of(s: Stmt) -> str:
         case Loop():
             first = d.format_dim(s.first)
             step = f" step {d.format_dim(s.step)}" if s.step != 1 else ""
+            step += f", each to {s.past}" if s.past else " in whole steps" if s.rest else ""
             return f"{s.kind} {s.axis} in {first}..{d.format_dim(s.size)}{step}"
+        case _:
+            return _text_on_cpus(s)
+
+
+def _text_on_cpus(s: Stmt) -> str:
+    match s:
+        case Local():
+            first = "" if s.count is None else f" of the first {d.format_dim(s.count)}"
+            return f"local {s.array}[{d.format_dim(s.array.size)}]" + (f", identity of {s.monoid}{first}" if s.monoid else "")
+        case Skew():
+            return f"{s.name} = skew of {s.buffer}[{d.format_dim(s.index)}] in {s.elements}"
+        case Note():
+            return f"note {s.text}"
+        case FunctionCall():
+            return f"call {s.function} for"
+        case Parallel():
+            return f"parallel parts of {d.format_dim(s.size)} in units of {s.unit}"
+    return "braces"

@@ -1,6 +1,7 @@
 """map_loops: the form of each nest of a program, and the loops of its kernels.
 
 - elementwise: a thread has a pack of elements; transposed: a block turns squares of operands that lie across in shared memory
+- line scans: a scan across memory; a thread has a line (running.py; along memory it is a stage of rows)
 - columns: a reduction across memory; a warp walks along memory, the warps of a block share the rows
 - rows: anything else; some threads share an iteration of the outer axes, and its reductions along memory
 - streams: all products of few rows together; a warp has rows of a weight
@@ -20,6 +21,7 @@ from tensor_graphs.codegen.mapping.elementwise import ElementwiseForm, ShortRedu
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, within
 from tensor_graphs.codegen.mapping.place_values import placed
 from tensor_graphs.codegen.mapping.rows import BLOCKS, RowForm
+from tensor_graphs.codegen.mapping.running import LineScanForm, is_line_scan
 from tensor_graphs.codegen.mapping.streams import Streams, one_row
 from tensor_graphs.codegen.mapping.transposed import TransposedForm
 from tensor_graphs.codegen.skinny_product import is_streams, streams_of
@@ -60,8 +62,8 @@ def nest_kernels(program: StageProgram, nests: Sequence[Nest], values: Values, t
                  names: set[str], rows: Callable[..., RowForm] = RowForm) -> tuple[list[LoopKernel], list[Array]]:
     """Return the kernels of nests before their values are placed, and the scratch that only they use. values: the factory of their
     values. names: of all buffers, which grow. rows: makes the form of nests that have no other. Raises NotLowered."""
-    if any(s.scan is not None for nest in nests for s in nest.stages):
-        raise NotLowered("a running value, which is not written for GPUs")
+    if any(s.scan is not None and s.axes != (s.scan.along,) and not is_line_scan(nest) for nest in nests for s in nest.stages):
+        raise NotLowered("a running value of rows beside others, which is not written for GPUs")
     alone = products_alone(program)
     groups: list[list[tuple[Nest, LoopKernel, NestMapper]]] = []
     for number, nest in enumerate(nests):
@@ -88,6 +90,8 @@ def _times(kernel: LoopKernel, times: Dim) -> LoopKernel:
 
 
 def _form(program: StageProgram, nest: Nest) -> type[ElementwiseForm | TransposedForm | ColumnForm] | None:
+    if is_line_scan(nest):
+        return LineScanForm
     if is_elementwise(program, nest):
         return ElementwiseForm if nest.tile is None else TransposedForm
     if is_short_reduction(nest):

@@ -309,4 +309,88 @@ template <int GROUP, class T, class F> TG_INLINE T reduced(T x, F combine, T *sh
     return x;
 }
 
+/* What the threads of a GROUP with lower numbers have of x; x becomes that of all of them. none: the identity. */
+template <int GROUP, class T, class F> TG_INLINE T before_of(T &x, F combine, T none, T *shared) {
+    const int size = GROUP < 32 ? GROUP : 32, lane = threadIdx.x % size, first = threadIdx.x % 32 - lane;
+    T all = x;                                                      /* of the threads up to this one */
+#pragma unroll
+    for (int step = 1; step < size; step *= 2) {
+        const T other = __shfl_sync(0xffffffffu, all, (threadIdx.x - step) % 32);
+        if (lane >= step) all = combine(other, all);
+    }
+    const T one_less = __shfl_sync(0xffffffffu, all, (threadIdx.x - 1) % 32);
+    T before = lane == 0 ? none : one_less;
+    x = __shfl_sync(0xffffffffu, all, first + size - 1);
+    if (GROUP > 32) {
+        if (lane == 0) shared[threadIdx.x / 32] = x;
+        __syncthreads();
+        T earlier = none;
+#pragma unroll
+        for (int warp = 0; warp < GROUP / 32; warp++) {
+            if (warp == threadIdx.x / 32) before = combine(earlier, before);
+            earlier = combine(earlier, shared[warp]);
+        }
+        x = earlier;
+    }
+    return before;
+}
+
+/* A double as two floats. What is beyond their range stays finite, as what is added may be below 0, and infinite. */
+TG_INLINE float f32_within(double x) {
+    const double most = 0x1.fffffep127;
+    return (float)(x > most ? most : x < -most ? -most : x);
+}
+TG_INLINE float f32_high(double x) { return x - x == 0 ? f32_within(x) : (float)x; }
+TG_INLINE float f32_low(double x) { return x - x == 0 ? f32_within(x - (double)f32_within(x)) : 0; }
+
+/* ---- the K (a power of 2) greatest of all, the greatest first ---- */
+
+TG_INLINE void in_order(int64_t &a, int64_t &b) {
+    const int64_t greater = a > b ? a : b;
+    b = a > b ? b : a;
+    a = greater;
+}
+template <int K> TG_INLINE void top_with(int64_t (&top)[K], int64_t x) {
+    if (x <= top[K - 1]) return;
+#pragma unroll
+    for (int i = 0; i < K; i++) in_order(top[i], x);
+}
+/* Of THREADS lanes beside each other: the greater ones of two lists are a list that falls and rises, which log K rounds sort. */
+template <int THREADS, int K> TG_INLINE void top_of_lanes(int64_t (&top)[K]) {
+#pragma unroll 1
+    for (int step = THREADS / 2; step > 0; step /= 2) {
+        int64_t other[K];
+#pragma unroll
+        for (int i = 0; i < K; i++) other[i] = __shfl_xor_sync(0xffffffffu, top[i], step);
+#pragma unroll
+        for (int i = 0; i < K; i++) top[i] = top[i] > other[K - 1 - i] ? top[i] : other[K - 1 - i];
+#pragma unroll
+        for (int half = K / 2; half > 0; half /= 2)
+#pragma unroll
+            for (int i = 0; i < K; i++)
+                if (!(i & half)) in_order(top[i], top[i + half]);
+    }
+}
+/* Of a GROUP, as in reduced; shared has room for a list of each warp. */
+template <int GROUP, int K> TG_INLINE void top_of(int64_t (&top)[K], int64_t *shared) {
+    top_of_lanes<(GROUP < 32 ? GROUP : 32)>(top);
+    if (GROUP <= 32) return;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < K; i++)
+        if (lane == 0) shared[warp * K + i] = top[i];
+    __syncthreads();
+    if (warp == 0) {
+#pragma unroll
+        for (int i = 0; i < K; i++) top[i] = lane < GROUP / 32 ? shared[lane * K + i] : INT64_MIN;
+        top_of_lanes<32>(top);
+#pragma unroll
+        for (int i = 0; i < K; i++)
+            if (lane == 0) shared[i] = top[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < K; i++) top[i] = shared[i];
+}
+
 #endif

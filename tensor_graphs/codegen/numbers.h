@@ -95,9 +95,9 @@ TG_INLINE float f32_rest(double x) {
     return rest == rest ? rest : 0; /* of an infinity */
 }
 
-/* Returns whether a sum of f32 is infinite or NaN; out_of_range: or a sum of squares so small that f32 has fewer digits of them. */
-TG_INLINE int overflowed(double x) { return !(__builtin_fabs(x) < INFINITY); }
-TG_INLINE int out_of_range(double x) { return !(__builtin_fabs(x) < INFINITY && __builtin_fabs(x) > 0x1p-90); }
+/* Returns whether a sum of f32 is infinite or NaN; bool_out_of_range: or a sum of squares so small that f32 has fewer digits of them. */
+TG_INLINE int bool_overflowed(double x) { return !(__builtin_fabs(x) < INFINITY); }
+TG_INLINE int bool_out_of_range(double x) { return !(__builtin_fabs(x) < INFINITY && __builtin_fabs(x) > 0x1p-90); }
 
 /* x / d, rounded once, by high + low = 1 / d where f32 has that; of a loop over x the compiler makes two. */
 TG_INLINE int bool_inverted(double inverse) {
@@ -166,6 +166,11 @@ TG_INLINE float f32_sqrt(float x) { return sqrtf(x); }
 TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
 TG_INLINE float f32_floor(float x) { return floorf(x); }
 TG_INLINE double f64_floor(double x) { return floor(x); }
+
+TG_INLINE int bool_finite(float x) { return __builtin_fabsf(x) < INFINITY; }
+
+/* *sum goes on with what a register of accumulators holds. */
+TG_INLINE void f32_add_lanes(double *sum, const float *lane) { *sum += v_sum_wide(v_load(lane)); }
 
 /* x[i] = *running + x[0] + ... + x[i], and *running goes on. The sums of a register are taken by doubling (x[i] + x[i - 1], then
  * over 2, 4, ...) in f32, what is before it is added in f64. */

@@ -1,7 +1,7 @@
 """pipelines: which passes a program goes through between lowering and printing, for each use.
 
 A pass is a pure function of a program, in passes/, default_schedule.py or skinny_product.py; its docstring has an example.
-schedule_actions.py goes through some of them with choices in place of rules, and the printer of C ends with wide_accumulate.py.
+schedule_actions.py goes through some of them with choices in place of rules, and map_cpu.py begins with wide_accumulate.py.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from functools import partial
 
 from tensor_graphs.codegen.default_schedule import advised, cut, merged, without_single_turns
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.forward_stores import handed_on
 from tensor_graphs.codegen.passes.online_reductions import online
+from tensor_graphs.codegen.passes.pair_moments import moments_in_parts
+from tensor_graphs.codegen.passes.select_top import selected
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.split_at_conditions import decided
 from tensor_graphs.codegen.passes.split_into_groups import grouped
-from tensor_graphs.codegen.passes.split_rows import rows_in_parts
-from tensor_graphs.codegen.passes.split_variance import deviations_in_parts
+from tensor_graphs.codegen.passes.split_reduction import columns_in_parts, rows_in_parts
+from tensor_graphs.codegen.passes.split_scans import scans_in_parts
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
 from tensor_graphs.kernels.kernel import NotLowered
@@ -36,13 +37,16 @@ PARTS: Pipeline = (cut, advised)
 LOOPS: Pipeline = (*WHOLE, *PARTS)
 """loops in C, and what all others begin with"""
 
+CUDA_LOOPS: Pipeline = (selected, *WHOLE, scans_in_parts, *PARTS)
+"""loops on a GPU, which keeps lists of the largest elements in registers, and has other parts of scans"""
+
 STREAMS: Pipeline = (*LOOPS, streamed)
 """products of few rows, lowered as such"""
 
-CUDA_ROWS: Pipeline = (without_single_turns, handed_on, split_columns.in_parts)
+CUDA_ROWS: Pipeline = (without_single_turns, handed_on, columns_in_parts)
 """loops or streams on a GPU where each block runs everything for its own rows, as in a scan"""
 
-CUDA: Pipeline = (without_single_turns, handed_on, deviations_in_parts, rows_in_parts, split_columns.in_parts)
+CUDA: Pipeline = (without_single_turns, handed_on, moments_in_parts, rows_in_parts, columns_in_parts)
 """loops or streams on a GPU"""
 
 

@@ -11,6 +11,7 @@ from tensor_graphs.codegen.epilogue_products import EpilogueProduct, epilogue_pr
 from tensor_graphs.codegen.loop_ir import Stage, StageProgram, symbols_of, values_in
 from tensor_graphs.codegen.lower import lower, stays
 from tensor_graphs.codegen.passes.in_place import shared_by
+from tensor_graphs.codegen.passes.select_top import selected
 from tensor_graphs.codegen.passes.tile_products import tiled
 from tensor_graphs.codegen.pipelines import LOOPS, PARTS, STREAMS, WHOLE, fused, through
 from tensor_graphs.codegen.refusals import TooManyTurns, cached, or_none, refused
@@ -20,7 +21,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.leaves import argument
-from tensor_graphs.language.node import apply, encode_attribute
+from tensor_graphs.language.node import apply, encode_attribute, walk
 
 TILES = 8
 """register tiles of a product's rows in one block of a one-pass kernel"""
@@ -115,6 +116,20 @@ def any_loops_of(written: Definition) -> StageProgram:
     """Return the loops of a definition, however many turns they have. Raises NotLowered."""
     with refused():
         return through(LOOPS, lower(written))
+
+
+@cached(maxsize=4096)
+def lists_of(definition: Definition) -> StageProgram:
+    """Return the loops of a definition in which the largest elements of rows are lists. Raises NotLowered where none are."""
+    if not any(node.op.name in ("topk", "less") for node in walk(definition.outputs)):
+        raise NotLowered("it ranks nothing")
+    with refused():
+        ranked = lower(definition)
+        program = selected(ranked)
+        if program is ranked:
+            raise NotLowered("no list is all that is read of its ranks")
+        program = through(LOOPS, program)
+    return _for_a_call(_within_limit(program))
 
 
 @cached(maxsize=4096)

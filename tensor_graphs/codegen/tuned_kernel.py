@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 
 from tensor_graphs.codegen import backend, compiled_libraries, schedule_actions, spec_to_loops
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.refusals import cached, why_not
 from tensor_graphs.codegen.schedule_actions import Schedule
 from tensor_graphs.errors import TensorGraphsError
@@ -51,7 +51,7 @@ def kernel_from(text: str) -> Kernel:
 def text_of(kernel: Kernel, spec: Spec) -> str:
     """Return the C source of a tuned kernel, with its schedule and its math as comments. Raises NotLowered."""
     chosen = "\n".join(f" * {action}" for action in schedule_of(kernel))
-    return f"/* schedule:\n{chosen}\n */\n{c_source.rendered(_found(kernel.source, spec))}"
+    return f"/* schedule:\n{chosen}\n */\n{c_loops.rendered(_found(kernel.source, spec))}"
 
 
 def differs(kernel: Kernel, spec: Spec) -> str:

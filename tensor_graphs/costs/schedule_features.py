@@ -17,7 +17,7 @@ from functools import lru_cache
 from tensor_graphs.codegen.arithmetic_count import stage_weight
 from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, across, values_in
 from tensor_graphs.codegen.lower import DEAR
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.mapping import cpu_parts
 from tensor_graphs.codegen.schedule_actions import OF_STAGE
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.costs.loop_features import shapes_of
@@ -64,7 +64,7 @@ def _of_rules(program: StageProgram, at: tuple[tuple[str, int], ...]) -> dict[st
 def _of(program: StageProgram, at: Mapping[str, int]) -> dict[str, float]:
     loops = list(_loops(program, at))
     total = sum(loop.steps for loop in loops)
-    shared, own = c_source.scratch_bytes(program)
+    shared, own = cpu_parts.scratch_bytes(program)
     features = {
         "steps": _log(total), "traffic": _log(_size(traffic_of(program), at)), "nests": float(len(program.nests)),
         "scratch": _log(_size(shared, at)), "scratch of a thread": _log(_size(own, at)), "again": float(len(program.again))}
@@ -72,7 +72,7 @@ def _of(program: StageProgram, at: Mapping[str, int]) -> dict[str, float]:
     heaviest = 0.0
     for nest in program.nests:
         steps = sum(loop.steps for loop in loops if loop.nest is nest)
-        turns, unit, of_one = c_source.split(nest)
+        turns, unit, of_one = cpu_parts.split(nest)
         count = _size(turns, at)
         chunk = math.ceil(max(1.0, nest.advice.grain / max(1, of_one)) / unit) * unit
         parts = max(1.0, math.ceil(count / chunk))

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Target:
     """units: multiprocessors. warp: threads that run together. threads: most threads of a block. vector: bytes of one access to
     memory. line: bytes of a cache line. shared: most bytes of shared memory of a block, so that a multiprocessor has two.
-    clustered: (blocks of a cluster, blocks in such clusters that run at once); more of them would take twice the time."""
+    clustered: (blocks of a cluster, blocks in such clusters that run at once); more of them would take twice the time. bandwidth:
+    bytes of memory a second. turn: seconds from a load to what depends on it for all threads of a block. launch: of one more."""
 
     units: int = 132
     warp: int = 32
@@ -18,6 +19,9 @@ class Target:
     line: int = 128
     shared: int = 96 << 10
     clustered: tuple[tuple[int, int], ...] = ((2, 132), (4, 112), (8, 96))
+    bandwidth: float = 4.3e12
+    turn: float = 0.6e-6
+    launch: float = 2e-6
 
 
 HOPPER = Target()

@@ -16,10 +16,11 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.errors import GraphError, ShapeError
 from tensor_graphs.language.node import Node, TensorType, alike, apply, rebuild, walk
+from tensor_graphs.notebook import Pictured
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Pictured):
     """Named outputs and state updates. Equal graphs (same nodes, names and order) are `==`; see also `structural_key`.
 
     Attributes derived from the nodes: inputs, parameters, states (by name, in order of first use), dims (symbols by name).

@@ -6,7 +6,9 @@ without facts (a user's) is treated most cautiously.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class OpFacts:
     contains: atomic ops that its definition always has; a graph that lacks one cannot be this op.
     symbol: the operator sign for it in formulas, between two operands.
     licence: over the real numbers its operands are not changed, but a kernel may round them to the format of the attribute `to`.
+    joined: a kernel may compute it together with the steps around it. False where kernels are better alone than loops with more in
+    them.
+    smaller: function of operand types and attributes that returns operand types of smaller sizes, or None: where sizes depend on
+    each other. Built-in kernels are compared there first (measure/points/size_classes.py).
     piecewise: operands that its direct evaluation reads in their stored dtype, narrower than float64. It widens them one piece at a
     time, so that a large weight is never in memory in float64 as a whole.
     """
@@ -75,6 +81,8 @@ class OpFacts:
     sought: bool = True
     symbol: str = ""
     licence: bool = False
+    joined: bool = True
+    smaller: Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any] | None] | None = None
     piecewise: tuple[str, ...] = ()
 
 

@@ -20,6 +20,7 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tensor_graphs.meaning.accuracy import Accuracy
+from tensor_graphs.notebook import Pictured
 from tensor_graphs.paths.lower import PlanError, Program
 from tensor_graphs.paths.lowered import chosen_here, lowered
 from tensor_graphs.paths.memory import ArenaLayout, aligned
@@ -160,7 +161,7 @@ RUN = frozenset({"run", "prepared", "session", "trace", "tap", "time", "first_na
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Pictured):
     """All decisions made before the first kernel runs. `print(plan)` shows the most expensive steps on one screen.
 
     A pickle holds the graph, the choices and their evidence. Unpickling looks the kernels up by name, compares their identities and

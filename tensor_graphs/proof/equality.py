@@ -1,7 +1,7 @@
 """equality: a verdict on two graphs being the same function: proved, refuted, or unknown.
 
     verdict = equal(a, b)
-    verdict.status      "structural" | "fingerprint" | "tested" | "refuted" | "unknown"
+    verdict.status      "structural" | "fingerprint" | "approximate" | "tested" | "refuted" | "unknown"
     verdict.proved      True for the first two
 
 Leaves of the two graphs are paired by kind and name, outputs by name (by position, where names differ). Paired float leaves and
@@ -29,6 +29,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import LIBRARY, expand_all
+from tensor_graphs.language.composites.quantise import without_blocks
 from tensor_graphs.language.composites.rounded import without_licences
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
@@ -46,7 +47,7 @@ from tensor_graphs.proof.sizes_as_dims import has_large_sizes, with_dims
 
 log = logging.getLogger(__name__)
 
-Status = Literal["structural", "fingerprint", "tested", "refuted", "unknown"]
+Status = Literal["structural", "fingerprint", "approximate", "tested", "refuted", "unknown"]
 
 LARGEST_RUN = 40_000_000
 """Largest cost of one run in float64 (in units of counterexample.cost): a seventh of a second."""
@@ -66,7 +67,8 @@ class EqualityVerdict:
     the numbers of the program that meet it; for such a dim the proof is shown as "tested" at the sizes, not as "compared".
     assuming: the assumptions, first the sizes common to both graphs, where their dims differ. counterexample: inputs (refuted
     only). reason: why the verdict is unknown, or only tested. difference: largest relative difference of float64 runs, None without
-    runs. licences: the licences to round in the graphs, which are identities without bits.
+    runs. licences: the licences to round in the graphs, which are identities without bits. formats: of
+    blocks in which the graphs store weights, where they are equal but for these (approximate only).
     """
 
     status: Status
@@ -79,13 +81,14 @@ class EqualityVerdict:
     difference: float | None = None
     bits: bool = False
     licences: tuple[str, ...] = ()
+    formats: tuple[str, ...] = ()
 
     @property
     def proved(self) -> bool:
         return self.status in ("structural", "fingerprint")
 
     def __bool__(self) -> bool:
-        raise TypeError("a verdict has five values, not two; ask verdict.proved, or compare verdict.status")
+        raise TypeError("a verdict has six values, not two; ask verdict.proved, or compare verdict.status")
 
     def __str__(self) -> str:
         return self.show()
@@ -97,6 +100,8 @@ class EqualityVerdict:
             reals = "" if self.bits else "over the real numbers they change nothing, "
             assuming.append(f"  licences to round: {', '.join(self.licences)}; {reals}with bits they count")
         shown = "" if self.difference is None else f"\n  largest relative difference in float64: {self.difference:.1e}"
+        if self.status == "approximate":
+            return "\n".join([f"approximate: equal, were numbers not stored in blocks of {', '.join(self.formats)}", *assuming])
         if self.status == "structural":
             return "\n".join(["equal: the same graph once composites are written out", *assuming])
         if self.status == "refuted":
@@ -123,7 +128,7 @@ class EqualityVerdict:
                 "counterexample": None if self.counterexample is None else self.counterexample.as_json(),
                 "reason": self.reason, "difference": None if self.difference is None else str(self.difference)
                 if self.difference == float("inf") else self.difference, "mode": "bits" if self.bits else "math",
-                "licences": list(self.licences)}
+                "licences": list(self.licences), "formats": list(self.formats)}
 
 
 @worded
@@ -135,6 +140,16 @@ def equal(a: Graph, b: Graph, *, bits: bool = False, seed: int = 0) -> EqualityV
     can be decided, the verdict is "unknown", with the reason. Raises GraphError for an argument that is no graph.
     """
     a, b = require_graph(a, "equal"), require_graph(b, "equal")
+    verdict = _verdict(a, b, bits, seed)
+    if not verdict.proved and not bits:
+        (left, of_left), (right, of_right) = without_blocks(a), without_blocks(b)
+        exact = _verdict(left, right, bits, seed) if of_left or of_right else verdict
+        if exact.proved:
+            return replace(exact, status="approximate", formats=tuple(dict.fromkeys((*of_left, *of_right))))
+    return verdict
+
+
+def _verdict(a: Graph, b: Graph, bits: bool, seed: int) -> EqualityVerdict:
     try:
         left, right, common = _together(a, b, bits)
     except TensorGraphsError as e:

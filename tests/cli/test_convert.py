@@ -33,9 +33,24 @@ def test_a_converted_folder_gives_the_same_tokens(folder: Path, tmp_path: Path) 
     assert tg("plan", file, "--backends", "numpy").returncode == 0
 
 
+def test_words_of_weights_say_the_type_of_each_tensor(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    words = "weight=q4_0,weight:model.embed_tokens.weight@embedding=q5_0,weight:*layers.1.mlp*=bf16"
+    assert tg("convert", folder, file, "--precision", words).returncode == 0
+    read = read_gguf(file)
+    stored = {name: entry.stored for name, entry in read.entries.items() if len(entry.shape) > 1}
+    assert stored["token_embd.weight"] == "Q5_0" and stored["blk.0.attn_q.weight"] == "Q4_0"
+    assert stored["blk.1.ffn_up.weight"] == "BF16" and stored["blk.0.ffn_down.weight"] == "F16"       # rows of 48
+    assert read.metadata["general.file_type"] == 2
+    assert tg("convert", folder, file, "--precision", "q6_k", "--force").returncode == 0
+    assert read_gguf(file).metadata["general.file_type"] == 18 and read_gguf(file).entries["token_embd.weight"].stored == "Q8_0"
+
+
 def test_what_is_not_written_is_refused(folder: Path, gemma: Path, tmp_path: Path) -> None:
-    assert_complains(tg("convert", folder, tmp_path / "m.gguf", "--precision", "Q4_K"), "weights cannot be written as 'Q4_K'",
-                     "fix: one of F32, F16, Q8_0, BF16")
+    assert_complains(tg("convert", folder, tmp_path / "m.gguf", "--precision", "IQ4_NL"), "weights cannot be written as 'IQ4_NL'",
+                     "fix: one of F32, F16, Q4_0, Q4_1, Q8_0")
+    assert_complains(tg("convert", folder, tmp_path / "m.gguf", "--precision", "weight:head=q8_0"), "the graph has no such site",
+                     "fix: one of weight:model.embed_tokens.weight@embedding")
     assert_complains(tg("convert", gemma, tmp_path / "m.gguf"), "a GGUF file cannot hold this model: its layers would be",
                      "fix: the folder as it is")
     assert not (tmp_path / "m.gguf").exists()

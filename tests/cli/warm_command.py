@@ -90,10 +90,12 @@ if __name__ == "__main__":
     from tensor_graphs.cli.main import command, main
     from tensor_graphs.kernels.registry import load_backend
     from tensor_graphs.language.atomic import ATOMIC
+    from tensor_graphs.rewrites.composites import sketches
     from tensor_graphs.rewrites.passes.recognise import forms
 
     command()
     forms(ATOMIC)
+    sketches()
     assert all(kernel.identity for kernel in load_backend("numpy"))
     gc.freeze()     # else each child's collections write to, and so copy, every page that holds an object: 0.4 s of CPU time each
     serve(socket.socket(fileno=int(sys.argv[1])))

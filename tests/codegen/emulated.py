@@ -8,8 +8,10 @@ the compiler for the GPU makes of it.
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from tensor_graphs.codegen.backend_cuda import HEADER, call_of
+from tensor_graphs.devices.cache_folder import user_folder
+from tensor_graphs.devices.checksummed_files import place
 from tensor_graphs.devices.toolchain import digest
 from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language import dims as d
@@ -31,6 +35,9 @@ _ASM = re.compile(r'asm\("([a-zA-Z0-9_.]+) %0[^"]*" : "=\w"\((\w+)\) : (.*?)\);'
 
 FILLS = (0xFF, 0x7F)
 """what the memory that a block's threads share holds at first, in one order of threads and the other"""
+
+# threads take turns by jumps from stack to stack, which compilers that fortify by default take for a fault
+FLAGS = ("-std=c++17", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
 
 HIDDEN = 64
 """of emulated_block.cpp: arrays that hold other bytes until they are waited for, at most"""
@@ -48,18 +55,20 @@ def on_host(text: str) -> str:
 
 
 @cache
-def _threads(folder: Path) -> Path:
-    """What takes turns with threads, compiled once."""
-    built = folder / "emulated_block.so"
-    _compile(built, HERE / "emulated_block.cpp", "-O1")
+def _threads() -> Path:
+    """Return the library that takes turns with threads; it is compiled once for this user, not for each test's folder."""
+    source = HERE / "emulated_block.cpp"
+    built = place(user_folder("tests"), f"emulated_block-{digest(source.read_text(), *FLAGS)[:24]}.so")
+    if not built.exists():
+        with tempfile.TemporaryDirectory(dir=built.parent) as folder:
+            _compile(Path(folder, built.name), source, "-O1")
+            os.replace(Path(folder, built.name), built)
     return built
 
 
 def _compile(built: Path, source: Path, *more: Path | str) -> None:
     """more: flags, and what it is linked with."""
-    # threads take turns by jumps from stack to stack, which compilers that fortify by default take for a fault
-    flags = ("-std=c++17", "-w", "-fno-strict-aliasing", "-ffp-contract=off", "-shared", "-fPIC", "-U_FORTIFY_SOURCE")
-    command = ["g++", *flags, f"-I{HEADER.parent}", "-o", built, source, *more]
+    command = ["g++", *FLAGS, f"-I{HEADER.parent}", "-o", built, source, *more]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stderr[:3000]}\n{source.read_text()}"
 
@@ -74,7 +83,7 @@ def _library(text: str, entries: tuple[str, ...], words: int, folder: Path) -> c
     source.write_text(f'#include "{HERE / "emulated_shim.h"}"\n{on_host(text)}\n{calls}')
     # most of a text runs a few times: what a compiler would make faster takes it longer, and so does looking through libraries, as
     # all that is called of them is in this process
-    _compile(built, source, _threads(folder), "-Og", "-nostdlib")
+    _compile(built, source, _threads(), "-Og", "-nostdlib")
     return ctypes.CDLL(str(built))
 
 
@@ -135,8 +144,8 @@ def _hide(library: ctypes.CDLL, arrays: Sequence[np.ndarray]) -> list[np.ndarray
     assert len(arrays) <= HIDDEN
     held = [a.copy() for a in arrays]
     places = (_Hidden * HIDDEN).in_dll(library, "tg_hidden")
-    for place, a, kept in zip(places, arrays, held, strict=False):
-        place.at, place.bytes, place.count = a.ctypes.data, kept.ctypes.data, a.nbytes
+    for hidden, a, kept in zip(places, arrays, held, strict=False):
+        hidden.at, hidden.bytes, hidden.count = a.ctypes.data, kept.ctypes.data, a.nbytes
         a[...] = 0xC3
     ctypes.c_uint.in_dll(library, "tg_hiding").value = len(held)
     return held

@@ -11,13 +11,13 @@ from types import MappingProxyType
 import numpy as np
 
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.devices import c_code, toolchain
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 
-HEADERS = Path(c_source.__file__).parents[1]
+HEADERS = Path(c_loops.__file__).parents[1]
 GUARD = 64
 """bytes behind each output that must stay as they are"""
 
@@ -26,7 +26,7 @@ class Library:
     """The programs of some definitions, compiled together."""
 
     def __init__(self, programs: Sequence[StageProgram], per_file: int = 12) -> None:
-        texts = [c_source.rendered(p, f"kernel{i}") for i, p in enumerate(programs)]
+        texts = [c_loops.rendered(p, f"kernel{i}") for i, p in enumerate(programs)]
         files = [c_code.Text(f"programs{i}.c", "\n".join(texts[i:i + per_file]), HEADERS)
                  for i in range(0, len(texts), per_file)]
         ours = library.load()

@@ -22,7 +22,7 @@ from tensor_graphs.codegen import backend, backend_cuda, schedule_actions, spec_
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import c_source, cuda_tiles, scan_c, scan_cuda
+from tensor_graphs.codegen.print import c_loops, cuda_tiles, scan_c, scan_cuda
 from tensor_graphs.codegen.print.cuda_loops import printed
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered, Spec
@@ -36,8 +36,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
 from tests.codegen import test_scans, test_schedule_actions, test_skinny_product, test_tiles
 from tests.codegen.mapping import test_streams
-from tests.codegen.passes import test_online_reductions, test_skip_masked_blocks, test_split_variance, test_tile_rows
-from tests.codegen.print import test_c_source, test_cuda_loops, test_scan_cuda
+from tests.codegen.passes import test_online_reductions, test_pair_moments, test_skip_masked_blocks, test_tile_rows
+from tests.codegen.print import test_c_loops, test_cuda_loops, test_scan_cuda
 from tests.codegen.test_generated import drawn
 from tests.fuzzing.cases import Ungrown, case_of
 from tests.fuzzing.stage_runs import FORMS, Case, formed
@@ -60,11 +60,11 @@ def of_definition(name: str, definition: Definition) -> Texts:
     """All that the backends make of a definition, each way it is asked for."""
     def loops(*asked: bool) -> str:
         program = spec_to_loops.loops_of(definition, *asked)
-        return f"{program.shared} {program.updated} {program.dear} {program.again}\n{c_source.rendered(program)}"
+        return f"{program.shared} {program.updated} {program.dear} {program.again}\n{c_loops.rendered(program)}"
 
     def one_pass(apart: bool) -> str:
         program = spec_to_loops.one_pass_of(definition, apart)
-        return "none" if program is None else f"{program.shared} {program.updated}\n{c_source.rendered(program)}"
+        return "none" if program is None else f"{program.shared} {program.updated}\n{c_loops.rendered(program)}"
 
     def strided() -> str:
         shapes = [a.shape for a in definition.arguments]
@@ -73,8 +73,8 @@ def of_definition(name: str, definition: Definition) -> Texts:
             return "dims"
         return printed(map_loops(program_of(definition, strides))).text
 
-    yield f"{name}: plain", lambda: c_source.rendered(arranged(lower(definition)))
-    yield f"{name}: rows apart", lambda: c_source.rendered(arranged(lower(definition, True)))
+    yield f"{name}: plain", lambda: c_loops.rendered(arranged(lower(definition)))
+    yield f"{name}: rows apart", lambda: c_loops.rendered(arranged(lower(definition, True)))
     for asked in ((False,), (True,), (False, True), (False, False, False)):
         yield f"{name}: loops {asked}", lambda asked=asked: loops(*asked)                     # type: ignore[misc]
     for apart in (False, True):
@@ -89,7 +89,7 @@ def of_definition(name: str, definition: Definition) -> Texts:
 def scheduled(name: str, definition: Definition) -> Texts:
     for k, schedule in enumerate(test_schedule_actions.every_schedule(definition)):
         yield (f"{name}: schedule {k}", lambda schedule=schedule: schedule_actions.to_json(schedule) + "\n"     # type: ignore[misc]
-               + c_source.rendered(schedule_actions.replay(definition, schedule)))
+               + c_loops.rendered(schedule_actions.replay(definition, schedule)))
 
 
 def written(*outputs: Node) -> Definition:
@@ -104,10 +104,10 @@ def samples() -> Iterator[tuple[str, Definition]]:
             instance = drawn(op, dtype, 0)
             if instance is not None:
                 yield f"{op} {dtype}", instance[1]
-    tables = (test_c_source.REVIEWED, test_cuda_loops.TEXTS, test_online_reductions.CASES, test_tile_rows.CASES,
+    tables = (test_c_loops.REVIEWED, test_cuda_loops.TEXTS, test_online_reductions.CASES, test_tile_rows.CASES,
               test_skip_masked_blocks.CASES, test_tiles.TILED, test_scans.SCANS, test_schedule_actions.GRAPHS,
-              {name: make(tg.f32) for name, make in test_split_variance.CUT.items()},
-              {name: make() for name, make in test_split_variance.WHOLE.items()})
+              {name: make(tg.f32) for name, make in test_pair_moments.CUT.items()},
+              {name: make() for name, make in test_pair_moments.WHOLE.items()})
     for number, table in enumerate(tables):
         for name, outputs in table.items():
             first = outputs[0] if isinstance(outputs, tuple) else outputs

@@ -17,6 +17,7 @@ from tensor_graphs.codegen.interpret import run as run_stages
 from tensor_graphs.codegen.interpret_loops import run
 from tensor_graphs.codegen.loop_ir import Value
 from tensor_graphs.codegen.loop_program import (
+    INNER,
     Barrier,
     Clear,
     Combine,
@@ -89,7 +90,7 @@ def edited(loops: LoopProgram, old: Stmt, *new: Stmt) -> LoopProgram:
         return tuple(t for s in statements for t in (new if s is old else (one(s),)))
 
     def one(s: Stmt) -> Stmt:
-        return replace(s, body=body(s.body)) if isinstance(s, If | Loop) else s
+        return replace(s, body=body(s.body)) if isinstance(s, INNER) else s
 
     return replace(loops, kernels=tuple(replace(k, body=body(k.body)) for k in loops.kernels))
 

@@ -12,11 +12,11 @@ from tensor_graphs.codegen import pipelines
 from tensor_graphs.codegen.loop_ir import Array, Blocks, StageProgram, Values, values_in
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.pipelines import CUDA, CUDA_ROWS, LOOPS, fused
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language.composite import Definition
 from tests.codegen.passes.test_online_reductions import CASES, definition_of
-from tests.codegen.passes.test_split_variance import CUT, image
+from tests.codegen.passes.test_pair_moments import CUT, image
 
 DEFINITIONS: dict[str, Definition] = {
     **{name: definition_of(node)[1] for name, node in CASES.items()},
@@ -65,7 +65,7 @@ def test_a_pass_leaves_its_program_as_it_was_and_gives_the_same_again(name: str)
 def test_what_is_rendered_twice_is_one_text() -> None:
     for definition in DEFINITIONS.values():
         program = pipelines.arranged(lower(definition))
-        assert c_source.rendered(program) == c_source.rendered(program) == c_source.rendered(pipelines.arranged(lower(definition)))
+        assert c_loops.rendered(program) == c_loops.rendered(program) == c_loops.rendered(pipelines.arranged(lower(definition)))
 
 
 def test_nothing_of_a_program_can_be_set() -> None:

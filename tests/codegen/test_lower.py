@@ -8,7 +8,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.print.c_loops import rendered
 from tensor_graphs.codegen.refusals import TooManyTurns
 from tensor_graphs.codegen.spec_to_loops import loops_of
 from tensor_graphs.kernels.kernel import NotLowered

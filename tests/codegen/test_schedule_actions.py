@@ -14,7 +14,7 @@ from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import Reduce
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.print.c_loops import rendered
 from tensor_graphs.codegen.schedule_actions import (
     Accumulators,
     Again,

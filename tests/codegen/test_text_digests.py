@@ -1,7 +1,7 @@
 """Every text that is generated for an op is the one that was looked at last, by its digest: moving code about changes none.
 
-The texts themselves are compared with the oracle by test_generated.py; a few are kept whole, as snapshots of test_render_c.py and
-test_render_cuda.py.
+The texts themselves are compared with the oracle by test_generated.py; a few are kept whole, as snapshots of test_c_loops.py and
+test_cuda_loops.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.print.cuda_loops import printed
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.kernels.kernel import NotLowered
@@ -22,7 +22,7 @@ from tests.conftest import Snapshot
 from tests.kernels.cases import CASES
 
 TEXTS: dict[str, Callable[[Definition], str]] = {
-    "c": lambda definition: c_source.rendered(arranged(lower(definition))),
+    "c": lambda definition: c_loops.rendered(arranged(lower(definition))),
     "cuda": lambda definition: printed(map_loops(program_of(definition))).text,
 }
 

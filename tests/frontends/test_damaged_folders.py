@@ -98,7 +98,7 @@ DAMAGES = (
            fits=has("rope_theta")),
     Damage("a rotation without a factor", "factor is missing", settings={"rope_scaling": {"rope_type": "linear"}},
            fits=has("rope_theta")),
-    Damage("quantised", "quantization_config", settings={"quantization_config": {"bits": 4}}),
+    Damage("quantised", "quant_method is missing", settings={"quantization_config": {"bits": 4}}),
     *(sized(name, value) for name in ("hidden_size", "num_hidden_layers", "vocab_size", "intermediate_size", "num_attention_heads",
                                       "max_position_embeddings") for value in (-32, 0, 1 << 40, 1e308, "32", [32], True)),
     *(sized(name, value) for name in ("head_dim", "num_key_value_heads", "num_local_experts", "moe_intermediate_size")

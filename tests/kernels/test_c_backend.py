@@ -65,6 +65,8 @@ REFUSED: dict[str, tuple[Callable[[], Node], str]] = {
                                  "f32 activations and bias only"),
     "gather_linear that broadcasts": (lambda: tg.gather_linear(x(1, 2, 4), x(6, 5, 4), x(3, 2, dtype=tg.i32)),
                                       "leading axes of x as the index has them, but for the last only"),
+    "block_linear with a bf16 bias": (lambda: tg.block_linear(x(3, 32), x(5, 34, dtype=tg.u8), x(5, dtype=tg.bf16), format="Q8_0"),
+                                      "f32 bias only"),
     "dot of vectors": (lambda: tg.dot(x(4), x(4, 5)), "matrices only"),
     "dot that broadcasts": (lambda: tg.dot(x(2, 1, 3, 4), x(1, 3, 4, 5)), "equal leading axes, or none on one side"),
     "norm with a double weight": (lambda: tg.rms_norm(x(3, 4), x(4, dtype=tg.f64)), "f32 or bf16 weights only"),
@@ -141,6 +143,7 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "dot_amx": lambda: [node for dtype in (tg.f32, tg.bf16) for node in samples("dot", dtype)],
         "gather_linear": lambda: [tg.gather_linear(x(3, each, 4), x(6, 5, 4, dtype=w), x(3, 2, dtype=i), *bias)
                                   for each in (1, 2) for w, i, bias in ((tg.f32, tg.i32, ()), (tg.bf16, tg.i64, (x(6, 5),)))],
+        "block_linear": lambda: [tg.block_linear(x(3, 32), x(5, 34, dtype=tg.u8), *bias, format="Q8_0") for bias in ((), (x(5),))],
         "dot": lambda: [tg.dot(act(*s), act(*t, name="b")) for s, t in (
             ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)))],
         "attention": lambda: [tg.attention(act(3, 2, 4), act(5, 2, 4, name="k"), act(5, 2, 4, name="v"), scale=1.0)],

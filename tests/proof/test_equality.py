@@ -126,7 +126,7 @@ def test_a_pole_in_one_graph_alone_is_no_proof() -> None:
 def test_a_verdict_is_not_a_truth_value_and_has_a_form_for_machines() -> None:
     x = tg.input("x", (tg.dim("n", 1, 9),))
     verdict = tg.equal(tg.graph(x + x), tg.graph(x * 2.0))
-    with pytest.raises(TypeError, match="five values"):
+    with pytest.raises(TypeError, match="six values"):
         bool(verdict)
     data = json.loads(json.dumps(verdict.as_json(), allow_nan=False))
     assert data["verdict"] == "fingerprint" and 0 < data["probability"] <= 2.0**-24 and data["sizes"][0] == {"n": 4}

@@ -1,17 +1,17 @@
-"""Diagrams: a box for each step that costs, arrows where one reads another, equal layers once; what is told without Graphviz."""
+"""Diagrams: a box for each step that costs, arrows where one reads another, equal layers once, as SVG and for Graphviz."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.paths.plan import Evidence, Plan
-from tensor_graphs.views.diagram import DiagramError, in_common, laid_out, of_graph, of_plan
+from tensor_graphs.views.diagram import in_common, of_graph, of_plan
 from tests.plans import paths_of, plan_of
 
 LAYERS = 6
@@ -54,7 +54,7 @@ def boxes(text: str) -> dict[str, str]:
 
 
 def test_equal_layers_of_a_graph_are_one_with_their_number_and_what_they_have_in_common(layered: Graph) -> None:
-    text = of_graph(layered, 'six "layers"')
+    text = of_graph(layered, 'six "layers"').dot()
     labels = boxes(text)
     assert text.count("subgraph") == 1 and f'label="× {LAYERS}"' in text and 'label="six \\"layers\\""' in text
     linear = [label for label in labels.values() if label.startswith("linear")]
@@ -66,13 +66,13 @@ def test_equal_layers_of_a_graph_are_one_with_their_number_and_what_they_have_in
 
 
 def test_boxes_of_a_plan_say_kernel_time_and_share_and_are_coloured_by_backend(planned: Plan) -> None:
-    text = of_plan(planned, {}, "layers")
+    text = of_plan(planned, {}, "layers").dot()
     labels = boxes(text)
     linear = next(label for label in labels.values() if label.startswith("c.linear"))
     assert re.fullmatch(r"c\.linear\\nf32\[n, 32\]\\nparameter layers\.\*\.w\\n20.0 µs × 6 \(estimate\) · ([\d.]+)%", linear)
     shares = [float(found) for label in labels.values() for found in re.findall(r"· ([\d.]+)%$", label)]
     assert sum(shares) == pytest.approx(100.0, abs=0.1 * len(shares))
-    colour = dict(re.findall(r'<td bgcolor="(#\w+)">backend (\w+)', text))
+    colour = dict(re.findall(r'<td bgcolor="(#\w+)" color="#\w+">backend (\w+)', text))
     by_backend = {name: shade for shade, name in colour.items()}
     assert set(by_backend) == {label.partition(".")[0] for label in labels.values() if re.match(r"\w+\.", label)}
     assert re.search(rf'c\.linear[^\n]*fillcolor="{by_backend["c"]}"', text)
@@ -87,7 +87,7 @@ def test_devices_are_borders_and_copies_between_them_are_boxes() -> None:
     paths = paths_of(g, ("numpy", "fake"))
     first = paths.cheapest()
     there = replace(first, choices={k: n.replace("numpy.sin", "fake.sin") for k, n in first.choices.items()}, identities={})
-    text = of_plan(plan_of(g, ("numpy", "fake"), path=there), {}, "two devices")
+    text = of_plan(plan_of(g, ("numpy", "fake"), path=there), {}, "two devices").dot()
     labels, border = boxes(text), dict(re.findall(r'color="(#\w+)">on (\w+)', text))
     assert {label.split("\\n")[0] for label in labels.values()} == {"x", "numpy.add", "cpu -> fake", "fake.sin", "fake -> cpu", "y"}
     assert set(border.values()) == {"cpu", "fake"} and border[re.findall(r'fake.sin[^\n]*, color="(#\w+)"', text)[0]] == "fake"
@@ -98,15 +98,20 @@ def test_names_that_differ_in_numbers_are_one_with_stars() -> None:
     assert in_common(["same"]) == "same" and in_common(["left", "right"]) == "left, …"
 
 
-def test_graphviz_places_and_what_it_cannot_do_is_told(layered: Graph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "dot"
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    program.write_text("#!/bin/sh\necho '<svg>'; cat; echo '</svg>'\n")
-    program.chmod(0o755)
-    assert "layers.*.w" in laid_out(of_graph(layered, "layers"))
-    program.write_text("#!/bin/sh\necho 'syntax error in line 3' >&2; exit 1\n")
-    with pytest.raises(DiagramError, match=r"exit code 1\): syntax error in line 3\n  fix: --dot FILE"):
-        laid_out("digraph {")
-    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(DiagramError, match=r"not on the PATH\n  fix: install Graphviz .*--dot FILE"):
-        laid_out("digraph {}")
+def test_a_picture_has_every_box_once_and_an_arrow_for_each_that_reads(layered: Graph, planned: Plan) -> None:
+    for diagram in (of_graph(layered, "a < b"), of_plan(planned, {}, "a < b")):
+        picture = ET.fromstring(diagram.svg())
+        space = {"svg": "http://www.w3.org/2000/svg"}
+        groups = picture.findall(".//svg:g[@id]", space)
+        assert [g.get("id") for g in groups] == [f"b{n}" for n in diagram.boxes]
+        assert [[t.text for t in g.findall("svg:text", space)] for g in groups] == [list(b.lines) for b in diagram.boxes.values()]
+        ends = [tuple(map(int, path.get("data-ends", "").split())) for path in picture.findall(".//svg:path[@data-ends]", space)]
+        assert set(ends) == set(diagram.arrows)
+        assert len(picture.findall(".//svg:path[@marker-end]", space)) == len(diagram.arrows)
+        assert any(text.text == "a < b" for text in picture.findall("svg:text", space))
+        assert any(text.text == f"× {LAYERS}" for text in picture.findall(".//svg:text", space))
+
+
+def test_a_notebook_shows_graphs_and_plans(layered: Graph, planned: Plan) -> None:
+    assert "<svg" in layered._repr_html_() and "rms_norm" in layered._repr_html_()
+    assert "<svg" in planned._repr_html_() and "c.linear" in planned._repr_html_()

@@ -164,7 +164,7 @@ class NestMapper:
             if axis.symbol == 0:
                 return 1
             read = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
-            for array, offset in [*read, *([] if s.monoid else [(s.target, s.index)])]:
+            for array, offset in [*read, *([] if s.reduce else [(s.target, s.index)])]:
                 if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
                     sizes.append((d.bounds(array.size)[1] * element_bytes(array), element_bytes(array)))
         if not sizes:

@@ -1,4 +1,4 @@
-"""place_values: compute what loops do not change before them, and divide by such values by their reciprocals.
+"""place_values: compute what loops do not change before them, and on a GPU divide by such values by their reciprocals.
 
     serial r in 0..n                            compute exp(t1)
         y0[r] = x0[r] · exp(t1)         →       serial r in 0..n
@@ -16,13 +16,19 @@ from dataclasses import replace
 
 from tensor_graphs.codegen.loop_ir import Array, Value, Values, rewritten, values_in
 from tensor_graphs.codegen.loop_program import (
+    FROM,
+    TO,
     Alias,
+    Braces,
     Compute,
     If,
     Let,
     Load,
+    Local,
     Loop,
     LoopKernel,
+    Parallel,
+    Skew,
     Stmt,
     Store,
     Take,
@@ -37,15 +43,17 @@ from tensor_graphs.language.dtypes import f32
 CHEAP = frozenset({"constant", "index"})
 
 
-def placed(kernel: LoopKernel, values: Values, dims: Collection[str]) -> LoopKernel:
-    """Return the kernel with its values placed. values: their factory. dims: names of the sizes."""
-    in_registers = frozenset(b.array for b in kernel.buffers if b.place == "register")
-    return replace(kernel, body=_Placer(values, in_registers).body(kernel.body, set(dims), set()))
+def placed(kernel: LoopKernel, values: Values, dims: Collection[str], divide: bool = True) -> LoopKernel:
+    """Return the kernel with its values placed. values: their factory. dims: names of the sizes. divide: divisions by values that
+    are placed early are multiplications."""
+    in_registers = {b.array for b in kernel.buffers if b.place == "register"}
+    in_registers |= {s.array for s in statements(kernel.body) if isinstance(s, Local)}
+    return replace(kernel, body=_Placer(values, in_registers, divide).body(kernel.body, set(dims), set()))
 
 
 class _Placer:
-    def __init__(self, values: Values, in_registers: Set[Array]) -> None:
-        self.values, self.in_registers = values, in_registers
+    def __init__(self, values: Values, in_registers: Set[Array], divide: bool) -> None:
+        self.values, self.in_registers, self.divide = values, in_registers, divide
 
     def body(self, body: Sequence[Stmt], names: set[str], computed: set[Value]) -> tuple[Stmt, ...]:
         """Return statements in place. names: the indices that are defined; computed: values that are computed. Both grow."""
@@ -55,11 +63,10 @@ class _Placer:
                 before, s = self.hoisted(s, names, computed)
                 out += before
             out += self.defined(s, names)
-            if isinstance(s, Loop):
-                s = replace(s, body=self.body(s.body, names | {s.axis}, set(computed)))
-            elif isinstance(s, If):
-                s = replace(s, body=self.body(s.body, set(names), set(computed)))
-            elif isinstance(s, Let):
+            if isinstance(s, If | Loop | Braces | Parallel):
+                own = {s.axis, s.past} if isinstance(s, Loop) else {FROM, TO} if isinstance(s, Parallel) else set()
+                s = replace(s, body=self.body(s.body, names | own, set(computed)))
+            elif isinstance(s, Let | Skew):
                 names.add(s.name)
             out.append(s)
         return tuple(out)
@@ -88,7 +95,7 @@ class _Placer:
     def hoisted(self, loop: Loop, names: set[str], computed: set[Value]) -> tuple[list[Stmt], Loop]:
         """Return what is computed before a loop, and the loop."""
         inside = list(statements(loop.body))
-        changed = {array for s in inside if (array := written(s)) is not None} | {s.array for s in inside if isinstance(s, Alias)}
+        changed = {array for s in inside for array in written(s)} | {s.array for s in inside if isinstance(s, Alias)}
         early: dict[Value, None] = {}
         divisors: dict[Value, Value] = {}
         for root, blocked in self.roots(loop.body, frozenset()):
@@ -101,7 +108,7 @@ class _Placer:
                     if v.op not in CHEAP and not self.is_name(v) and v not in computed:
                         early[v] = None
                     continue
-                if v.op == "div" and v.dtype is f32 and all(a.op != "constant" for a in v.args) and self.is_early(
+                if self.divide and v.op == "div" and v.dtype is f32 and all(a.op != "constant" for a in v.args) and self.is_early(
                         v.args[1], names, changed, blocked):
                     divisors[v.args[1]] = self.values.make("divisor", f32, v.args[1])
                 todo += [*v.args, *(self.values.gathered[n] for n in sorted(v.symbols) if v.op in ("load", "index")
@@ -126,7 +133,7 @@ class _Placer:
                         yield self.values.gathered[name], blocked
             if isinstance(s, If):
                 yield from self.roots(s.body, blocked | s.when.symbols)
-            elif isinstance(s, Loop):
+            elif isinstance(s, Loop | Braces):
                 yield from self.roots(s.body, blocked)
 
     def is_early(self, v: Value, names: Set[str], changed: Set[Array], blocked: Set[str]) -> bool:

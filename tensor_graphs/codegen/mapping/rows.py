@@ -15,7 +15,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, Value, Values, computed_in, index_symbol, parallel, values_in
+from tensor_graphs.codegen.loop_ir import (
+    Array,
+    Axis,
+    Nest,
+    Stage,
+    Top,
+    Value,
+    Values,
+    computed_in,
+    index_symbol,
+    parallel,
+    values_in,
+)
 from tensor_graphs.codegen.loop_program import (
     Barrier,
     Clear,
@@ -33,6 +45,7 @@ from tensor_graphs.codegen.loop_program import (
     Take,
     Wait,
 )
+from tensor_graphs.codegen.mapping import running
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
@@ -43,6 +56,9 @@ from tensor_graphs.language.dtypes import bf16, f16, f32
 
 HELD, HELD_READ = 4, 8
 """packs of a row per thread where there are enough iterations to fill the device: usually, and where a row is only reduced"""
+
+SHORT_LIST = 8
+"""elements of a list up to which a thread takes several packs; the text of each element is as long as the list"""
 
 HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
 """limits for rows in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead"""
@@ -109,25 +125,38 @@ class RowForm(NestMapper):
     def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
         """Return the loop of each stage, by the stage's index, and how many threads share an iteration (`fixed`, if not 0)."""
         stages = self.nest.stages
-        inner = {k: () if d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
+        inner = {k: () if s.scan is None and d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
         along = {k: axes or stages[k].reduce for k, axes in inner.items() if axes or stages[k].reduce}
-        shared = [k for k in along if not (inner[k] and stages[k].reduce)]
+        shared = [k for k in along if not ((inner[k] and stages[k].reduce) or stages[k].scan)]
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
         held, group = self.packs_each(turns, packs), fixed or 1
-        while not fixed and group < self.target.threads and group * held < packs:
+        widest = self.target.threads
+        if any(s.scan for s in stages):
+            widest = min(running.THREADS, widest)
+        elif self.has_long_lists():
+            widest //= 2                                            # a thread of more has too few registers
+        while not fixed and group < widest and group * held < packs:
             group *= 2
         loops = {}
         for k, axes in along.items():
             total, own = d.product(a.size for a in axes), pack if k in shared else 1
+            if stages[k].scan is not None:
+                own = self.pack_of([(stages[k], axes[-1])])
+                own = own if own <= d.bounds(axes[-1].size)[1] else 1
             of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
             short = 0 < of_thread <= HELD_PACKS and of_thread * own <= HELD_ELEMENTS and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
         return loops, group
 
+    def has_long_lists(self) -> bool:
+        return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)
+
     def packs_each(self, turns: Dim, packs: int) -> int:
         """Return the packs of a row that each thread has, if there are enough."""
+        if self.has_long_lists():
+            return 1
         held = HELD if any(s.axes for s in self.nest.stages) else HELD_READ
         fewest, many = d.bounds(turns)
         enough = BLOCKS * self.target.units
@@ -143,6 +172,8 @@ class RowForm(NestMapper):
             if array.role != "scratch" or array.level == 0 or array in self.rows or any(b.array == array for b in self.buffers):
                 continue
             loop, kind = self.loops.get(k), computed_in(array.dtype)
+            if isinstance(s.monoid, Top):                           # keys are wider than what is stored of them
+                self.singly.add(array)
             if array.size == 1:
                 self.buffers.append(LoopBuffer(array, "register"))
             elif loop is not None and loop.turns and self.stays(k):
@@ -293,6 +324,8 @@ class RowForm(NestMapper):
 
     def stage(self, k: int, s: Stage) -> list[Stmt]:
         loop = self.loops.get(k)
+        if s.scan is not None and loop is not None:
+            return running.scan_of_row(self, s, loop)
         if loop is None:                                            # one number, which every thread computes
             return self.number(s, self.moved(s.value))
         if s.monoid is None:
@@ -333,8 +366,9 @@ class RowForm(NestMapper):
         pack, lane = loop.pack, index_symbol("_v", loop.pack)
         long = not loop.turns and s.monoid == "sum" and s.value.dtype is f32    # so that what floats drop adds up
         few = long and pack > 1                                     # a pack at a time: a step to f64 costs four sums of f64
-        parts = 1 if few else pack
-        part = self.accumulator(s, parts, long)
+        monoid, length = (_longer(s.monoid), _longer(s.monoid).count) if isinstance(s.monoid, Top) else (s.monoid, 0)
+        parts = 1 if few or length else pack
+        part = self.accumulator(s, length or parts, long)
         here = self.in_rows(loop)
         fill: list[Stmt] = []
         after: list[Stmt] = []
@@ -343,16 +377,16 @@ class RowForm(NestMapper):
             root = self.values.make("exp_in_sum", f32, *root.args)
         if pack == 1:
             value = self.moved(root, loads=self.copied(s, loop))
-            body: list[Stmt] = [Take(part, 0, s.monoid, value, s.note)]
+            body: list[Stmt] = [Take(part, 0, monoid, value, s.note)]
         else:
             axis = loop.axes[-1]
             before, copies, fixed = self.packs([root], axis, pack, self.singly, self.copied(s, loop))
             value = self.moved(root, self.in_pack(axis, pack), copies, fixed)
-            body = [*before, Loop("_v", pack, "vector", (Take(part, lane, s.monoid, value, s.note),))]
+            body = [*before, Loop("_v", pack, "vector", (Take(part, 0 if length else lane, monoid, value, s.note),))]
             if few:
                 some = self.buffer("register", f"few_{s.target.name}", f32, pack)
                 body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *_halved(self.values, some, pack),
-                        Take(part, 0, s.monoid, self.values.load(some, 0))]
+                        Take(part, 0, monoid, self.values.load(some, 0))]
             elif s.monoid == "max" and root in copies and copies[root][0].dtype in (bf16, f16):
                 most = self.buffer("register", f"most_{s.target.name}", value.attr[0].dtype, pack, value.attr[0], lanes=pack)
                 fill = [Clear(most, "max")]                         # narrow floats are compared two at a time, as they are stored
@@ -361,13 +395,20 @@ class RowForm(NestMapper):
         self.places = {a: place for a, place in self.places.items() if a not in here}
         one = index_symbol("_n", parts)
         if parts > 1:
-            after.append(Loop("_n", parts, "unrolled", (Take(part, 0, s.monoid, self.values.load(part, one)),), 1))
+            after.append(Loop("_n", parts, "unrolled", (Take(part, 0, monoid, self.values.load(part, one)),), 1))
         if self.group > 1:
             shared = None
             if self.group > self.target.warp:
-                shared = self.buffer("shared", f"warps_{s.target.name}", part.dtype, self.group // self.target.warp)
-            after.append(Combine(part, 0, s.monoid, self.group, shared))
-        return [Clear(part, s.monoid), *fill, *self.over(loop, body), *after, *self.number(s, self.total(s, part))]
+                room = self.group // self.target.warp * max(1, length)
+                shared = self.buffer("shared", f"warps_{s.target.name}", part.dtype, room)
+            after.append(Combine(part, 0, monoid, self.group, shared))
+        if isinstance(s.monoid, Top):
+            listed = index_symbol("_n", s.monoid.count)
+            target, index = self.placed(s.target, s.index)
+            store: Stmt = Loop("_n", s.monoid.count, "unrolled", (Store(target, index + listed, self.values.load(part, listed)),))
+            stored: list[Stmt] = [If(self.below(index_symbol("_t", self.group), 1), (store,))] if self.group > 1 else [store]
+            return [Clear(part, monoid), *self.over(loop, body), *after, *self.guarded(s, stored)]
+        return [Clear(part, monoid), *fill, *self.over(loop, body), *after, *self.number(s, self.total(s, part))]
 
     def each_alone(self, s: Stage, loop: RowLoop) -> list[Stmt]:
         """Return reductions of which each thread computes separate ones."""
@@ -382,6 +423,11 @@ class RowForm(NestMapper):
 def _of_an_iteration(nest: Nest, at: Dim) -> bool:
     """Return whether iterations of a nest read at different positions; a weight, for example, is the same for all."""
     return bool({str(x) for x in d.symbols_in(at)} & {a.name for a in nest.axes})
+
+
+def _longer(monoid: Top) -> Top:
+    """Return the monoid of lists in registers, whose length is a power of two, as they are merged in halves."""
+    return Top(1 << (monoid.count - 1).bit_length())
 
 
 def _row(array: Array, target: Target) -> int:

@@ -4,7 +4,7 @@ In: a program as lowered.  Out: the program; its results do not change, except f
 
 - A sum of elements selected where an index equals a number, and 0 elsewhere, becomes one load (`_select`). Example: the logit of a
   row's label.
-- A reduction that ignores elements outside of bounds runs only over iterations inside them (`limits`, used by the renderer).
+- A reduction that ignores elements outside of bounds runs only over iterations inside them (`limits`, used by the mapper).
   Example: a window at the border of an image.
 - A stage whose conditions change at equally spaced points of its last axis becomes one stage for each piece, without conditions
   (`_cut`). Example: both halves of a rotation, which then share their loads, also in the nest of a norm.

@@ -6,10 +6,10 @@ product or sum with both is rounded as one with r would be. As a factor of short
 a scalar becomes a product with both halves of its inverse, where f32 can hold that.
 
 Sums that a program has in f64 because f32 may not hold their elements (wide_statistics.py) are also added in f32, in blocks; the
-renderer adds a block again in f64 if it left the range of f32. `beside_first` marks f32 values minus the first one of their row,
-which the renderer adds back in f64, so that nearly equal numbers lose no digits of their differences.
+mapper adds a block again in f64 if it left the range of f32. `beside_first` marks f32 values minus the first one of their row,
+which the mapper adds back in f64, so that nearly equal numbers lose no digits of their differences.
 
-In: a program that is to be rendered.  Out: a new program; its scratch has the same size, as only variables become f64.
+In: a program that is to be mapped.  Out: a new program; its scratch has the same size, as only variables become f64.
 """
 
 from __future__ import annotations

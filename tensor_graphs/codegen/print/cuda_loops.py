@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tensor_graphs.codegen.loop_ir import Array, Monoid, Value, computed_in, values_in
+from tensor_graphs.codegen.loop_ir import Array, Monoid, Top, Value, computed_in, values_in
 from tensor_graphs.codegen.loop_program import (
     Alias,
     Barrier,
@@ -28,6 +28,7 @@ from tensor_graphs.codegen.loop_program import (
     Store,
     Take,
     Wait,
+    is_number,
     shared_places,
     statements,
     values_of,
@@ -43,7 +44,6 @@ from tensor_graphs.codegen.print.values import (
     called,
     dim_name,
     element_type,
-    is_number,
 )
 from tensor_graphs.kernels.kernel import Launch
 from tensor_graphs.language import dims as d
@@ -56,7 +56,7 @@ LOWEST = {bf16: "0xff80", f16: "0xfc00"}
 WIDE = 1 << 31
 """elements of an array from which on indices need 64 bits"""
 
-FUNCTORS = {"sum": "Sum()", "max": "Max()", "product": "Product()"}
+FUNCTORS: dict[Monoid, str] = {"sum": "Sum()", "max": "Max()", "product": "Product()"}
 
 HOW = {"plain": "pack_at", "once": "pack_once", "now": "pack_now"}
 
@@ -84,11 +84,15 @@ def printed(program: LoopProgram) -> Rendered:
 
 
 class CudaValues(ValueWriter):
-    """Writes values with the functions that only CUDA has."""
+    """Writes values with the functions that only CUDA has. alone: products that are rounded before something is added to them."""
+
+    def __init__(self, gathered: Mapping[str, Value], dims: Sequence[str], alone: frozenset[Value] = frozenset()) -> None:
+        super().__init__(gathered, dims)
+        self.alone = alone
 
     def expression(self, v: Value) -> str:
         args = [self.ref(a) for a in v.args]
-        if v.op == "mul_alone" or v in self.products_alone:         # not fused with a sum: numbers.h
+        if v.op == "mul_alone" or v in self.alone:         # not fused with a sum: numbers.h
             return f"__{'f' if v.dtype is f32 else 'd'}mul_rn({args[0]}, {args[1]})"
         match v.op:
             case "exp_in_sum":
@@ -106,7 +110,7 @@ class CudaValues(ValueWriter):
 class _Printer(CudaValues):
     def __init__(self, program: LoopProgram) -> None:
         source = program.source
-        super().__init__({}, [str(s) for s in source.dims], frozenset())
+        super().__init__({}, [str(s) for s in source.dims])
         self.program = program
         own = {b.array for kernel in program.kernels for b in kernel.buffers}
         self.scratch = [a for a in source.scratch if a.level == 0 and a not in own] + list(program.scratch)
@@ -122,7 +126,7 @@ class _Printer(CudaValues):
         changed, read = set[Array](), set[Array]()
         self.changed = changed
         for kernel in program.kernels:                              # numbers.cuh, after_those_before, says which may be restrict
-            own = {a for s in statements(kernel.body) if (a := written(s)) is not None}
+            own = {a for s in statements(kernel.body) for a in written(s)}
             loads = {v.attr[0] for s in statements(kernel.body) for v in values_in(*values_of(s)) if v.op == "load"}
             loads |= {s.buffer for s in statements(kernel.body) if isinstance(s, Load)}
             changed |= own
@@ -297,14 +301,16 @@ class _Printer(CudaValues):
             self.write(f"{into} = {{}};")
             self.write(f"if ({condition}) {into} = {read};")
 
+    def identity(self, buffer: Array, monoid: Monoid) -> str:
+        kind, dtype = element_type(buffer), buffer.dtype
+        if buffer.role != "scratch" and monoid == "max":
+            return LOWEST[dtype]
+        if monoid == "max" or isinstance(monoid, Top):
+            return f"-({kind})INFINITY" if dtype.is_float else LEAST.get(dtype.name, "0")
+        return "1" if monoid == "product" else "0"
+
     def clear(self, s: Clear) -> None:
-        kind, dtype = element_type(s.buffer), s.buffer.dtype
-        if s.buffer.role != "scratch" and s.monoid == "max":
-            start = LOWEST[dtype]
-        elif s.monoid == "max":
-            start = f"-({kind})INFINITY" if dtype.is_float else LEAST.get(dtype.name, "0")
-        else:
-            start = "1" if s.monoid == "product" else "0"
+        start = self.identity(s.buffer, s.monoid)
         lanes = self.buffers[s.buffer.name].lanes
         if is_number(s.buffer):
             self.write(f"{s.buffer.name} = {start};")
@@ -317,6 +323,9 @@ class _Printer(CudaValues):
         self.note(s.note)
         self.declare(s.value)
         place, kind, value = self.place(s.buffer, s.index), element_type(s.buffer), self.ref(s.value)
+        if isinstance(s.monoid, Top):
+            self.write(f"top_with({s.buffer.name}, {value});")
+            return
         wraps = _wraps(s.buffer, s.monoid)
         if wraps:
             self.write(f"{place} = ({kind}){FUNCTORS[s.monoid]}(({wraps}){place}, ({wraps}){value});")
@@ -328,6 +337,14 @@ class _Printer(CudaValues):
         place, kind = self.place(s.buffer, s.index), element_type(s.buffer)
         wraps = _wraps(s.buffer, s.monoid)
         shared = s.shared.name if s.shared is not None else f"({kind} *)0"
+        if isinstance(s.monoid, Top):
+            self.write(f"top_of<{s.threads}>({s.buffer.name}, {shared});")
+            return
+        if s.before is not None:
+            whole, before, functor = wraps or kind, self.place(s.before, s.index), FUNCTORS[s.monoid]
+            arguments = f"({whole} &){place}, {functor}, ({whole}){self.identity(s.buffer, s.monoid)}, ({whole} *){shared}"
+            self.write(f"{before} = ({kind})before_of<{s.threads}>({arguments});")
+            return
         if wraps:
             self.write(f"{place} = ({kind})reduced<{s.threads}>(({wraps}){place}, {FUNCTORS[s.monoid]}, ({wraps} *){shared});")
         else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.pipelines import CUDA, CUDA_ROWS, LOOPS, STREAMS, through
+from tensor_graphs.codegen.pipelines import CUDA, CUDA_LOOPS, CUDA_ROWS, STREAMS, through
 from tensor_graphs.codegen.refusals import or_none
 from tensor_graphs.codegen.skinny_product import is_streams
 from tensor_graphs.kernels.strides import Strides
@@ -29,5 +29,5 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
     if plain is not None and is_streams(plain):
         program = through(STREAMS, lower(definition, apart, few_rows=True))
     else:
-        program = through(LOOPS, lower(definition, apart, updates=of_part))
+        program = through(CUDA_LOOPS, lower(definition, apart, updates=of_part))
     return through(CUDA_ROWS if alone else CUDA, program)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from tensor_graphs.codegen import compiled_libraries
 from tensor_graphs.codegen.loop_ir import StageProgram
+from tensor_graphs.codegen.mapping import cpu_parts
 from tensor_graphs.codegen.passes.buffer_rows import with_rows
-from tensor_graphs.codegen.print import c_source
+from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.print.values import c_of, dim_name
 from tensor_graphs.codegen.refusals import cached, refused, why_not
 from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, loops_of
@@ -50,7 +51,7 @@ class TurnsProgram:
         c = c_of
         count, outs = len(self.carried), len(self.carried) + len(self.stacked)
         ins = len(self.carried) + len(self.sliced) + self.others
-        out = [c_source.rendered(self.step, f"{name}_step"), f"TG_KERNEL({name}) {{", "    (void)floats, (void)ints;"]
+        out = [c_loops.rendered(self.step, f"{name}_step"), f"TG_KERNEL({name}) {{", "    (void)floats, (void)ints;"]
         for i, dim in enumerate(self.dims):
             out += [f"    const int64_t {dim_name(str(dim))} = ints[{i}];", f"    (void){dim_name(str(dim))};"]
         inner = ", ".join(dim_name(str(dim)) for dim in self.step.dims) or "0"
@@ -128,7 +129,7 @@ def build(spec: Spec) -> NativeCall:
     """Return the call of the loops of a scan; they are compiled on first use. Raises NotLowered."""
     program = program_of(asked(spec))
     code = compiled_libraries.later(program)
-    shared, own = c_source.scratch_bytes(program.step)
+    shared, own = cpu_parts.scratch_bytes(program.step)
     threads = library.load().threads()
     return NativeCall(code.symbol, tuple(range(len(spec.inputs))), program.dims, (),
                       shared + own * threads + _scratch(program.carried) + PAGE * (threads + 2), str(code.path))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import reduce
 
 from tensor_graphs.codegen.loop_ir import Array, Value, computed_in, dim_of
+from tensor_graphs.codegen.loop_program import LANES, is_number
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import DType, bool_, f32, i64
@@ -36,16 +37,6 @@ def element_type(array: Array) -> str:
     return STORED[array.dtype.name] if array.role != "scratch" else c_type(array.dtype)
 
 
-def element_bytes(array: Array) -> int:
-    """Return the bytes of an array's element in memory."""
-    return array.dtype.itemsize if array.role != "scratch" else computed_in(array.dtype).itemsize
-
-
-def is_number(array: Array) -> bool:
-    """Return whether a scratch array is one number per iteration of the nest, and so a C variable."""
-    return array.role == "scratch" and array.level > 0 and array.size == 1
-
-
 def c_type(dtype: DType) -> str:
     return STORED[computed_in(dtype).name]
 
@@ -69,13 +60,12 @@ class Writer:
 
 class ValueWriter:
     """Writes values as variables of C, each once in a block. write: the lines of the source. dims: names of its sizes. gathered:
-    index symbol -> the value that is read for it. products_alone: those that are rounded before something is added to them."""
+    index symbol -> the value that is read for it."""
 
-    def __init__(self, gathered: Mapping[str, Value], dims: Sequence[str], products_alone: frozenset[Value]) -> None:
-        self.gathered, self.dims, self.products_alone = gathered, dims, products_alone
+    def __init__(self, gathered: Mapping[str, Value], dims: Sequence[str]) -> None:
+        self.gathered, self.dims = gathered, dims
         self.write = Writer()
         self.scopes: list[set[int]] = []                            # numbers of the values that are written, by block
-        self.open_axes: list[str] = []
 
     @contextmanager
     def open(self, line: str = "", pragma: str = "") -> Iterator[None]:
@@ -91,13 +81,8 @@ class ValueWriter:
     def known(self, v: Value) -> bool:
         return any(v.number in scope for scope in self.scopes)
 
-    def ready(self, v: Value) -> bool:
-        """Return whether loops are open over all axes that a value depends on."""
-        return all(s in self.open_axes or (s in self.gathered and self.ready(self.gathered[s]))
-                   for s in v.symbols if s not in self.dims)
-
-    def declare(self, value: Value, *, only_ready: bool = False) -> None:
-        """Declare a value and its subexpressions as variables, unless declared already. only_ready: just those that are ready."""
+    def declare(self, value: Value) -> None:
+        """Declare a value and its subexpressions as variables, unless declared already."""
         gathered = self.gathered
         todo: list[tuple[Value, bool]] = [(value, False)]
         seen: set[Value] = set()
@@ -111,15 +96,17 @@ class ValueWriter:
                 todo += [(gathered[s], False) for s in _names(v) if s in gathered]
                 todo += [(a, False) for a in reversed(v.args)]
                 continue
-            if only_ready and not self.ready(v):
+            if self.is_variable(v):
                 continue
-            if v.op == "load" and is_number(v.attr[0]) and not v.args:
-                continue                                            # a variable already
             self.write(f"const {self.type_of(v)} v{v.number} = {self.expression(v)};")
             for name, g in gathered.items():
                 if g is v:
                     self.write(f"const int64_t {name} = v{v.number};")
             self.scopes[-1].add(v.number)
+
+    def is_variable(self, v: Value) -> bool:
+        """Return whether a value is what a variable holds."""
+        return v.op == "load" and is_number(v.attr[0]) and not v.args
 
     def type_of(self, v: Value) -> str:
         return "int" if v.dtype is bool_ else c_type(v.dtype)
@@ -127,7 +114,7 @@ class ValueWriter:
     def ref(self, v: Value) -> str:
         if _is_literal(v):
             return _literal(v)
-        if v.op == "load" and is_number(v.attr[0]) and not v.args:
+        if self.is_variable(v):
             return str(v.attr[0].name)
         return f"v{v.number}"
 
@@ -158,7 +145,7 @@ class ValueWriter:
         if v.op in ("and", "xor"):
             sign = "&" if v.op == "and" else "^"
             return f"{args[0]} {sign} {args[1]}" if t is bool_ else f"({c_type(t)})({args[0]} {sign} {args[1]})"
-        if v in self.products_alone:
+        if v.op == "mul_alone":
             return f"{t.name}_product({args[0]}, {args[1]})"
         if v.op in ("add", "mul"):
             sign = "+" if v.op == "add" else "*"
@@ -170,8 +157,8 @@ class ValueWriter:
             return f"{args[0]} > {args[1]} ? {args[0]} : {args[1]}"
         if v.op == "idiv":
             return f"idiv_{t.name}({args[0]}, {args[1]})"
-        if v.op == "beside_first":
-            return f"{args[0]} - first{v.number}"
+        if v.op == "minus":
+            return f"{args[0]} - {args[1]}"
         if v.op == "reciprocal":
             return f"{'1.0f' if t is f32 else '1.0'} / {args[0]}"
         if v.op == "div":
@@ -184,9 +171,13 @@ def _names(v: Value) -> list[str]:
     return sorted(str(s) for s in d.symbols_in(dim_of(v)))
 
 
+_REGISTERS = {str(LANES[32]): "VW", str(LANES[64]): "VD"}
+"""what vec.h calls the numbers in a register"""
+
+
 def dim_name(name: str) -> str:
     """Return the C name of a dim, or of a stride between rows, whose name starts with "_" like an axis."""
-    return name if _is_axis(name) else f"d_{name}"
+    return _REGISTERS.get(name, name) if _is_axis(name) else f"d_{name}"
 
 
 def called(functions: Mapping[str, str], dtype: DType, text: str) -> str:

@@ -1,7 +1,7 @@
 """model: a GGUF file as a model: its configuration, and its tensors under the names, and with the values, of the folder's.
 
-Tensors in blocks become f32 when they are looked up: a piece of rows at a time, in two threads. A tensor of one dtype is a view of
-the file, as in safetensors.
+Tensors in blocks are read as they are, or become f32 when they are looked up: a piece of rows at a time, in two threads. A tensor
+of one dtype is a view of the file, as in safetensors.
 """
 
 from __future__ import annotations
@@ -110,10 +110,22 @@ class GgufWeights(Weights):
                                                                 lambda rows: dequantized(rows, entry.stored))
         if part in NORMS and self.facts.norm_offset:
             values = (values - np.float32(self.facts.norm_offset)).astype(values.dtype)
-        if self.turned and part in ("q", "k"):
-            heads = self.facts.heads if part == "q" else self.facts.kv_heads
-            values = by_halves(values, heads)
-        return values
+        return self._in_order(values, part)
+
+    def is_in_blocks(self, name: str) -> bool:
+        """Return whether a tensor is stored in blocks of its values, and not, as a norm may be, of others."""
+        return self.entry(name).stored not in PLAIN and not (self._names[name][1] in NORMS and self.facts.norm_offset)
+
+    def blocks(self, name: str) -> Array:
+        """Return a tensor in blocks as it is stored, u8[…, bytes of a row]."""
+        own, part = self._names[name]
+        return self._in_order(self.file.stored(self.file.entries[own]), part)
+
+    def _in_order(self, rows: Array, part: str) -> Array:
+        """Return the rows of a tensor in the order of the folder's."""
+        if not self.turned or part not in ("q", "k"):
+            return rows
+        return by_halves(rows, self.facts.heads if part == "q" else self.facts.kv_heads)
 
 
 def by_pieces(x: Array, out: Array, function: Callable[[Array], Array]) -> Array:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import mmap
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,19 +32,23 @@ from tensor_graphs.frontends.gguf.architectures import (
     names_in_gguf,
     read_settings,
 )
-from tensor_graphs.frontends.gguf.model import POOLINGS, by_neighbours, by_pieces
+from tensor_graphs.frontends.gguf.model import POOLINGS, by_neighbours
 from tensor_graphs.frontends.gguf.tokenizer import NONE, REGEXES, WORDS, read_tokenizer
 from tensor_graphs.frontends.text.sentencepiece_file import CONTROL, NORMAL, SPACE, UNKNOWN, USER_DEFINED
 from tensor_graphs.frontends.text.tokenizer import Tokenizer
-from tensor_graphs.language.composites.blocks import FORMATS, quantized
+from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.language.composites.quantise import format_of_rows, quantized
 from tensor_graphs.language.dtypes import f32
+from tensor_graphs.meaning.precision import BLOCKS, WRITTEN, Form, parse_form
+from tensor_graphs.rewrites.passes.apply_precision import check_sites, resolved
 
 if TYPE_CHECKING:
     from tensor_graphs.frontends.huggingface.load import LoadedModel
 
 log = logging.getLogger(__name__)
 
-PRECISIONS = {"F32": 0, "F16": 1, "Q8_0": 7, "BF16": 32}
+PRECISIONS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q4_K": 14, "Q5_K": 16, "Q6_K": 18,
+              "BF16": 32, "MXFP4": 38}
 """Type of the matrices in a file -> its number in `general.file_type`."""
 UNUSED, BYTE = 5, 6
 _ALIKE = {"mistral": "llama"}
@@ -52,18 +58,22 @@ _TEXTS = ("Hello, World! it's 3.14 or 12345", " two  spaces\n\n\ttabs\r\n", "Ün
 """Texts whose tokens are compared before a file is written."""
 
 
-def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: str = "F32") -> None:
-    """Write a model as a GGUF file. precision: a name in `PRECISIONS`, of the matrices (rows that Q8_0's blocks do not fit: F16);
-    vectors, positions and token types are F32. The file appears complete or not at all. Raises ConfigError and TokenizerError for
-    what the format cannot hold, WeightsError for a file that cannot be written."""
+def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: str | Form = "F32") -> None:
+    """Write a model as a GGUF file. precision: a name in `PRECISIONS`, of all matrices, or the words of weight sites
+    (meaning/precision.py; a table with a word per reader gets the one with more bits, without a word the model's dtype). Rows that
+    are no whole blocks of a format get the one that `format_of_rows` has in its place, or F16; vectors, positions and token types
+    are F32. The file appears complete or not at all. Raises ConfigError and TokenizerError for what the format cannot hold,
+    ArgumentError for words that the model has no sites for, WeightsError for a file that cannot be written."""
     name, row = _architecture(model)
-    if precision not in PRECISIONS:
-        raise ConfigError(f"weights cannot be written as {precision!r}", fix=f"one of {', '.join(PRECISIONS)}")
+    asked = _types(model, precision)
     sources = _sources(model, row)
-    tensors = {to: (_stored_as(shape, kind), shape) for to, (kind, shape, _) in (
-        (to, (precision if "norm" not in to and len(shape) > 1 and part not in ("positions", "types") else "F32", shape, own))
-        for to, (part, shape, own) in sources.items())}
-    metadata = {**_settings(model, name, precision), **tokenizer_metadata(model.tokenizer)}
+    tensors = {to: (_stored_as(shape, asked(own[0])) if "norm" not in to and len(shape) > 1 and part not in ("positions", "types")
+                    else "F32", shape) for to, (part, shape, own) in sources.items()}
+    values: Counter[str] = Counter()
+    for to, (_, shape, own) in sources.items():
+        values[asked(own[0])] += math.prod(shape) if tensors[to][0] != "F32" else 0
+    mostly = values.most_common(1)[0][0] if values.total() else "F32"
+    metadata = {**_settings(model, name, mostly), **tokenizer_metadata(model.tokenizer)}
     _add_end_ids(metadata, model.end_ids)
     factors = _rope_factors(model)
     if factors is not None:
@@ -75,7 +85,7 @@ def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: 
             assert factors is not None
             return factors
         part, _, own = sources[tensor]
-        parts = [np.asarray(model.weights[parameter]) for parameter in own]
+        parts = [np.asarray(model.values(parameter)) for parameter in own]
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         if part in NORMS and model.facts.norm_offset:
             values = values.astype(np.float32) + np.float32(model.facts.norm_offset)
@@ -84,8 +94,7 @@ def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: 
         kind = tensors[tensor][0]
         if kind in PLAIN:
             return values.astype(PLAIN[kind].numpy, copy=False)
-        packed = np.empty((*values.shape[:-1], values.shape[-1] // FORMATS[kind].values * FORMATS[kind].nbytes), np.uint8)
-        return by_pieces(values, packed, lambda rows: quantized(rows, kind))
+        return quantized(values, kind)
 
     write_gguf(path, metadata, tensors, make)
 
@@ -128,9 +137,33 @@ def _sources(model: LoadedModel, row: Architecture) -> dict[str, tuple[str, tupl
     return sources
 
 
+def _types(model: LoadedModel, precision: str | Form) -> Callable[[str], str]:
+    """Return a function from a parameter to the type in which a file stores it. Raises ConfigError and ArgumentError."""
+    if isinstance(precision, str) and "=" not in precision:
+        kind = precision.upper()
+        if kind not in PRECISIONS:
+            raise ConfigError(f"weights cannot be written as {precision!r}", fix=f"one of {', '.join(PRECISIONS)}")
+        return lambda parameter: kind
+    form = parse_form(precision)
+    check_sites(form, model.graph)
+    own = next(kind for kind, dtype in PLAIN.items() if dtype == model.dtype)
+    types: dict[str, str] = {}
+    for key, word in resolved(form, model.graph).items():
+        kind, _, site = key.partition(":")
+        if kind == "weight":
+            to = own if word == WRITTEN else "F32" if word == "f64" else BLOCKS.get(word, word.upper())
+            parameter = site.partition("@")[0]
+            types[parameter] = max(to, types.get(parameter, to), key=_bits)
+    return lambda parameter: types.get(parameter, own)
+
+
+def _bits(kind: str) -> float:
+    """Return the bits that a type takes for a number."""
+    return 8.0 * (PLAIN[kind].itemsize if kind in PLAIN else FORMATS[kind].nbytes / FORMATS[kind].values)
+
+
 def _stored_as(shape: tuple[int, ...], precision: str) -> str:
-    block = FORMATS.get(precision)
-    return "F16" if block and shape[-1] % block.values else precision
+    return precision if precision in PLAIN else format_of_rows(precision, shape[-1]) or "F16"
 
 
 def _settings(model: LoadedModel, name: str, precision: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tensor_graphs.frontends.huggingface.families import ACTIVATION_NAMES, FULL, SLIDING, Family, Maybe
+from tensor_graphs.frontends.huggingface.quantised import Layout, layout_of
 from tensor_graphs.frontends.json_settings import Section, stored_dtype
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.models.rope import Rope
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 class FamilyConfig:
     """The settings and facts from one config.json. settings: by the names in the family's row. names: names of its tensors. dtype:
     of the weights as config.json states it; a tensor in the files may have another. assumed: key -> default, for each size that
-    config.json does not give."""
+    config.json does not give. layout: how the files hold codes; None for plain tensors."""
 
     family: Family
     settings: Mapping[str, Any]
@@ -34,6 +35,7 @@ class FamilyConfig:
     max_position_embeddings: int
     dtype: str
     assumed: Mapping[str, int] = field(default_factory=dict)
+    layout: Layout | None = None
 
 
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -60,8 +62,7 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
     Raises ConfigError for a setting that is wrong, missing or not supported.
     """
     c = _text_model(c, within) if within else c
-    c.refuse("quantization_config", ({},), "weights must be plain tensors",
-             fix="a checkpoint of the model in float32, bfloat16 or float16; in a graph of your own, tg.scaled_linear")
+    layout = layout_of(c)
     for key, harmless in family.refused.items():
         c.refuse(key, harmless, f"only {' or '.join(str(v).lower() for v in harmless)} is", fix="a model without it")
     s = SimpleNamespace(head_dim=None, num_key_value_heads=None, layer_types=None, sliding_window=None)
@@ -83,7 +84,7 @@ def read_family(c: Section, family: Family, within: str = "") -> FamilyConfig:
     positions = int(s.max_position_embeddings * max(longer, 1.0)) - facts.first_position
     assumed = {keys[0]: default for name, default in family.settings.items() if name in _SIZES and type(default) is int
                for keys in [family.keys.get(name, name).split("|")] if not any(key in c.values for key in keys)}
-    return FamilyConfig(family, vars(s), facts, family.named(s), positions, dtype, assumed)
+    return FamilyConfig(family, vars(s), facts, family.named(s), positions, dtype, assumed, layout)
 
 
 def _text_model(config: Section, within: str) -> Section:

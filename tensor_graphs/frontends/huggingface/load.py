@@ -6,8 +6,9 @@
 
 Name, shape and kind of dtype of every tensor that the graph needs are checked before anything is computed. A tensor
 stored in the requested dtype is a view of the file; another float dtype is converted at each look-up (bf16 → f32
-exactly, f32 → bf16 to nearest, ties to even), and blocks of a GGUF file become f32. `load_model("gemma-3-270m", random_seed=0)`
-needs no folder: it has the published shape and random weights.
+exactly, f32 → bf16 to nearest, ties to even). Blocks of a GGUF file are parameters of bytes, which the graph dequantises, or, where
+a dtype is requested, become f32; codes of a quantised folder become f32. `load_model("gemma-3-270m", random_seed=0)` needs no
+folder: it has the published shape and random weights.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from tensor_graphs.argument_checks import place
 from tensor_graphs.devices.safetensors import Weights, WeightsError, open_weights
 from tensor_graphs.errors import close_to, listed
 from tensor_graphs.frontends.errors import ConfigError, FrontendError
-from tensor_graphs.frontends.gguf.model import GgufModel, is_gguf, open_gguf
+from tensor_graphs.frontends.gguf.model import GgufModel, GgufWeights, is_gguf, open_gguf
 from tensor_graphs.frontends.huggingface.config import FamilyConfig
 from tensor_graphs.frontends.huggingface.folder import (
     GEMMA3_270M,
@@ -45,10 +46,14 @@ from tensor_graphs.frontends.huggingface.folder import (
     read_sentence,
 )
 from tensor_graphs.frontends.huggingface.names import TensorPlace, places, prefix_of, unexplained
+from tensor_graphs.frontends.huggingface.quantised import QuantisedWeights
 from tensor_graphs.frontends.text.tokenizer import Tokenizer, load_tokenizer, tokenizer_file
-from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype
+from tensor_graphs.language import leaves
+from tensor_graphs.language.composites.blocks import FORMATS, dequantize, dequantized
+from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype, u8
 from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.models.transformer import Facts, Pool, TensorNames, decoder_graph, encoder_graph
 from tensor_graphs.phase_times import phase
 
@@ -77,7 +82,8 @@ class LoadedModel:
     encoder, False for a decoder. weights: parameter name -> array of the graph's dtype and shape, read-only when it is a view of a
     file. config: the folder's configuration. facts, names: description that the graph was built from. folder: None for a built-in
     shape and a GGUF file. random_seed: None when the weights are the folder's. sentence: for a sentence-transformers folder, how
-    texts are cut and prompted. gguf: the GGUF file that the model was read from.
+    texts are cut and prompted. gguf: the GGUF file that the model was read from. formats: parameter -> its format, of those that
+    the graph has as blocks of bytes.
     """
 
     name: str
@@ -95,6 +101,7 @@ class LoadedModel:
     random_seed: int | None = None
     sentence: SentenceConfig | None = None
     gguf: GgufModel | None = None
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         drawn = "" if self.random_seed is None else f", drawn from seed {self.random_seed}"
@@ -110,14 +117,19 @@ class LoadedModel:
         """A decoder's graph that outputs the likeliest token and its logit instead of all logits; an encoder's graph unchanged."""
         if self.encoder:
             return self.graph
-        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
-                             activation_dtype=self.activations, output="token")
+        return _in_blocks(decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
+                                        activation_dtype=self.activations, output="token"), self.formats)
+
+    def values(self, parameter: str) -> Array:
+        """Return the numbers of a parameter, also of one that is kept in blocks."""
+        array = self.weights[parameter]
+        return dequantized(array, self.formats[parameter]) if parameter in self.formats else array
 
     def paged_graph(self, pool: Pool) -> Graph:
         """Return the decoder's step for many sequences, whose caches lie in a pool of pages. Raises AttributeValueError for a
         decoder that has none."""
-        return decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
-                             activation_dtype=self.activations, paged=pool)
+        return _in_blocks(decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
+                                        activation_dtype=self.activations, paged=pool), self.formats)
 
     @cached_property
     def samples(self) -> SampledText | None:
@@ -164,7 +176,7 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
 
     source: a folder in Hugging Face's layout (config.json, *.safetensors), a .gguf file, or, with random_seed, also a name in
     `BUILTIN`. dtype: dtype that the weights are kept in, "float32" or "bfloat16" (default: as the files store them, if that is one
-    of the two, else float32, which holds the values of blocks exactly). activations: dtype of the values between ops and of the KV
+    of the two, else float32; weights in blocks stay as they are). activations: dtype of the values between ops and of the KV
     cache (default: that of the weights). max_positions: number of tokens that fit (default: at most 4096 in a KV cache, and the
     model's positions in an encoder). random_seed: draw the weights instead of reading them, each at its first look-up (Gemma 3:
     `random_gemma3_weights`; other families: `plain_recipe`).
@@ -185,10 +197,12 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
     between = weight_dtype if activations is None else _supported(activations, "activations")
     unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored, file)
     weights: Mapping[str, Array]
+    formats: Mapping[str, str] = {}
     if random_seed is None:
         assert stored is not None
-        weights = _StoredWeights(stored, unweighted, weight_dtype, config.assumed)
-        if (own := _dtype_of(stored)) != weight_dtype.name:
+        weights = _StoredWeights(stored, unweighted, weight_dtype, config.assumed, in_blocks=dtype is None)
+        formats = weights.formats
+        if not formats and (own := _dtype_of(stored)) != weight_dtype.name:
             log.warning("%s: the weights are stored as %s and kept as %s", folder, own, weight_dtype)
         if unweighted.encoder and weights.left_out:
             log.warning("%s: a head is left out, vectors are the encoder's: %s", folder, listed(weights.left_out))
@@ -198,10 +212,10 @@ def load_model(source: str | os.PathLike[str], *, dtype: str | DType | None = No
              "" if random_seed is None else f", drawn from seed {random_seed}")
     return LoadedModel(
         name=str(source) if builtin is not None else folder.resolve().name, kind=unweighted.kind, encoder=unweighted.encoder,
-        graph=unweighted.graph, weights=weights, config=config, facts=unweighted.facts, names=unweighted.names, dtype=weight_dtype,
-        activations=between, max_positions=unweighted.max_positions,
+        graph=_in_blocks(unweighted.graph, formats), weights=weights, config=config, facts=unweighted.facts, names=unweighted.names,
+        dtype=weight_dtype, activations=between, max_positions=unweighted.max_positions,
         folder=None if builtin is not None or file is not None else folder, random_seed=random_seed,
-        sentence=unweighted.sentence, gguf=file)
+        sentence=unweighted.sentence, gguf=file, formats=formats)
 
 
 @phase("read model")
@@ -216,10 +230,30 @@ def model_graph(source: str | os.PathLike[str], *, dtype: str | DType | None = N
     weight_dtype = _weight_dtype(dtype, stored)
     between = weight_dtype if activations is None else _supported(activations, "activations")
     unweighted = _assemble(config, folder, weight_dtype, between, max_positions, stored, file)
+    graph = unweighted.graph
     if greedy and not unweighted.encoder:
-        return decoder_graph(unweighted.facts, unweighted.names, max_positions=unweighted.max_positions,
-                             weight_dtype=weight_dtype, activation_dtype=between, output="token")
-    return unweighted.graph
+        graph = decoder_graph(unweighted.facts, unweighted.names, max_positions=unweighted.max_positions,
+                              weight_dtype=weight_dtype, activation_dtype=between, output="token")
+    if file is None or dtype is not None:
+        return graph
+    return _in_blocks(graph, _StoredWeights(file.weights, unweighted, weight_dtype, config.assumed, in_blocks=True).formats)
+
+
+def _in_blocks(graph: Graph, formats: Mapping[str, str]) -> Graph:
+    """Return the graph whose parameters of these names are blocks of bytes in a format, dequantised where they are used."""
+    if not formats:
+        return graph
+
+    def replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+        format = formats.get(node.attrs["name"], "") if node.op is leaves.PARAMETER else ""
+        if not format:
+            return None
+        block, (*lead, last) = FORMATS[format], node.shape
+        stored = leaves.parameter(node.attrs["name"], (*lead, last // block.values * block.nbytes), u8)
+        out: Node = dequantize(stored, format=format)
+        return out
+
+    return graph.with_roots(rebuild(graph.roots, replaced))
 
 
 def _builtin(source: str | os.PathLike[str]) -> Gemma3TextConfig | None:
@@ -237,11 +271,12 @@ def _opened(path: Path, builtin: Gemma3TextConfig | None, *, needed: bool) -> tu
         return file.config, file.weights, file
     config = read_config(path)
     try:
-        return config, open_weights(path), None
+        files = open_weights(path)
     except WeightsError:
         if needed:
             raise
         return config, None, None
+    return config, files if config.layout is None else QuantisedWeights(files, config.layout), None
 
 
 def _dtype_of(stored: Weights) -> str:
@@ -330,8 +365,9 @@ ROWS = 4096
 class _StoredWeights(Mapping[str, Array]):
     """Parameter name -> array, from files. All tensors are checked at construction; each is read and converted at look-up."""
 
-    def __init__(self, files: Weights, unweighted: _Unweighted, dtype: DType, assumed: Mapping[str, int]) -> None:
-        self.files, self.dtype = files, dtype
+    def __init__(self, files: Weights, unweighted: _Unweighted, dtype: DType, assumed: Mapping[str, int], *,
+                 in_blocks: bool = False) -> None:
+        self.files, self.dtype, self.in_blocks = files, dtype, in_blocks
         self.places: dict[str, TensorPlace] = {}
         missing, wrong, total = [], [], 0
         shapes: dict[str, Any] = {name: node.shape for name, node in unweighted.graph.parameters.items()}
@@ -372,8 +408,19 @@ class _StoredWeights(Mapping[str, Array]):
                 file=files.source, fix=versions)
         self.left_out = tuple(n for n in files.names() if n not in used and prefix and not n.startswith(prefix))
 
+    @cached_property
+    def formats(self) -> Mapping[str, str]:
+        """Parameter -> its format, of those that are kept as the blocks of the file: rows of a single tensor, if `in_blocks`."""
+        if not self.in_blocks or not isinstance(self.files, GgufWeights):
+            return {}
+        return {parameter: self.files.entry(place.tensor).stored for parameter, place in self.places.items()
+                if self.files.is_in_blocks(place.tensor) and not (place.each or place.stack or place.groups or place.transposed)}
+
     def __getitem__(self, parameter: str) -> Array:
         place = self.places[parameter]
+        if parameter in self.formats:
+            assert isinstance(self.files, GgufWeights)
+            return place.of([self.files.blocks(place.tensor)], np.uint8)
         return place.of([self.files.array(tensor) for tensor in place.tensors], self.dtype.numpy)
 
     def __iter__(self) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Number of ids, added tokens included."""
         return int(self.splitter.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def added_ids(self) -> Mapping[int, bool]:
+        """Added tokens: id -> True for a special token."""
+        return {i: bool(token.special) for i, token in self.splitter.get_added_tokens_decoder().items()}
 
     def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`, at most `max_length` of them. special_tokens: add the model's special tokens around the text.

@@ -16,8 +16,9 @@ from tensor_graphs.kernels.c import convolutions, library, scratch, screened_arg
 from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
+from tensor_graphs.language.composites.blocks import FORMATS
 from tensor_graphs.language.dims import Dim, ceil_div, product
-from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64
+from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64, u8
 from tensor_graphs.language.node import TensorType
 
 NAME = "c"
@@ -153,6 +154,11 @@ def _narrow_linear(spec: Spec) -> NativeCall:
                       scratch=scratch.narrow_linear(n, m, k))
 
 
+def _products(spec: Spec) -> Dim:
+    """Return two operations per multiply-add."""
+    return 2 * product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
+
+
 def _narrow_steps(spec: Spec) -> Dim:
     """Return two operations per multiply-add, or one where an instruction for pairs of bf16 does two multiply-adds."""
     return (1 if library.load().pairs() else 2) * product(spec.outputs[0].shape) * spec.inputs[0].shape[-1]
@@ -198,6 +204,19 @@ def _gather_linear(spec: Spec) -> NativeCall:
     return NativeCall(f"tg_gather_linear_{weight.dtype.name}", (0, 1, 2, _weight(spec, "bias")[0]),
                       (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype]),
                       scratch=scratch.gather_linear(pairs, m, k, weight.dtype.itemsize))
+
+
+def _block_linear_refuse(spec: Spec) -> str | None:
+    bias = spec.role("bias")
+    return None if bias is None or bias.dtype == f32 else "f32 bias only"
+
+
+def _block_linear(spec: Spec) -> NativeCall:
+    x, w = spec.inputs[:2]
+    n, k, (m, nbytes) = _rows(x), x.shape[-1], w.shape
+    format = list(FORMATS).index(spec.attrs["format"])
+    return NativeCall("tg_block_linear", (0, 1, _weight(spec, "bias")[0]), (n, m, k, format, nbytes),
+                      scratch=scratch.linear(n, k, f32.itemsize, u8.itemsize, m))
 
 
 def _dot_refuse(*dtypes: DType) -> Refusal:
@@ -463,6 +482,7 @@ ROWS: tuple[CRow, ...] = (
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
     CRow("paged_attention", "attention.c", _paged_attention_refuse, _paged_attention),
     CRow("gather_linear", "product.c", _gather_linear_refuse, _gather_linear),
+    CRow("block_linear", "block_product.c", _block_linear_refuse, _block_linear, arithmetic=_products),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),

@@ -1,5 +1,5 @@
 """backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has `linear` of few rows,
-`cumsum`, `write_rows`, copies, and the list of all kernels. source_text.py builds the source of a call."""
+`write_rows`, copies, and the list of all kernels. source_text.py builds the source of a call."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from tensor_graphs.kernels.cuda.source_text import (
     HERE,
     MULTIPROCESSORS,
     OF_SIZE,
-    STORED,
-    accumulated,
     read,
     rows_of,
     static,
-    stored_as,
     text_of,
 )
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DType, bool_, f32
+from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import TensorType
 
 NAME = "cuda"
@@ -119,55 +116,6 @@ def linear_steps(spec: Spec) -> Dim:
     rows, w = rows_of(spec.inputs[0]), spec.inputs[1]
     of_row = 2 * int(w.shape[0]) * int(w.shape[1])
     return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
-
-
-# ---- sums of all before ------------------------------------------------------------------------------------------------
-
-WARPS_WANTED, LEAST_TURNS, TURNS_TOGETHER = 2048, 4, 4
-"""constants for cumsum.cu: warps that keep a GPU busy; least iterations of a part; most iterations that are summed together"""
-
-MOST_LINE_PARTS = 1024
-"""most parts of a line; each part sums the totals of the parts before it"""
-
-
-def cumsum_takes(spec: Spec) -> str | None:
-    x = spec.inputs[0]
-    axis = int(spec.attrs["axis"]) % x.rank
-    if x.dtype is bool_ or x.dtype.itemsize not in OF_SIZE:
-        return "numbers only"
-    return static(*x.shape[axis + 1:])
-
-
-def cumsum(spec: Spec) -> LaunchCall:
-    x = spec.inputs[0]
-    axis, dtype = int(spec.attrs["axis"]) % x.rank, x.dtype
-    outer, count, inner = d.product(x.shape[:axis]), x.shape[axis], int(d.evaluate(d.product(x.shape[axis + 1:]), {}))
-    kinds, stored = accumulated(dtype), stored_as(dtype)
-    lines = max(1, d.bounds(outer)[0]) * inner
-    longest = d.bounds(count)[1]
-
-    def call(pack: int) -> LaunchCall:
-        lines_together = 1 if inner == 1 else 32
-        lanes = min(32, 1 << max(0, -(-longest // pack) - 1).bit_length())
-        turns = -(-longest // (lanes * pack if inner == 1 else 8))
-        parts = max(1, min(WARPS_WANTED * lines_together // lines, turns // LEAST_TURNS, MOST_LINE_PARTS))
-        numbers: dict[str, object] = {"INNER": inner, "PACK": pack, "PARTS": parts, "LANES": lanes,
-                                      "TURNS": max(1, min(TURNS_TOGETHER, turns))}
-        types: dict[str, DType | str] = {"T": dtype if dtype in STORED else stored, "A": kinds[0], "C": kinds[1]}
-        if dtype not in STORED:
-            numbers |= {"WIDE_T": f"({kinds[0]})", "NARROW_T": f"({stored})"}
-        threads = outer * (lanes if inner == 1 else inner)
-        launches = [Launch("cumsum", d.ceil_div(threads * parts, 256), 256, waits=True)]
-        pieces: tuple[Dim, ...] = ()
-        if parts > 1:
-            launches.insert(0, Launch("totals", d.ceil_div(threads * (parts - 1), 256), 256, waits=True))
-            pieces = (d.ceil_div(outer * (inner * (parts - 1) * 8), 256) * 256,)
-        return LaunchCall(text_of("cumsum.cu", numbers, types), tuple(launches), (outer, count), pieces)
-
-    pack = ALIGNED // dtype.itemsize
-    if inner > 1 or not d.is_static(count) or int(d.evaluate(count, {})) % pack:
-        return call(1)
-    return replace(call(pack), alignment=ALIGNED, otherwise=call(1))
 
 
 # ---- rows of a state ---------------------------------------------------------------------------------------------------
@@ -270,7 +218,6 @@ def kernels() -> list[Kernel]:
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
-            kernel("cumsum", cumsum, cumsum_takes, "cumsum.cu"),
             kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
             kernel("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True,
                    strided=rows_apart)]

@@ -6,7 +6,7 @@ except in `direct`, which is float64 numpy.
 Read first: arithmetic.py (operators), elementary.py (how a definition is made accurate), normalisation.py, products.py; then
 trigonometry.py, special.py, activations.py, gated.py, positions.py, indexing.py, elements.py, ordering.py, rearranging.py,
 batches.py, paged.py, constructors.py, einsum.py, windows.py, adaptive_pooling.py, convolution.py, upsampling.py, resizing.py,
-writes.py, random.py, rounded.py, blocks.py; scan.py (loops), recurrent.py.
+writes.py, random.py, rounded.py, blocks.py, quantise.py; scan.py (loops), recurrent.py.
 Words: definition = the graph that a composite abbreviates; direct = its float64 evaluation; LIBRARY (language/composite.py) = all
 of them by name.
 
@@ -33,6 +33,7 @@ from tensor_graphs.language.composites.ordering import *
 from tensor_graphs.language.composites.paged import *
 from tensor_graphs.language.composites.positions import *
 from tensor_graphs.language.composites.products import *
+from tensor_graphs.language.composites.quantise import *
 from tensor_graphs.language.composites.random import *
 from tensor_graphs.language.composites.rearranging import *
 from tensor_graphs.language.composites.recurrent import *

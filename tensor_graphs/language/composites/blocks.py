@@ -7,7 +7,7 @@ arrays `dequantized`, which computes the same f32 numbers, bit for bit. Sources:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,14 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.indexing import concat
+from tensor_graphs.language.composites.products import linear, times_rows
 from tensor_graphs.language.dtypes import f16, f32, i8, i32, u8
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.leaves import constant
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.language.op_facts import OpFacts
 
-__all__ = ["dequantize"]
+__all__ = ["block_linear", "dequantize"]
 
 Array = np.ndarray[Any, Any]
 
@@ -40,14 +41,17 @@ class _Nodes:
     def entry(self, table: Array, x: Any) -> Any: return atomic.gather(constant(table), atomic.cast(x, i32))
 
 
+@dataclass(frozen=True)
 class _Arrays:
-    """The algebra of numpy arrays."""
+    """The algebra of numpy arrays, with numbers of a dtype."""
 
-    def half(self, x: Any) -> Any: return np.ascontiguousarray(x).view(np.float16).astype(np.float32)
-    def signed(self, x: Any) -> Any: return x.view(np.int8).astype(np.float32)
-    def number(self, x: Any) -> Any: return x.astype(np.float32)
+    dtype: Any
+
+    def half(self, x: Any) -> Any: return np.ascontiguousarray(x).view(np.float16).astype(self.dtype)
+    def signed(self, x: Any) -> Any: return x.view(np.int8).astype(self.dtype)
+    def number(self, x: Any) -> Any: return x.astype(self.dtype)
     def masks(self, *values: int) -> Any: return np.array(values, np.uint8)
-    def is_set(self, x: Any) -> Any: return (x != 0).astype(np.float32)
+    def is_set(self, x: Any) -> Any: return (x != 0).astype(self.dtype)
     def join(self, *parts: Any) -> Any: return np.concatenate(parts, axis=-1)
     def entry(self, table: Array, x: Any) -> Any: return table.take(x)
 
@@ -136,14 +140,14 @@ def _q6_k(a: _Algebra, x: Any) -> Any:
     return _flat((_grid(_flat(a.number(codes)), 16, 16) - 32) * _grid(scale, 16, 1))
 
 
-_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
+E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 """Twice the numbers of f4e2m1, as the scale is half of the block's."""
-_HALF_E8M0 = np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
+HALF_E8M0 = np.ldexp(np.float32(1), np.arange(256) - 128).astype(np.float32)
 _IQ4_NL = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
 
 
 def _mxfp4(a: _Algebra, x: Any) -> Any:
-    return a.entry(_E2M1, _nibbles(a, x[..., 1:])) * a.entry(_HALF_E8M0, x[..., :1])
+    return a.entry(E2M1, _nibbles(a, x[..., 1:])) * a.entry(HALF_E8M0, x[..., :1])
 
 
 def _iq4_nl(a: _Algebra, x: Any) -> Any:
@@ -186,23 +190,47 @@ def dequantize(x: Node, *, format: str) -> Node:
     return out
 
 
-def dequantized(x: Array, format: str) -> Array:
-    """Return the f32 numbers that `dequantize` computes, of an array of bytes."""
+def dequantized(x: Array, format: str, dtype: Any = np.float32) -> Array:
+    """Return the numbers that `dequantize` computes, of an array of bytes; in float64 without its roundings."""
     block = FORMATS[format]
     with np.errstate(all="ignore"):
-        values = block.decode(_Arrays(), x.reshape(*x.shape[:-1], -1, block.nbytes))
-    return np.asarray(values.reshape(*x.shape[:-1], -1), np.float32)
+        values = block.decode(_Arrays(dtype), x.reshape(*x.shape[:-1], -1, block.nbytes))
+    return np.asarray(values.reshape(*x.shape[:-1], -1), dtype)
 
 
-def quantized(x: Array, format: str) -> Array:
-    """Return the bytes of f32[…, n] in Q8_0: in each block the largest absolute number is ±127 steps, and codes are rounded to
-    nearest, half away from zero. The scale is rounded to f16 only after the codes were computed with it, as in ggml."""
-    assert format == "Q8_0"
-    blocks = x.reshape(*x.shape[:-1], -1, 32).astype(np.float32, copy=False)
-    scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        steps = blocks * np.where(scale == 0, np.float32(0), 1 / scale)
-        codes = np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.int8)
-        packed = np.concatenate([scale.astype(np.float16).view(np.uint8), codes.view(np.uint8)], axis=-1)
-    return packed.reshape(*x.shape[:-1], -1)
+PIECE = 1 << 18
+"""Numbers of a weight that the direct evaluation of a product has in float64 at a time."""
 
+
+def _block_linear_direct(roles: Mapping[str, Array], attrs: Mapping[str, Any], out_types: Any) -> Array:
+    x, blocks = roles["x"], roles["blocks"]
+    step = max(1, PIECE // max(1, x.shape[-1]))
+    pieces = [times_rows(x, dequantized(blocks[i:i + step], attrs["format"], np.float64)) for i in range(0, len(blocks), step)]
+    out = np.concatenate(pieces, axis=-1) if pieces else np.zeros((*x.shape[:-1], 0))
+    with np.errstate(all="ignore"):
+        return np.asarray(out + roles["bias"] if "bias" in roles else out)
+
+
+def _fewer_blocks(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> list[TensorType] | None:
+    """Return the types of a product of as many rows of x with fewer and shorter rows of weights, if there are."""
+    x, (rows, nbytes) = types[0], types[1].shape
+    block = FORMATS[attrs["format"]]
+    if not isinstance(rows, int) or not isinstance(nbytes, int):
+        return None
+    count, rows = nbytes // block.nbytes, min(rows, 128 + rows % 64)
+    count = min(count, 8 + count % 8)
+    fewer = [TensorType((*x.shape[:-1], count * block.values), x.dtype), TensorType((rows, count * block.nbytes), u8)]
+    return [*fewer, *(TensorType((rows,), t.dtype) for t in types[2:])]
+
+
+@library(direct=_block_linear_direct, facts=OpFacts(product=True, sought=False, joined=False, smaller=_fewer_blocks))
+def block_linear(x: Node, blocks: Node, bias: Node | None = None, *, format: str) -> Node:
+    """x[…, k] · Wᵀ + bias[out] = […, out] in f32, where W[out, k] is `dequantize` of blocks u8[out, bytes].
+
+    A kernel reads the bytes as they are, where `linear` of `dequantize` reads four bytes a number; a graph of those two is
+    compiled as this op on devices that have a kernel of it. Raises AttributeValueError, DTypeError, ShapeError.
+    """
+    if x.dtype is not f32:
+        raise DTypeError(f"block_linear of {show(x)}", fix="x of f32; of another dtype, linear(x, dequantize(blocks, format=…))")
+    product: Node = linear(x, dequantize(blocks, format=format), bias)
+    return product

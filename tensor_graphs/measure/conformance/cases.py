@@ -18,8 +18,9 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY, CompositeOp
 from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.language.composites.quantise import QUANTISERS
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DTYPES, DType, bf16, bool_, f8e4m3, f16, f32, f64, i32, i64, u32
+from tensor_graphs.language.dtypes import DTYPES, DType, bf16, bool_, f8e4m3, f16, f32, f64, i32, i64, u8, u32
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import ITEM
 from tensor_graphs.language.node import Node, Op, apply
@@ -248,6 +249,20 @@ def dequantize(draw: CaseDraw) -> Node:
     return compose("dequantize", draw.tensor((*draw.shape(0, 2), 2 * FORMATS[name].nbytes)), format=name)
 
 
+def quantize(draw: CaseDraw) -> Node:
+    name = str(draw.pick(*QUANTISERS))
+    return compose("quantize", draw.tensor((*draw.shape(0, 2), 2 * FORMATS[name].values)), format=name)
+
+
+def block_linear(draw: CaseDraw) -> Node:
+    draw.dims = 3
+    name = str(draw.pick(*FORMATS))
+    block, count, out = FORMATS[name], int(draw.pick(2, 1, 5)), draw.size()
+    bias = draw.tensor((out,), f32) if draw.pick(False, True) else None
+    x, blocks = draw.tensor((*draw.shape(0, 2), count * block.values)), draw.tensor((out, count * block.nbytes), u8)
+    return compose("block_linear", x, blocks, bias, format=name)
+
+
 def rounded_linear(draw: CaseDraw) -> Node:
     draw.dims = 3
     k, out = draw.pick(64, 7, 96), draw.pick(33, 2, 64)
@@ -457,7 +472,9 @@ CASES: dict[str, Case] = {
     "rounded": lambda draw: compose("rounded", draw.tensor(draw.shape()), to=draw.pick("tf32", "bf16x2")),
     "rounded_dot": lambda draw: compose("rounded_dot", draw.tensor((*draw.pick((), (2,)), draw.size(), 8)), draw.tensor((8, 5)),
                                         to=draw.pick("tf32", "bf16x2")),
-    "dequantize": dequantize, "embedding": embedding, "one_hot": one_hot, "concat": concat, "argmax": along_axis("argmax", least=1),
+    "dequantize": dequantize, "quantize": quantize, "block_linear": block_linear, "embedding": embedding, "one_hot": one_hot,
+    "concat": concat,
+    "argmax": along_axis("argmax", least=1),
     "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
     **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
     "resize": resize,
@@ -474,7 +491,8 @@ CASES: dict[str, Case] = {
 """op -> its case; ops that are not in it take operands of one shape and no attributes"""
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
-        "paged_attention": 6, "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1}
+        "paged_attention": 6, "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1,
+        "quantize": len(QUANTISERS) - 1, "block_linear": len(FORMATS)}
 """op -> number of its instances, where it is larger than VARIANTS"""
 
 STANDS_FOR = {

@@ -8,7 +8,7 @@ threads, bounds of integers). Sizes of a class have equal remainders modulo BLOC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.node import apply
+from tensor_graphs.language.node import TensorType, apply
 from tensor_graphs.measure.definition_points import long_sums
 from tensor_graphs.measure.points.inputs import Point, largest_sizes, pairs, work_points
 from tensor_graphs.measure.points.point_plan import EACH_SECONDS, FEW_ROWS, rows_are_independent, seconds, ways_in_place
@@ -39,20 +39,29 @@ def smaller(kernel: Kernel, signature: Signature) -> Signature | None:
         return None
     if any(_contains_size(value) for value in signature.spec.attrs.values()):
         return None
+    of_op = signature.spec.op.facts.smaller
+    types = _of_smaller_sizes(inputs) if of_op is None else of_op(inputs, signature.spec.attrs)
+    if types is None:
+        return None
+    try:
+        operands = [leaves.input(f"x{i}", t.shape, t.dtype) for i, t in enumerate(types)]
+        result = signature_of(apply(signature.spec.op, operands, signature.spec.attrs))
+    except TensorGraphsError:
+        return None
+    return result if result.key != signature.key and kernel.computes(result.spec) and kernel.accepts(result.spec) is None else None
+
+
+def _of_smaller_sizes(types: Sequence[TensorType]) -> list[TensorType]:
+    """Return the types with smaller fixed sizes, equal where they were equal."""
     sizes: dict[int, int] = {}
-    for size in (s for t in inputs for s in t.shape if isinstance(s, int)):
+    for size in (s for t in types for s in t.shape if isinstance(s, int)):
         if size > BLOCK:
             sizes.setdefault(size, BLOCK * (len(sizes) + 1) + size % BLOCK)
 
     def small(size: Dim) -> Dim:
         return min(size, sizes.get(size, size)) if isinstance(size, int) else size
 
-    try:
-        operands = [leaves.input(f"x{i}", tuple(map(small, t.shape)), t.dtype) for i, t in enumerate(inputs)]
-        result = signature_of(apply(signature.spec.op, operands, signature.spec.attrs))
-    except TensorGraphsError:
-        return None
-    return result if result.key != signature.key and kernel.computes(result.spec) and kernel.accepts(result.spec) is None else None
+    return [TensorType(tuple(map(small, t.shape)), t.dtype) for t in types]
 
 
 def _of_this_package(kernel: Kernel) -> bool:

@@ -9,14 +9,15 @@ A *site* is a place of the graph where a dtype can be chosen; its *word* names t
     product  the operands of one matrix product, named after its weight, or after its region and op. Its word may also be a format
              to which it rounds its operands: of f32 "tf32" or "bf16x2" (language/composites/rounded.py), of a linear "f8e4m3",
              scaled row by row
-    weight   a parameter matrix, as one op (a product, a gather) reads it
+    weight   a parameter matrix, as one op (a product, a gather) reads it, also one that is stored in blocks. Its word may also be
+             a format of blocks ("q8_0", language/composites/quantise.py): the op reads numbers near the parameter's
     state    a state
 
 A *form* maps sites to words: "kind:name" is one site, "kind:pattern" (as in fnmatch) several, "kind" all of that kind; the most
 specific one counts. Sites without a word stay as written; the form {} is the graph as written.
 
-Numeric class: reassociating. In real mode a cast between floats is the identity, so the oracle returns the same values for a graph
-in all forms; tests/rewrites checks that.
+Numeric class: reassociating, or approximate with a word of blocks. In real mode a cast between floats is the identity, so the
+oracle returns the same values for a graph in all forms of dtypes; tests/rewrites checks that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.anonymous_composite import PartOp, over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.composites import arithmetic
+from tensor_graphs.language.composites.blocks import block_linear, dequantize
 from tensor_graphs.language.composites.products import dot, linear, scaled_linear
+from tensor_graphs.language.composites.quantise import format_of_rows, quantize
 from tensor_graphs.language.composites.rounded import rounded, rounded_dot, rounded_linear
 from tensor_graphs.language.dtypes import DType, f8e4m3, f32
 from tensor_graphs.language.errors import LanguageError, written_at
@@ -44,8 +47,8 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import ArrayValue, Node, Op, apply, walk
 from tensor_graphs.language.subgraph import Body
-from tensor_graphs.meaning.precision import FORMATS, KINDS, WORDS, WRITTEN, Form, SiteKind, loses, parse_form
-from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.meaning.precision import BLOCKS, FORMATS, KINDS, WORDS, WRITTEN, Form, SiteKind, loses, parse_form
+from tensor_graphs.rewrites.passes.result import APPROXIMATE, PassClass, PassResult
 from tensor_graphs.rewrites.rule import REASSOCIATING
 
 ROUNDED_PRODUCTS: Mapping[Op, CompositeOp] = {linear: rounded_linear, dot: rounded_dot}
@@ -81,7 +84,7 @@ def sites(graph: Graph, whole: Collection[Signature] = ()) -> tuple[PrecisionSit
 
 
 def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> PassResult:
-    """Return the graph in a form. Numeric class: reassociating.
+    """Return the graph in a form. Numeric class: reassociating; approximate where a weight is stored in blocks.
 
     Before: well typed. After: well typed; the same names, shapes, dims, inputs and parameters, and the same dtypes of outputs;
     float states have the dtypes of their words. A graph in which nothing changes is returned unchanged.
@@ -92,7 +95,8 @@ def apply_form(graph: Graph, form: Form, whole: Collection[Signature] = ()) -> P
     depend on integers alone (positions, say) are never narrowed. Constants keep the value that is written. If a product's word is
     narrower than its operands, these are rounded to it and keep their dtype; if it is wider, the product is computed in it. With
     the word of a format the product is computed in f32, from operands rounded to it; one that has no more bits, or cannot round so,
-    stays as it is.
+    stays as it is. A weight in blocks is quantised from the parameter when the graph is bound; one whose rows are no whole blocks
+    gets the format that `format_of_rows` has in its place, or stays as it is.
 
     Ops whose result depends on their dtype are computed as written: `bitcast`, `uniform` and opaque ops outside of the library take
     and return the written dtypes. Other composites outside of the library are replaced by their definitions, except those in
@@ -215,7 +219,7 @@ class _Sites:
         for node in self.nodes:
             if node.op.facts.product:
                 parameters = [p for i in node.inputs if (p := parameter_of(i)) is not None and p.rank > 1]
-                name = parameters[0].attrs["name"] if parameters else f"{self.region[node]}.{node.op.name}"
+                name = weight_name(parameters[0]) if parameters else f"{self.region[node]}.{node.op.name}"
                 counts[name] = counts.get(name, 0) + 1
                 names[node] = name if counts[name] == 1 else f"{name}#{counts[name]}"
         return names
@@ -228,7 +232,7 @@ class _Sites:
                 weight = parameter_of(i)
                 if weight is not None and weight.rank > 1 and weight.dtype.is_float and not moves(node.op, i):
                     ops.setdefault(weight, {})[node.op.name] = None
-        return {(weight, op): weight.attrs["name"] if len(of) == 1 else f"{weight.attrs['name']}@{op}"
+        return {(weight, op): weight_name(weight) if len(of) == 1 else f"{weight_name(weight)}@{op}"
                 for weight, of in ops.items() for op in of}
 
     @cached_property
@@ -290,10 +294,25 @@ def moves(op: Op, x: Node) -> bool:
 
 
 def parameter_of(node: Node) -> Node | None:
-    """Return the parameter that a node is, or is a view of; None for any other node."""
+    """Return the parameter that a node is, or is a view of, or the numbers of one that is stored in blocks; None for any other
+    node."""
     while node.op.facts.view:
         node = node.inputs[0]
-    return node if node.op is leaves.PARAMETER else None
+    return node if (node.inputs[0] if node.op is dequantize else node).op is leaves.PARAMETER else None
+
+
+def weight_name(weight: Node) -> str:
+    """Return the name of the parameter of which `parameter_of` returned the numbers."""
+    return str((weight.inputs[0] if weight.op is dequantize else weight).attrs["name"])
+
+
+def in_blocks(weight: Node, word: str) -> Node | None:
+    """Return the numbers that are read of a weight with a word of blocks; None if its rows are no whole blocks."""
+    format = format_of_rows(BLOCKS[word], weight.shape[-1])
+    if format is None or (weight.op is dequantize and weight.attrs["format"] == format):
+        return None
+    out: Node = dequantize(quantize(weight, format=format), format=format)
+    return out
 
 
 # ---- the pass --------------------------------------------------------------------------------------------------------
@@ -307,6 +326,7 @@ class _Application:
         self.expanded = written_out(graph, whole)
         self.places = _Sites(self.expanded)
         self.values: dict[Node, tuple[Node, ...]] = {}
+        self.numeric: PassClass = REASSOCIATING
 
     def result(self) -> PassResult:
         for node in self.places.nodes:
@@ -322,7 +342,7 @@ class _Application:
             return PassResult(self.old)
         new = [self.values.get(n, ()) for n in expanded_by_library(self.old.nodes, self.whole)]
         images = {n: outputs[0] for n, outputs in zip(self.old.nodes, new, strict=True) if len(outputs) == 1}
-        return PassResult(graph, images, REASSOCIATING)
+        return PassResult(graph, images, self.numeric)
 
     def value(self, node: Node) -> Node:
         (value,) = self.values[node]
@@ -364,10 +384,16 @@ class _Application:
         """Return an operand of a node in the new graph; a weight in the dtype of the site of this op's reads of it."""
         weight = parameter_of(i)
         name = None if weight is None else self.places.reader.get((weight, node.op.name))
-        word = None if name is None else self.words.of("weight", name)
-        if weight is None or word is None or not is_narrower(word, weight.dtype):
+        if weight is None or name is None:
             return self.value(i)
-        return viewed(i, atomic.cast(weight, word))
+        word = self.words.word("weight", name)
+        if word in BLOCKS:
+            stored = in_blocks(weight, word)
+            self.numeric = APPROXIMATE if stored is not None else self.numeric
+            return self.value(i) if stored is None else viewed(i, stored)
+        if word == WRITTEN or not is_narrower(WORDS[word], weight.dtype):
+            return self.value(i)
+        return viewed(i, atomic.cast(weight, WORDS[word]))
 
     def stored(self, node: Node, dtype: DType, word: DType | None) -> DType:
         """Return the dtype in which a node's value, written as `dtype`, is stored in a region with this word."""
@@ -463,7 +489,7 @@ def scaled_by_rows(x: Node) -> tuple[Node, Node]:
 
 def viewed(view: Node, parameter: Node) -> Node:
     """Return the view `view` of another parameter."""
-    return parameter if view.op is leaves.PARAMETER else apply(view.op, (viewed(view.inputs[0], parameter),), view.attrs)
+    return parameter if not view.op.facts.view else apply(view.op, (viewed(view.inputs[0], parameter),), view.attrs)
 
 
 def _to(x: Node, dtype: DType) -> Node:
@@ -520,15 +546,18 @@ def _is_library(op: Any) -> bool:
 
 
 def written_out(graph: Graph, unchanged: Collection[Signature] = ()) -> Graph:
-    """Return the graph with all composites outside of the library, except `unchanged`, replaced by their definitions."""
+    """Return the graph with all composites outside of the library, except `unchanged`, and products of blocks replaced by their
+    definitions."""
     return graph.with_roots(expanded_by_library(graph.roots, unchanged))
 
 
 def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] = ()) -> Sequence[Node]:
-    """Return the nodes with all composites outside of the library, except `unchanged`, replaced by their definitions. If there are
-    `unchanged` ones, a part becomes its recipe that contains parts with registered kernels, if it has one."""
-    return expand_all(nodes, lambda n: _is_library(n.op) or (bool(unchanged) and signature_of(n) in unchanged),
-                      written_for_kernels if unchanged else defined)
+    """Return the nodes of `written_out`. If there are `unchanged` composites, a part becomes its recipe that contains parts with
+    registered kernels, if it has one."""
+    def stays(node: Node) -> bool:
+        return (_is_library(node.op) and node.op is not block_linear) or (bool(unchanged) and signature_of(node) in unchanged)
+
+    return expand_all(nodes, stays, written_for_kernels if unchanged else defined)
 
 
 def written_for_kernels(node: Node) -> Definition:

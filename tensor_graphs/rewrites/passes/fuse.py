@@ -4,8 +4,9 @@ Element-wise steps, reductions, norms and everything that codegen can write as l
 saves a pass (a nest of loops) and hardly anything is computed twice. For a device with tiles (codegen/epilogue_products.py), a
 matrix product, or two of the same rows, is joined with the steps that use its elements. Then matrix products with weights, which
 loops compute well for few rows (codegen/skinny_product.py), are joined with the steps before and after them. Earlier parts are
-steps there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads
-are joined with each other. A part's definition is the original piece, so cost decides whether one kernel or several compute it.
+steps there. At last, rows that are written into states are joined with the steps that compute them, and steps that one step reads,
+or that read one large value, are joined with each other. A part's definition is the original piece, so cost decides whether one
+kernel or several compute it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ TWICE = 2.0
 """Factor by which joining two clusters may increase their work."""
 
 MOST_OPERANDS, MOST_STEPS = 12, 40
+
+TINY, SMALL = 1 << 10, 1 << 18
+"""Element steps of what takes less time than a call, and of an update that takes no longer than a few calls."""
+
+LARGE = 1 << 20
+"""Bytes of a value from which on two steps that read it are joined where that saves a pass over it."""
 
 DIVISIONS = frozenset({"idiv"})
 """Integer divisions: they take some twenty times as long as vector ops, and thousands of rows may read one of them."""
@@ -293,7 +300,7 @@ class _AroundProducts(_Clusters):
 
     def is_ours(self, node: Node) -> bool:
         somebodys = isinstance(node.op, PartOp) and not node.op.alone       # for which there are kernels
-        return is_step(node) and node in self.fed and not somebodys and not self.step(node) & self.bound
+        return (is_step(node) and node in self.fed and not somebodys and node.op.facts.joined and not self.step(node) & self.bound)
 
     def step(self, node: Node) -> set[Node]:
         return {node, *(r for r in self.readers[node] if r.op is leaves.ITEM)}
@@ -321,11 +328,16 @@ class _AfterProducts(_AroundProducts):
 
 
 class _Siblings(_AroundProducts):
-    """Clusters of a state's rows with the steps that compute them, and of independent steps that one step reads, in a graph that
-    has its other parts: one call replaces several that one or two rows do not fill. Matrix products are left out."""
+    """Clusters of a state's rows with the steps that compute them, of independent steps that one step reads, of a few numbers with
+    what they are computed from, and of updates of small states, in a graph that has its other parts: one call replaces several that
+    do not fill it. Also of independent steps that read one large value. Matrix products are left out."""
 
     lowering = staticmethod(_loops)
     few_rows = False
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(graph)
+        self.small: Node | None = None                     # the last update of a small state
 
     def offers(self) -> list[Offer]:
         return _Clusters.offers(self)
@@ -340,13 +352,28 @@ class _Siblings(_AroundProducts):
         return _work(both) <= a.work + b.work
 
     def join(self, node: Node) -> None:
-        if node in self.updates:
+        work = self.of[node].work if node in self.of else SMALL + 1
+        if node in self.updates or work <= TINY:
             super().join(node)
+        if node in self.updates and not _writes_rows(node) and work <= SMALL:
+            if self.small is not None and self.of[self.small].work <= SMALL:
+                self.join_two(self.of[self.small], self.of[node])
+            self.small = node
         first, *others = self.sources(node) or [node]
         for other in others:
             a, b = self.of[first], self.of[other]
             if not self.reads(a, b) and not self.reads(b, a):
                 self.join_two(a, b)
+        for other in self.beside(node) if node in self.of else ():
+            a, b = self.of[other], self.of[node]
+            both = None if a is b or self.reads(b, a) else self.program(a.steps | b.steps)
+            if both is not None and len(both.nests) < a.passes + b.passes:
+                self.join_two(a, b)
+
+    def beside(self, node: Node) -> dict[Node, None]:
+        """Return the earlier steps in clusters that read a large value that a step reads."""
+        large = (i for i in node.inputs if len(i.types) == 1 and d.bounds(i.type.nbytes())[0] >= LARGE)
+        return {r: None for i in large for r in self.readers[i] if r in self.of and self.place[r] < self.place[node]}
 
     def reads(self, a: _Cluster, b: _Cluster) -> bool:
         return any(self.of[n] is b for s in a.steps for n in self.sources(s))

@@ -14,6 +14,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import StageError, run
 from tensor_graphs.codegen.loop_ir import StageProgram, Value
 from tensor_graphs.codegen.lower import lower
+from tensor_graphs.codegen.mapping import cpu_parts
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.online_reductions import (
     BLOCK,
@@ -28,7 +29,6 @@ from tensor_graphs.codegen.passes.online_reductions import (
     online,
     parsed,
 )
-from tensor_graphs.codegen.print import c_source
 from tensor_graphs.codegen.spec_to_loops import one_pass_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.anonymous_composite import part_between
@@ -248,6 +248,6 @@ def test_memory_does_not_grow_with_queries_times_keys() -> None:
         q, k = tg.input("q", (n, 2, 64)), tg.input("k", (s, 2, 64))
         program = one_pass_of(definition_of(tg.attention(q, k, k, scale=0.1))[1])
         assert program is not None
-        return sum(int(d.evaluate(x, {})) for x in c_source.scratch_bytes(program))
+        return sum(int(d.evaluate(x, {})) for x in cpu_parts.scratch_bytes(program))
 
     assert bytes_of(4096, 4096) == bytes_of(256, 256) < 1 << 20

@@ -11,7 +11,7 @@ from tensor_graphs.codegen.loop_ir import StageProgram, values_in
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.split_at_conditions import decided, limits
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.print.c_loops import rendered
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node

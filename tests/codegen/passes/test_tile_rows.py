@@ -9,7 +9,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.passes.tile_rows import FEWEST, laned, product_of
-from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.print.c_loops import rendered
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node

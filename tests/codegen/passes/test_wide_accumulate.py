@@ -10,7 +10,7 @@ from tensor_graphs.codegen.default_schedule import CHUNK
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.wide_accumulate import LONG, unrounded
 from tensor_graphs.codegen.pipelines import arranged
-from tensor_graphs.codegen.print.c_source import rendered
+from tensor_graphs.codegen.print.c_loops import rendered
 from tensor_graphs.devices.features import features
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.composite import Definition

@@ -16,6 +16,7 @@ from tensor_graphs.frontends.errors import ConfigError, TokenizerError
 from tensor_graphs.frontends.gguf.architectures import ARCHITECTURES
 from tensor_graphs.frontends.gguf.model import by_halves, by_neighbours
 from tensor_graphs.frontends.gguf.write import write_model
+from tensor_graphs.frontends.huggingface.load import model_graph
 from tests.models.family_cases import DECODERS, ENCODERS, Case
 
 CASES = [*DECODERS, *ENCODERS]
@@ -114,11 +115,31 @@ def test_narrower_files_hold_rounded_weights(llama: Path, tmp_path: Path, precis
     back = tg.load_model(tmp_path / "m.gguf")
     assert back.dtype.name == ("bf16" if precision == "BF16" else "f32")
     for name in model.weights:
-        exact, rounded = np.asarray(model.weights[name], np.float64), np.asarray(back.weights[name], np.float64)
+        exact, rounded = np.asarray(model.weights[name], np.float64), np.asarray(back.values(name), np.float64)
         unit = {"F16": 2.0 ** -11, "BF16": 2.0 ** -8, "Q8_0": 2.0 ** -7}[precision]
         assert np.abs(rounded - exact).max() <= unit * np.abs(exact).max() * (1 if exact.ndim > 1 or precision == "BF16" else 1e-9)
     stored = {entry.stored for entry in read_gguf(tmp_path / "m.gguf").entries.values()}
     assert stored == {"F32", *({"Q8_0", "F16"} if precision == "Q8_0" else {precision})}     # 48 columns are no whole blocks
+
+
+def test_blocks_are_parameters_of_bytes_that_the_graph_dequantises(llama: Path, tmp_path: Path) -> None:
+    write_model(tg.load_model(llama), tmp_path / "m.gguf", precision="Q8_0")
+    model, plain = (tg.load_model(tmp_path / "m.gguf", dtype=dtype) for dtype in (None, "float32"))
+    assert set(model.formats.values()) == {"Q8_0"} and not plain.formats
+    for name, node in model.graph.parameters.items():
+        array = model.weights[name]
+        assert (array.dtype, array.shape) == (node.dtype.numpy, node.shape), name
+        assert (node.dtype is tg.u8) == (name in model.formats)
+        np.testing.assert_array_equal(model.values(name), plain.weights[name])          # rows of q and k in their order, too
+    assert model_graph(tmp_path / "m.gguf").structural_key == model.graph.structural_key
+    assert model_graph(tmp_path / "m.gguf", greedy=True).structural_key == model.greedy_graph.structural_key
+    inputs, dims = {"ids": np.array([3, 1, 4, 1, 5], np.int32)}, {"m": 5, "p": 0}
+    for of_blocks, of_numbers, output in ((model.graph, plain.graph, "logits"), (model.greedy_graph, plain.greedy_graph, "token")):
+        plans = [tg.compile(g, backends=("numpy", "c"), database=":memory:") for g in (of_blocks, of_numbers)]
+        assert "block_linear" in str(plans[0]) and "block_linear" not in str(plans[1])
+        bound = [tg.bind(plan, m.weights) for plan, m in zip(plans, (model, plain), strict=True)]
+        outs = [compiled.run(inputs, dims=dims, session=compiled.session())[output] for compiled in bound]
+        np.testing.assert_allclose(*outs, atol=1e-5)
 
 
 def test_an_unknown_precision_is_refused(llama: Path, tmp_path: Path) -> None:

@@ -134,41 +134,6 @@ def test_what_is_not_finite_stays_in_its_row_and_column_of_any_product(folder: P
     compare(folder, [tg.dot(x, w)], {}, matrix_products.any_product_takes, matrix_products.any_product, values)
 
 
-@pytest.mark.parametrize(("shape", "axis", "dtype"), [
-    ((3, 700), 1, tg.f32), ((3, 700), 1, tg.bf16), ((2, 1001), 1, tg.f32), ((1, 9000), 1, tg.f16), ((2, 300), 1, tg.i32),
-    ((300, 40), 0, tg.f32), ((2, 50, 3), 1, tg.f64), ((2, 70, 3), 1, tg.i64), ((4, 90), 1, tg.u8), ((5, 1), 1, tg.f32),
-    ((3, 0), 1, tg.f32), ((3, 70), 1, tg.f8e5m2), ((40, 3), 0, tg.f8e4m3), ((70, 9), 1, tg.f32), ((150, 16), 1, tg.f32),
-    ((300, 4), 1, tg.f32), ((33, 24), 1, tg.bf16), ((2100, 1), 1, tg.i64)])
-def test_sums_of_all_that_come_before(folder: Path, shape: tuple[int, ...], axis: int, dtype: DType) -> None:
-    x = tg.input("x", shape, dtype)
-    values = drawn([x], {})
-    compare(folder, [tg.cumsum(x, axis=axis)], {}, backend.cumsum_takes, backend.cumsum, values)
-
-
-def test_sums_of_a_length_that_is_known_only_when_it_runs(folder: Path) -> None:
-    x = tg.input("x", (2, N))
-    for n in (1, 31, 100):
-        compare(folder, [tg.cumsum(x)], {"n": n}, backend.cumsum_takes, backend.cumsum, drawn([x], {"n": n}))
-
-
-def test_a_sum_may_leave_the_range_and_come_back(folder: Path) -> None:
-    x = np.zeros((1, 3 * 512), np.float32)                          # 128 are a turn of a warp
-    x[0, [5, 135, 515, 1030]] = 3e38, 1e38, -3e38, -2.9e38
-    call = backend.cumsum(Spec.of(tg.cumsum(tg.input("x", x.shape))))
-    (found,) = emulated.run(folder, call, [(x.shape, x.dtype)], [x], {}, 0)
-    np.testing.assert_allclose(found[0, [134, 514, 515, 1029, 1030]], [3e38, np.inf, 1e38, 1e38, -1.9e38], rtol=1e-6)
-    x[0, [5, 517, 1029]], x[0, 1300] = 3.2e38, -np.inf
-    (found,) = emulated.run(folder, call, [(x.shape, x.dtype)], [x], {}, 0)
-    assert found[0, 1299] == np.inf and np.all(found[0, 1300:] == -np.inf)
-
-
-def test_what_is_not_finite_is_in_no_earlier_sum(folder: Path) -> None:
-    x = tg.input("x", (2, 600))
-    values = drawn([x], {})
-    values["x"][0, 300], values["x"][1, 5], values["x"][1, 400] = np.nan, np.inf, -np.inf
-    compare(folder, [tg.cumsum(x)], {}, backend.cumsum_takes, backend.cumsum, values)
-
-
 @pytest.mark.parametrize("width", [64, 5])
 @pytest.mark.parametrize("start", [0, 5, 62])
 def test_rows_are_written_where_they_belong_and_nowhere_else(folder: Path, width: int, start: int) -> None:

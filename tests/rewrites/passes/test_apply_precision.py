@@ -8,17 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensor_graphs as tg
+from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.costs.predicted_error import predicted_error
 from tensor_graphs.language.composite import LIBRARY
+from tensor_graphs.language.composites.blocks import dequantized
+from tensor_graphs.language.composites.quantise import quantize, quantized
 from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.leaves import item
-from tensor_graphs.language.node import Node
+from tensor_graphs.language.node import Node, rebuild
 from tensor_graphs.language.op_facts import UNKNOWN
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
-from tensor_graphs.meaning.precision import KINDS, WORDS, parse_form
+from tensor_graphs.meaning.precision import BLOCKS, KINDS, WORDS, parse_form
 from tensor_graphs.models.gemma3 import gemma3_graph
 from tensor_graphs.rewrites.passes.apply_precision import apply_form, sites
 from tensor_graphs.rewrites.passes.result import PassResult
@@ -39,6 +42,49 @@ def computed(g: Graph) -> list[Node]:
 
 
 WORD = st.sampled_from(list(WORDS))
+
+
+@pytest.mark.parametrize("word", BLOCKS)
+def test_a_word_of_blocks_reads_the_numbers_of_the_quantised_parameter(word: str) -> None:
+    w, table = tg.parameter("w", (6, 512), tg.f32), tg.parameter("t", (9, 512), tg.bf16)
+    x, ids = tg.input("x", (N, 512), tg.f32), tg.input("i", (N,), tg.i32)
+    g = tg.graph({"y": tg.linear(x + tg.embedding(table, ids).cast(tg.f32), w), "z": tg.dot(x, tg.permute(w, (1, 0)))})
+    changed = apply_form(g, {"weight": word})
+    assert changed.numeric == "approximate" and changed.graph.parameters == g.parameters
+    assert sum(n.op is quantize for n in changed.graph.nodes) == 2
+    rng = np.random.default_rng(0)
+    inputs = {"x": rng.standard_normal((4, 512)), "i": np.arange(4)}
+    weights = {"w": rng.standard_normal((6, 512)).astype(np.float32), "t": rng.standard_normal((9, 512)).astype(tg.bf16.numpy)}
+    near = {name: dequantized(quantized(values, BLOCKS[word]), BLOCKS[word]) for name, values in weights.items()}
+    out = interpret(changed.graph, inputs, weights, dims={"n": 4}).outputs
+    expected = interpret(replace_dtypes(g), inputs, near, dims={"n": 4}).outputs
+    for name in g.outputs:
+        np.testing.assert_allclose(out[name], expected[name], rtol=1e-6, atol=1e-5)
+    assert tg.equal(g, changed.graph).status == "approximate"
+    assert tg.equal(g, changed.graph, bits=True).status != "approximate" and not tg.equal(g, changed.graph).proved
+
+
+def replace_dtypes(g: Graph) -> Graph:
+    """The graph with parameters of f32."""
+    return g.with_roots(rebuild(g.roots, lambda n, i: tg.parameter("t", n.shape, tg.f32).cast(tg.bf16) if n.dtype is tg.bf16
+                                and n.op.name == "parameter" else None))
+
+
+def test_rows_that_are_no_whole_blocks_get_another_format_or_stay() -> None:
+    x = tg.input("x", (N, 48), tg.f32)
+    g = tg.graph(tg.linear(x, tg.parameter("w", (6, 48), tg.f32)))
+    assert apply_form(g, {"weight": "q4_0"}).graph is g
+    assert parse_form("q8_0") == {"weight": "q8_0"}
+    with pytest.raises(ArgumentError, match="precision of product is 'q8_0'"):
+        parse_form("product=q8_0")
+
+
+def test_a_weight_that_is_stored_in_blocks_is_a_site() -> None:
+    w = tg.dequantize(tg.parameter("w", (6, 34 * 2), tg.u8), format="Q8_0")
+    g = tg.graph(tg.linear(tg.input("x", (N, 64), tg.f32), w))
+    assert [site.key for site in sites(g) if site.kind == "weight"] == ["weight:w"]
+    assert apply_form(g, {"weight": "q8_0"}).graph is g
+    assert sum(n.op is quantize for n in apply_form(g, {"weight:w": "q4_0"}).graph.nodes) == 1
 
 
 @settings(derandomize=True, max_examples=150, deadline=None)

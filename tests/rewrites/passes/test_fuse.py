@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.codegen.backend_cuda import call_of
 from tensor_graphs.language.anonymous_composite import PartOp
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.node import walk
@@ -282,3 +283,13 @@ def test_a_chain_of_layers_is_fused_with_work_in_proportion_to_its_length() -> N
 def test_parts_that_read_each_other_in_a_long_row_are_formed_however_many_they_are() -> None:
     made = fuse(layers(500))                                        # each was formed inside of the one that reads it
     assert sum(parts_in(made.graph).values()) >= 500
+
+
+def test_steps_that_read_one_large_value_are_one_part_where_that_saves_a_pass() -> None:
+    x, small = tg.input("x", (65536, 256)), tg.input("x", (64, 256))
+    (op,) = parts_in(fuse(tg.graph({"m": tg.mean(x, axis=0), "v": tg.var(x, axis=0)})).graph)
+    assert len(call_of(op.written).launches) == 2
+    (op,) = parts_in(fuse(tg.graph({"t": tg.tanh(x), "e": tg.exp(x)})).graph)
+    assert len(call_of(op.written).launches) == 1
+    assert not parts_in(fuse(tg.graph({"m": tg.max(x, axis=0), "v": tg.sum(x, axis=0)})).graph), "each reads all of it"
+    assert not parts_in(fuse(tg.graph({"m": tg.mean(small, axis=0), "v": tg.var(small, axis=0)})).graph), "it stays in the cache"

@@ -1,0 +1,203 @@
+/* blocks.h: the numbers in blocks of bytes, the formats of language/composites/blocks.py, in the order of its table.
+ *
+ * A part is 32 numbers, code * scale - minimum: 32 codes of one byte, a scale for each 16 of them. Only what differs between formats is
+ * here, as functions of a format that is a constant wherever they are used. */
+#ifndef TG_BLOCKS_H
+#define TG_BLOCKS_H
+
+#include "vec.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+enum { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4, IQ4_NL, FORMATS };
+enum { PART = 32, MOST_PARTS_OF_BLOCK = 8 };
+
+typedef int8_t codes __attribute__((vector_size(16)));
+typedef uint8_t bytes __attribute__((vector_size(16)));
+typedef uint32_t v4u __attribute__((vector_size(16)));
+
+/* What scales the parts of a block: one scale for each of them, or two (`scale_at`). */
+typedef struct scales {
+    float scale[2 * MOST_PARTS_OF_BLOCK], minimum[MOST_PARTS_OF_BLOCK];
+} scales;
+
+TG_INLINE int block_parts(const int format) { return format == Q4_K || format == Q5_K || format == Q6_K ? 8 : 1; }
+TG_INLINE int64_t block_bytes(const int format) {
+    static const uint8_t size[FORMATS] = {34, 18, 20, 22, 24, 144, 176, 210, 17, 18};
+    return size[format];
+}
+/* Whether a part has a minimum, and two scales. */
+TG_INLINE int has_minimum(const int format) { return format == Q4_1 || format == Q5_1 || format == Q4_K || format == Q5_K; }
+TG_INLINE int has_two_scales(const int format) { return format == Q6_K; }
+/* The scale of half h of part j. */
+TG_INLINE float scale_at(const int format, const scales *s, int j, int h) { return s->scale[has_two_scales(format) ? 2 * j + h : j]; }
+
+TG_INLINE float half_at(const uint8_t *at) {
+    uint16_t half;
+    memcpy(&half, at, 2);
+#if defined(__F16C__)
+    return _cvtsh_ss(half);
+#else
+    return f32_of_f16(half);
+#endif
+}
+
+TG_INLINE uint32_t word_at(const uint8_t *at) {
+    uint32_t word;
+    memcpy(&word, at, 4);
+    return word;
+}
+
+TG_INLINE bytes bytes_at(const uint8_t *at) {
+    bytes b;
+    memcpy(&b, at, sizeof b);
+    return b;
+}
+
+/* Eight scales and minima of six bits each: the low bits of the last four are in the last four bytes. */
+TG_INLINE void six_bits(const uint8_t *at, scales *s) {
+    const uint32_t low = word_at(at + 4), least = word_at(at + 8), high = word_at(at + 12);
+    const uint32_t packed[4] = {low & 0x3f3f3f3fu, (high & 0x0f0f0f0fu) | (low >> 2 & 0x30303030u), least & 0x3f3f3f3fu,
+                                (high >> 4 & 0x0f0f0f0fu) | (least >> 2 & 0x30303030u)};
+    const float scale = half_at(at), minimum = half_at(at + 2);
+    uint8_t part[16];
+    memcpy(part, packed, sizeof part);
+    for (int j = 0; j < 8; j++) s->minimum[j] = (float)part[8 + j] * minimum;
+    for (int j = 0; j < 8; j++) s->scale[j] = (float)part[j] * scale;
+}
+
+TG_INLINE void scales_of(const int format, const uint8_t *block, scales *s) {
+    if (format == Q4_K || format == Q5_K) six_bits(block, s);
+    else if (format == Q6_K) {
+        const float scale = half_at(block + 208);
+        for (int j = 0; j < 16; j++) s->scale[j] = (float)(int8_t)block[192 + j] * scale;
+    } else if (format == MXFP4) { /* half of 2^(e - 127), as codes are twice the numbers */
+        const uint32_t e = block[0];
+        s->scale[0] = float_of(e > 1 ? (e - 1) << 23 : 0x200000u << e);
+    } else {
+        s->scale[0] = half_at(block);
+        s->minimum[0] = has_minimum(format) ? -half_at(block + 2) : 0.0f;
+    }
+}
+
+/* table[b], of numbers b below 16. */
+TG_INLINE codes looked_up(codes table, bytes b) {
+#if defined(__SSSE3__)
+    return (codes)_mm_shuffle_epi8((__m128i)table, (__m128i)b);
+#else
+    codes out;
+    for (int l = 0; l < 16; l++) out[l] = table[b[l]];
+    return out;
+#endif
+}
+
+/* 16 where the bit of a lane is set in the lower half of `bits`, else 0. */
+TG_INLINE bytes fifth_bits(uint32_t bits) {
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return (bytes)_mm_maskz_set1_epi8((__mmask16)bits, 16);
+#else
+    const bytes mask = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    const codes twice = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+    const bytes both = (bytes)looked_up((codes)(v4u){bits}, (bytes)twice);
+    return (bytes)((both & mask) == mask) & 16;
+#endif
+}
+
+/* b >> by; to the left where `by` is negative. Bits of neighbours are for the caller to mask: no processor shifts bytes. */
+TG_INLINE bytes shifted(bytes b, const int by) {
+    typedef uint16_t pairs __attribute__((vector_size(16)));
+    return by < 0 ? (bytes)((pairs)b << (uint16_t)-by) : (bytes)((pairs)b >> (uint16_t)by);
+}
+
+/* What the codes of four bits stand for. */
+TG_INLINE codes table_of(const int format) {
+    const codes plain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const codes nonlinear = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return format == MXFP4 ? e2m1 : format == IQ4_NL ? nonlinear : format == Q4_0 ? plain - 8 : plain;
+}
+
+/* The codes of part j of a block: 16, and 16 more. */
+TG_INLINE void codes_of(const int format, const uint8_t *block, const int j, codes *out) {
+    if (format == Q8_0) {
+        out[0] = (codes)bytes_at(block + 2), out[1] = (codes)bytes_at(block + 18);
+    } else if (format == Q4_K || format == Q5_K) { /* 32 bytes hold the low bits of two parts, bit j of 32 others the fifth ones */
+        const uint8_t *at = block + (format == Q4_K ? 16 : 48) + j / 2 * 32;
+        for (int h = 0; h < 2; h++) {
+            bytes b = bytes_at(at + 16 * h);
+            b = (j % 2 ? shifted(b, 4) : b) & 15;
+            if (format == Q5_K) b |= shifted(bytes_at(block + 16 + 16 * h), j - 4) & 16;
+            out[h] = (codes)b;
+        }
+    } else if (format == Q6_K) { /* of 128 numbers: 64 bytes of low bits of parts 0 and 2, 1 and 3; 32 bytes, two bits of each */
+        const uint8_t *low = block + j / 4 * 64 + j % 2 * 32, *high = block + 128 + j / 4 * 32;
+        for (int h = 0; h < 2; h++) {
+            const bytes l = bytes_at(low + 16 * h), b = shifted(bytes_at(high + 16 * h), j % 4 * 2 - 4) & 48;
+            out[h] = (codes)(((j % 4 > 1 ? shifted(l, 4) : l) & 15) | b) - 32;
+        }
+    } else {
+        const bytes b = bytes_at(block + block_bytes(format) - 16), nibbles[2] = {b & 15, shifted(b, 4) & 15};
+        const int fifth = format == Q5_0 || format == Q5_1;
+        const uint32_t high = fifth ? word_at(block + block_bytes(format) - 20) : 0;
+        for (int h = 0; h < 2; h++) {
+            if (format == MXFP4 || format == IQ4_NL) out[h] = looked_up(table_of(format), nibbles[h]);
+            else out[h] = (codes)(fifth ? nibbles[h] | fifth_bits(high >> 16 * h) : nibbles[h]);
+            if (format == Q4_0) out[h] -= 8;
+            if (format == Q5_0) out[h] -= 16;
+        }
+    }
+}
+
+/* 16 codes as floats. */
+TG_INLINE void widen_codes(codes code, vf *to) {
+#if defined(__AVX512F__)
+    to[0] = (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)code));
+#elif defined(__AVX2__)
+    to[0] = (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32((__m128i)code));
+    to[1] = (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128((__m128i)code, 8)));
+#else
+    float wide[16];
+    for (int l = 0; l < 16; l++) wide[l] = (float)code[l];
+    for (int v = 0; v < 16 / VW; v++) to[v] = v_load(wide + v * VW);
+#endif
+}
+
+/* Whether numbers are looked up in a table of sixteen that are scaled before: a register of AVX-512 holds them. */
+TG_INLINE int by_table(const int format) {
+#if defined(__AVX512F__)
+    return format == Q4_0 || format == Q4_1 || format == Q4_K || format == MXFP4 || format == IQ4_NL;
+#else
+    return (void)format, 0;
+#endif
+}
+
+/* The numbers of part j of a block. */
+TG_INLINE void numbers_of(const int format, const uint8_t *block, const int j, const scales *s, vf *to) {
+    enum { V = 16 / VW };
+    codes code[2];
+#if defined(__AVX512F__)
+    if (by_table(format)) {
+        vf table;
+        widen_codes(table_of(format), &table);
+        table *= v_splat(scale_at(format, s, j, 0));
+        if (has_minimum(format)) table -= v_splat(s->minimum[j]);
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *at = format == Q4_K ? block + 16 + j / 2 * 32 + 16 * h : block + block_bytes(format) - 16;
+            const __m512i wide = _mm512_cvtepu8_epi32((__m128i)bytes_at(at));
+            to[h] = (vf)_mm512_permutexvar_ps((format == Q4_K ? j % 2 : h) ? _mm512_srli_epi32(wide, 4) : wide, (__m512)table);
+        }
+        return;
+    }
+#endif
+    codes_of(format, block, j, code);
+    for (int h = 0; h < 2; h++) {
+        widen_codes(code[h], to + h * V);
+        for (int v = h * V; v < (h + 1) * V; v++) {
+            to[v] *= v_splat(scale_at(format, s, j, h));
+            if (has_minimum(format)) to[v] -= v_splat(s->minimum[j]);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,109 @@
+"""kernels/c/block_product.c: products by blocks are as near as products by the numbers in them, for each format and set of
+instructions."""
+
+from __future__ import annotations
+
+import platform
+
+import numpy as np
+import pytest
+
+from tensor_graphs.kernels.c import library
+from tensor_graphs.language.composites.blocks import FORMATS, dequantized
+from tests.kernels.c.test_native import Array, normal, poisoned, run
+
+NAMES = list(FORMATS)
+HALVES = {"Q6_K": (208,), "MXFP4": (), **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2))}
+"""format -> offsets of the f16 numbers in a block, by default 0"""
+each_format = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(scope="module", params=["native", "without AVX-512", "portable"])
+def each_set(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> library.NativeLibrary:
+    """The library for this processor's instructions, for those of fewer registers, and for any processor."""
+    if request.param == "native":
+        return library.load()
+    if request.param == "portable":
+        return library.build(portable=True)
+    if platform.machine() != "x86_64":
+        pytest.skip("x86-64 alone has this instruction set")
+    return library.build(cc="cc -mno-avx512f", cache=tmp_path_factory.mktemp("library"))
+
+
+def blocks(name: str, rows: int, k: int, scale: float = 1e-2, seed: int = 0) -> Array:
+    """Random codes with scales of about `scale`."""
+    rng, block = np.random.default_rng(seed), FORMATS[name]
+    drawn = rng.integers(0, 256, (rows, k // block.values, block.nbytes), np.uint8)
+    for at in HALVES.get(name, (0,)):
+        drawn[..., at:at + 2] = (rng.uniform(0.1, 1, drawn.shape[:2]) * scale).astype(np.float16)[..., None].view(np.uint8)
+    if name == "MXFP4":
+        drawn[..., 0] = np.clip(128 + np.log2(scale).astype(int) + rng.integers(-2, 3, drawn.shape[:2]), 0, 254)
+    return drawn.reshape(rows, drawn.shape[1] * block.nbytes)
+
+
+def product(lib: library.NativeLibrary, name: str, x: Array, w: Array, bias: Array | None = None) -> Array:
+    out = poisoned((len(x), len(w)))
+    run(lib, "tg_block_linear", [out, x, w, bias], [*out.shape, x.shape[1], NAMES.index(name), w.shape[1]])
+    return out
+
+
+def error(name: str, out: Array, x: Array, w: Array, bias: Array | None = None) -> float:
+    """The largest error over the sum of the products' sizes; infinite where a result is finite and the exact one is not, or vice
+    versa, but for sums of products that leave f32."""
+    numbers = dequantized(w, name, np.float64) if w.size else np.zeros((len(w), x.shape[1]))
+    with np.errstate(all="ignore"):
+        exact, terms = x.astype(float) @ numbers.T, np.abs(x).astype(float) @ np.abs(numbers).T
+        if bias is not None:
+            exact, terms = exact + bias, terms + np.abs(bias)
+    held = terms < 3e38
+    if not np.isfinite(out[held]).all() or np.isfinite(out[~np.isfinite(exact)]).any():
+        return np.inf
+    return float(np.max((np.abs(out - exact) / np.maximum(terms, 1e-37))[held], initial=0.0))
+
+
+@each_format
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 9, 33])
+def test_a_product_is_near_the_exact_one(each_set: library.NativeLibrary, name: str, n: int) -> None:
+    for m, of_row in ((0, 1), (1, 0), (1, 1), (17, 3), (130, 5), (9, 8)):
+        k = of_row * FORMATS[name].values
+        x, w, bias = normal((n, k), 1), blocks(name, m, k), normal((m,), 2)
+        assert error(name, product(each_set, name, x, w), x, w) <= 3e-7, (m, of_row)
+        assert error(name, product(each_set, name, x, w, bias), x, w, bias) <= 3e-7, (m, of_row)
+
+
+@each_format
+@pytest.mark.parametrize("n", [2, 11])
+def test_a_long_sum_is_no_farther_than_one_of_dequantised_weights(each_set: library.NativeLibrary, name: str, n: int) -> None:
+    k = 3072
+    x, w = normal((n, k), 3), blocks(name, 512, k, seed=4)
+    out = poisoned((n, 512))
+    run(each_set, "tg_linear_f32", [out, x, dequantized(w, name), None], [*out.shape, k])
+    assert error(name, product(each_set, name, x, w), x, w) <= 1.5 * error(name, out, x, w) + 3e-8
+
+
+@each_format
+@pytest.mark.parametrize("n", [1, 3, 20])
+@pytest.mark.parametrize("values", ["zeros", "all 3000", "one 1e5", "-1e5 and 1e5", "1e-34", "3e38"])
+def test_extreme_rows_are_as_near(each_set: library.NativeLibrary, name: str, n: int, values: str) -> None:
+    x = np.zeros((n, 512), np.float32)
+    if values != "zeros":
+        x += {"all 3000": 3000, "1e-34": 1e-34, "3e38": 3e38}.get(values, 0)
+        x[:, 37] += 1e5 if "1e5" in values else 0
+        x[:, 38] -= 1e5 if "-1e5" in values else 0
+    w = blocks(name, 40, 512, 1e-6 if values == "3e38" else 1e-2)
+    if values == "3e38":                             # sums of products of codes alone leave f32
+        x[:, 1:] = 0
+    assert error(name, product(each_set, name, x, w), x, w) <= 3e-7
+
+
+@each_format
+@pytest.mark.parametrize("n", [1, 2, 20])
+def test_any_bytes_are_numbers(each_set: library.NativeLibrary, name: str, n: int) -> None:
+    """Subnormal, infinite and NaN scales, and all codes: what is finite is near, and nothing else is finite."""
+    rng, block = np.random.default_rng(5), FORMATS[name]
+    w = rng.integers(0, 256, (300, 2 * block.nbytes), np.uint8)
+    w[:40] = blocks(name, 40, 2 * block.values, 1e-7)
+    x = normal((n, 2 * block.values), 6)
+    assert error(name, product(each_set, name, x, w), x, w) <= 3e-7
+    x[0, 3] = np.nan
+    assert error(name, product(each_set, name, x, w), x, w) <= 3e-7
