@@ -43,12 +43,8 @@ class _Generation:
         self.request, self.left = request, tokens
         self.sequence, self.sampler = TokenSequence(list(request.prompt)), Sampler(request.sampling)
         self.finish: Finish | None = None
-        self.cancelled = False
+        self.cached_tokens, self.cancelled = 0, False
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
-
-    @property
-    def cached_tokens(self) -> int:
-        return self.sequence.shared or 0
 
     def __iter__(self) -> Iterator[NewToken]:
         while (item := self._items.get()) is not None:
@@ -155,7 +151,9 @@ class PagedEngine:
                 self._end(generation, "cancelled")
             fresh = [s for s in self._scheduler.waiting if s.shared is None]
             pieces = self._scheduler.step()
-            self._shared += sum(s.shared or 0 for s in fresh)
+            for sequence in fresh:
+                self._generations[sequence].cached_tokens = sequence.shared or 0
+            self._shared += sum(sequence.shared or 0 for sequence in fresh)
         if not pieces:
             return True
         logits = self._step.run(pieces)                                 # without the lock: requests may come meanwhile

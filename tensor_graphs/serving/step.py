@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,30 +58,36 @@ class BatchStep:
     def _check(self) -> None:
         """Raise FrontendError if the bits of a sequence depend on the sequences that share its steps, on the portions in which it
         comes, or on its pages."""
-        draw, page = np.random.default_rng(0), self.pool.page
-        length = min(3 * page + 3, self._widest * page, self.pool.tokens // 2, self.pool.pages // 4 * page)
+        draw, page, count = np.random.default_rng(0), self.pool.page, min(4, self.pool.pages)
+        own = min(4, self.pool.pages // count, self._widest)
+        length = min(own * page, self.pool.tokens // 2)
         vocabulary = bounds(self.compiled.graph.outputs["logits"].shape[1])[1]
-        sequences = [TokenSequence(draw.integers(0, vocabulary, length - i % 3).tolist()) for i in range(4)]
+        sequences = [TokenSequence(draw.integers(0, vocabulary, max(2, length - i % 3)).tolist()) for i in range(count)]
 
-        def place(order: Iterable[int]) -> None:
-            for sequence, pages in zip(sequences, np.asarray(list(order))[:4 * (self.pool.pages // 4)].reshape(4, -1), strict=True):
-                sequence.pages = pages.tolist()
+        def in_steps(parts: list[Portion]) -> dict[TokenSequence, bytes]:
+            """Run portions in steps that are as full as they may be; return the bits of each sequence's logits."""
+            bits, left = dict[TokenSequence, bytes](), list(parts)
+            while left:
+                step = [left.pop(0)]
+                while left and sum(portion.count for portion in step) + left[0].count <= self.pool.tokens:
+                    step.append(left.pop(0))
+                last = [portion.sequence for portion in step if portion.last]
+                bits |= {sequence: row.tobytes() for sequence, row in zip(last, self.run(step), strict=True)}
+            return bits
 
-        place(range(self.pool.pages))
-        alone = [self.run([Portion(s, 0, len(s.tokens))])[0].copy() for s in sequences]
+        def placed() -> None:
+            pages = draw.permutation(self.pool.pages)
+            for number, sequence in enumerate(sequences):
+                sequence.pages = pages[number * own:(number + 1) * own].tolist()
+
+        placed()
+        alone = {s: bits for s in sequences for bits in in_steps([Portion(s, 0, len(s.tokens))]).values()}
         for _ in range(3):
-            place(draw.permutation(self.pool.pages))
-            cuts, together = draw.integers(1, length - 3, 4).tolist(), dict[int, Array]()
-            for parts in ([(i, 0, cuts[i]) for i in draw.permutation(4)],
-                          [(i, cuts[i], len(sequences[i].tokens) - cuts[i]) for i in draw.permutation(4)]):
-                while parts:
-                    here, left = [], self.pool.tokens
-                    while parts and parts[0][2] <= left:
-                        i, start, count = parts.pop(0)
-                        here.append((i, Portion(sequences[i], start, count)))
-                        left -= count
-                    rows = iter(self.run([piece for _, piece in here]))
-                    together |= {i: next(rows).copy() for i, piece in here if piece.last}
-            if any(alone[i].tobytes() != together[i].tobytes() for i in range(4)):
+            placed()
+            cuts = {s: int(draw.integers(1, len(s.tokens))) for s in sequences}
+            first, second = ([sequences[i] for i in draw.permutation(count)] for _ in range(2))
+            together = in_steps([*(Portion(s, 0, cuts[s]) for s in first),
+                                 *(Portion(s, cuts[s], len(s.tokens) - cuts[s]) for s in second)])
+            if together != alone:
                 raise FrontendError("the kernels of this model compute a row differently in different batches",
                                     fix="invariant=False, or other --backends")

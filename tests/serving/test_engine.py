@@ -172,6 +172,13 @@ def test_closing_cancels_what_runs(llama: tuple[LoadedModel, PagedEngine]) -> No
     assert len(list(generation)) < 70 and generation.finish == "cancelled"
 
 
+def test_a_model_whose_kernels_compute_rows_by_their_company_is_refused_for_it(tmp_path: Path) -> None:
+    next(case for case in DECODERS if case.family == "mixtral").write(tmp_path)
+    model = load_model(tmp_path, dtype="float32", max_positions=POSITIONS)
+    with pytest.raises(FrontendError, match="differently in different batches"):
+        start_engine(model, **{**HOW, "pages": 200})
+
+
 def test_the_pool_is_as_large_as_memory_allows(llama: tuple[LoadedModel, PagedEngine]) -> None:
     model = llama[0]
     weights = sum(array.nbytes for array in model.weights.values())
