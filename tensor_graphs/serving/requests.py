@@ -21,6 +21,10 @@ class QueueFullError(FrontendError):
     """A request that was refused as too many others are waiting."""
 
 
+class EngineClosedError(FrontendError):
+    """A request to an engine that was closed, or that a failed kernel ended."""
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """Prompt and settings of one generation.
@@ -50,10 +54,15 @@ class NewToken:
 class RunningGeneration(Protocol):
     """Handle of a submitted request, used by one reader thread; `cancel` may be called from any thread."""
 
-    finish: Finish | None
-    """reason of the end; None while it runs"""
-    cached_tokens: int
-    """tokens of the prompt whose keys and values were shared with earlier requests"""
+    @property
+    def finish(self) -> Finish | None:
+        """Reason of the end; None while it runs."""
+        ...
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt whose keys and values were shared with earlier requests."""
+        ...
 
     def __iter__(self) -> Iterator[NewToken]: ...
 
