@@ -21,11 +21,9 @@ def bench_serve(
     requests: Annotated[int, typer.Option(min=1, help="Requests of each load.")] = 16,
     prompt_tokens: Annotated[str, typer.Option(help="Tokens of a prompt, from the least to the most.")] = "32-256",
     new_tokens: Annotated[str, typer.Option(help="Tokens of an answer, from the least to the most.")] = "32-256",
-    sequences: Annotated[int, typer.Option(min=1, help="Requests that run together at most.")] = 32,
+    sequences: options.Sequences = 32,
     step_tokens: Annotated[int, typer.Option(min=1, help="Tokens that one step computes at most, of all requests.")] = 256,
-    invariant: Annotated[
-        bool, typer.Option("--invariant", help="Tokens do not depend, bit by bit, on the requests that run beside.")
-    ] = False,
+    invariant: options.Invariant = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random prompts.")] = 0,
     random_weights: options.RandomWeights = None,
     dtypes: option_groups.Dtypes,
@@ -52,7 +50,8 @@ def bench_serve(
     finally:
         engine.close()
     if common.json:
-        options.print_json({"model": loaded.name, "pages": engine.status().pages, "loads": [document(result) for result in results]})
+        options.print_json({"model": loaded.name, "pages": engine.status().pages,
+                            "loads": [document(result) for result in results]})
         return
     print(f"{'clients':>7}  {'tokens/s':>8}  {'first token, ms (median, p95)':>29}  {'token, ms (median, p95)':>23}  preemptions")
     for result in results:

@@ -121,6 +121,8 @@ class DecoderOptions:
 class ServerLimits:
     """Limits of `tg serve` on its requests."""
 
+    sequences: options.Sequences = 16
+    invariant: options.Invariant = False
     most_waiting: options.MostWaiting = 64
     most_prompt: options.MostPrompt = None
     most_body: options.MostBody = 16 << 20

@@ -241,6 +241,12 @@ Logprobs = Annotated[
 JsonLines = Annotated[
     bool, typer.Option("--jsonl", help="One JSON object a line for each token as it comes; the last line is the --json document.")
 ]
+Sequences = Annotated[int, typer.Option("--sequences", min=1, max=4096, help="Requests that run together at most.")]
+
+Invariant = Annotated[
+    bool, typer.Option("--invariant", help="Tokens do not depend, bit by bit, on the requests that run beside.")
+]
+
 MostWaiting = Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429.")]
 MostPrompt = Annotated[int | None, typer.Option(min=1, help="Tokens that a prompt may have. [default: what the cache holds]")]
 MostBody = Annotated[int, typer.Option(min=1, help="Bytes that the body of a request may have; more get 413.")]

@@ -11,7 +11,6 @@ from functools import partial
 
 from tensor_graphs.codegen.default_schedule import advised, cut, merged, without_single_turns
 from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.passes import split_columns
 from tensor_graphs.codegen.passes.closed_form_count import counted
 from tensor_graphs.codegen.passes.forward_stores import handed_on
 from tensor_graphs.codegen.passes.online_reductions import online
@@ -20,7 +19,7 @@ from tensor_graphs.codegen.passes.select_top import selected
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.split_at_conditions import decided
 from tensor_graphs.codegen.passes.split_into_groups import grouped
-from tensor_graphs.codegen.passes.split_rows import rows_in_parts
+from tensor_graphs.codegen.passes.split_reduction import columns_in_parts, rows_in_parts
 from tensor_graphs.codegen.passes.split_scans import scans_in_parts
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
@@ -44,10 +43,10 @@ CUDA_LOOPS: Pipeline = (selected, *WHOLE, scans_in_parts, *PARTS)
 STREAMS: Pipeline = (*LOOPS, streamed)
 """products of few rows, lowered as such"""
 
-CUDA_ROWS: Pipeline = (without_single_turns, handed_on, split_columns.in_parts)
+CUDA_ROWS: Pipeline = (without_single_turns, handed_on, columns_in_parts)
 """loops or streams on a GPU where each block runs everything for its own rows, as in a scan"""
 
-CUDA: Pipeline = (without_single_turns, handed_on, moments_in_parts, rows_in_parts, split_columns.in_parts)
+CUDA: Pipeline = (without_single_turns, handed_on, moments_in_parts, rows_in_parts, columns_in_parts)
 """loops or streams on a GPU"""
 
 

@@ -21,7 +21,7 @@ from tensor_graphs.codegen.default_schedule import CHUNK, advised, cut_along, in
 from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, across
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.mapping import cpu_parts
-from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.passes import split_reduction
 from tensor_graphs.codegen.pipelines import WHOLE, through
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
@@ -74,7 +74,7 @@ class Parts(Action):
             return None
         along = cut_along(nest)
         if not along:
-            why = split_columns.why_whole(nest)
+            why = split_reduction.why_whole(nest)
             if why is not None:
                 return why
             least, most = 16, d.bounds(nest.stages[0].reduce[0].size)[1]
@@ -327,13 +327,13 @@ def _replayed(definition: Definition, schedule: Schedule) -> tuple[StageProgram,
     wanted = {a.nest: a for a in schedule if isinstance(a, Parts)}
     _take(program, wanted.values())
     sizes = [part_by_rule(nest) for nest in program.nests]
-    rows: list[int | None] = [size if cut_along(nest) or split_columns.why_whole(nest) is None else None
+    rows: list[int | None] = [size if cut_along(nest) or split_reduction.why_whole(nest) is None else None
                                for size, nest in zip(sizes, program.nests, strict=True)]
     for i, a in wanted.items():
         sizes[i] = rows[i] = a.size
     nests: list[Nest] = []
     for i, (size, nest) in enumerate(zip(sizes, program.nests, strict=True)):
-        cut = in_parts if cut_along(nest) else split_columns.cut
+        cut = in_parts if cut_along(nest) else split_reduction.cut_columns
         pieces = cut(program, nest, size) if size else [nest]
         if size and len(pieces) == 1 and i in wanted:
             raise IllegalAction(f"{wanted[i]}: an index is more than a multiple of the axis")

@@ -5,7 +5,6 @@ Every message names the op, the operands with their shapes, the axis that disagr
 
 from __future__ import annotations
 
-import functools
 import linecache
 import os
 import sys
@@ -61,12 +60,6 @@ def written_at(location: Location | None) -> Iterator[None]:
         _place.reset(token)
 
 
-@functools.cache
-def _is_users(file: str) -> bool:
-    """Return whether a file is neither of this package nor of Python's library."""
-    return not file.startswith(_NO_USERS) or (file.startswith(_INSTALLED) and not file.startswith(_PACKAGE))
-
-
 def where_written() -> Location | None:
     """Return the caller's line outside of this package and of Python's library. If a command of this package was called, return the
     line of the model code that is being run, or None if there is none."""
@@ -76,7 +69,8 @@ def where_written() -> Location | None:
     frame: FrameType | None = sys._getframe(1)
     inner = frame
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        file = frame.f_code.co_filename
+        if not file.startswith(_NO_USERS) or (file.startswith(_INSTALLED) and not file.startswith(_PACKAGE)):
             break
         inner, frame = frame, frame.f_back
     if frame is None or (inner is not None and inner.f_code.co_filename.startswith(_COMMANDS)):

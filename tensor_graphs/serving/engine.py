@@ -23,6 +23,7 @@ from tensor_graphs.serving.scheduler import Scheduler, TokenSequence
 from tensor_graphs.serving.step import LANES, BatchStep
 
 if TYPE_CHECKING:
+    from tensor_graphs.choice.request import Precision
     from tensor_graphs.frontends.huggingface.load import LoadedModel
     from tensor_graphs.records.database import Database
 
@@ -182,14 +183,14 @@ class PagedEngine:
 def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, page: int = 16, pages: int | None = None,
                  waiting: int = 1024, invariant: bool = False, backends: Sequence[str] | None = None,
                  database: Database | str | Path | None = None, memory_limit: int | None = None, threads: int | None = None,
-                 progress: Callable[[str], None] | None = None) -> PagedEngine:
+                 precision: Precision = None, progress: Callable[[str], None] | None = None) -> PagedEngine:
     """Compile a decoder for many sequences, bind it and start its engine.
 
     sequences: most that run together. tokens: most in one step. pages: size of the pool, of `page` tokens each (default: what
     `sequences` of the model's max_positions take, as far as memory_limit, or half of the free memory, allows). waiting: most
-    requests that wait. invariant: the tokens of a request do not depend on the requests it shares steps with, bit by bit. Raises
-    FrontendError where that is not possible, AttributeValueError for a decoder without a step of many sequences; else as
-    `tg.compile` does.
+    requests that wait. precision: words, as in `tg.compile`. invariant: the tokens of a request do not depend on the requests it
+    shares steps with, bit by bit. Raises FrontendError where that is not possible, AttributeValueError for a decoder without a step
+    of many sequences; else as `tg.compile` does.
     """
     from tensor_graphs.choice.compile import answer
     from tensor_graphs.choice.request import Request
@@ -206,7 +207,7 @@ def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, 
         backends = ("c", "gen")                                         # libraries choose their kernels by the number of rows
     typical = {"t": max(rows, sequences // 2), "m": max(rows, sequences // 2), "w": min(8, bounds(graph.dims["w"])[1])}
     plan = answer(Request(graph, None, backends, database, typical, memory_limit=memory_limit, reuse_outputs=True, threads=threads,
-                          invariant=one_choice), progress)
+                          precision=precision, invariant=one_choice), progress)
     return PagedEngine(BatchStep(bind(plan, model.weights), pool, invariant=invariant), max_positions=model.max_positions,
                        sequences=sequences, waiting=waiting)
 

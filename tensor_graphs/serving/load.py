@@ -1,4 +1,4 @@
-"""load: measures an engine under a load: a number of clients, each of which sends its next request when its last one is answered."""
+"""load: measures an engine under a load: a number of clients, each of which sends its next request when the last is answered."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tensor_graphs.serving.requests import Engine, GenerationRequest
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Measurements at one load; times in seconds. first_token: from the request to its first token, for each request; token: between
-    two tokens of a request, for each pair."""
+    """Measurements at one load; times in seconds. first_token: from the request to its first token, for each request; token:
+    between two tokens of a request, for each pair."""
 
     clients: int
     seconds: float

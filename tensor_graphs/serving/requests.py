@@ -54,10 +54,8 @@ class NewToken:
 class RunningGeneration(Protocol):
     """Handle of a submitted request, used by one reader thread; `cancel` may be called from any thread."""
 
-    @property
-    def finish(self) -> Finish | None:
-        """Reason of the end; None while it runs."""
-        ...
+    finish: Finish | None
+    """reason of the end; None while it runs"""
 
     @property
     def cached_tokens(self) -> int:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,7 @@ from tensor_graphs.choice.compile import answer
 from tensor_graphs.choice.measured_accuracy import measured_accuracy, weights_key
 from tensor_graphs.choice.request import Request
 from tensor_graphs.paths.path import NoPathError
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import Database, open_database
 from tensor_graphs.views.explain import explain
 
 pytestmark = pytest.mark.processes
@@ -37,6 +41,28 @@ def steep() -> tg.Graph:
 def compiled(graph: tg.Graph, database: Database, tolerance: Any, **options: Any) -> tg.Plan:
     at = {"n": 16} if "n" in graph.dims else None
     return tg.compile(graph, tolerance=tolerance, database=database, backends=("numpy",), at=at, **options)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database in which kernels and recipes of `deep` were compared, in all forms that are tried, and no plan was measured."""
+    file = tmp_path_factory.mktemp("judged") / "bench.db"
+    with open_database(file) as database:
+        compiled(deep(), database, 1e-5)
+        compiled(deep(), database, "norm:4e-3")
+    with closing(sqlite3.connect(file)) as raw:
+        raw.execute("DELETE FROM benchmark_traces WHERE implementation_id IN "
+                    "(SELECT id FROM implementations WHERE name LIKE 'plan %')")
+        raw.commit()
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file
+
+
+@pytest.fixture
+def database(judged: Path, tmp_path: Path) -> Iterator[Database]:
+    with open_database(shutil.copy(judged, tmp_path / "bench.db")) as copied:
+        assert not stored(copied)
+        yield copied
 
 
 def form(plan: tg.Plan) -> str:

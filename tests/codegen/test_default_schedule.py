@@ -9,7 +9,7 @@ from tensor_graphs.codegen.default_schedule import CHUNK
 from tensor_graphs.codegen.interpret import run
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Running, Stage, StageProgram, Values
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.passes import split_reduction
 from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.dtypes import i64
@@ -51,7 +51,7 @@ def test_what_a_scan_begins_with_is_kept_where_axes_become_one_and_where_it_is_c
         x, z = np.arange(length), 100 * np.arange(1, rows + 1)
         expected = (np.cumsum(x)[None] + z[:, None]).reshape(-1)
         as_run = arranged(started(rows, length))
-        for program in (started(rows, length), as_run, split_columns.in_parts(as_run)):
+        for program in (started(rows, length), as_run, split_reduction.columns_in_parts(as_run)):
             np.testing.assert_array_equal(run(program, [x, z])[0], expected)
     assert len(arranged(started(1, 5 * CHUNK)).nests) == 3
 
@@ -92,10 +92,10 @@ def test_axes_stay_apart_where_a_stage_that_keeps_both_reads_an_index_along_one_
 
 
 def test_a_reduction_of_no_columns_is_not_cut() -> None:
-    rows, column = Axis("_r", 4 * split_columns.LEAST), Axis("_j", 0)
+    rows, column = Axis("_r", 4 * split_reduction.LEAST_ROWS), Axis("_j", 0)
     values = Values()
     x, y = Array("x0", "operand", 0, i64, 0), Array("y0", "output", 0, i64, 0)
     stage = Stage(y, column.symbol, (column,), values.load(x, column.symbol), 0, Reduce((rows,), "sum"))
-    program = split_columns.in_parts(StageProgram((x,), (y,), (Nest((), (stage,)),)))
+    program = split_reduction.columns_in_parts(StageProgram((x,), (y,), (Nest((), (stage,)),)))
     assert list(program.stages) == [stage]
     assert run(program, [np.empty(0, np.int64)])[0].shape == (0,)

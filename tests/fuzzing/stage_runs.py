@@ -22,7 +22,7 @@ import numpy as np
 
 from tensor_graphs.codegen import default_schedule, interpret, pipelines
 from tensor_graphs.codegen.loop_ir import Stage, StageProgram, Value, values_in
-from tensor_graphs.codegen.passes import split_columns
+from tensor_graphs.codegen.passes import split_reduction
 from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.schedule_actions import Accumulators, Columns, NarrowRows, SumBlock, Unroll
 from tensor_graphs.devices import c_code, toolchain
@@ -49,8 +49,8 @@ FORMS: Mapping[str, tuple[Callable[[StageProgram], StageProgram], Mapping[tuple[
     "arranged": (pipelines.arranged, {}),
     "in parts, small blocks": (lambda p: advised(pipelines.arranged(p)), {
         (default_schedule, "CHUNK"): 16, (default_schedule, "LEAST_TILE"): 2}),
-    "columns in parts": (lambda p: split_columns.in_parts(pipelines.arranged(p)), {
-        (split_columns, "LEAST"): 4, (split_columns, "PARALLEL"): 1 << 12, (default_schedule, "LEAST_TILE"): 2})}
+    "columns in parts": (lambda p: split_reduction.columns_in_parts(pipelines.arranged(p)), {
+        (split_reduction, "LEAST_ROWS"): 4, (split_reduction, "PARALLEL"): 1 << 12, (default_schedule, "LEAST_TILE"): 2})}
 """name -> what is done to the program, and what is patched for it"""
 
 

@@ -48,5 +48,5 @@ def test_the_real_file_has_the_values_of_the_package_gguf_and_the_facts_of_the_f
     for ours, name in (("self_attn.q_proj", "attn_q"), ("self_attn.o_proj", "attn_output"), ("mlp.down_proj", "ffn_down"),
                        ("self_attn.v_proj", "attn_v")):
         tensor = theirs[f"blk.3.{name}.weight"]
-        np.testing.assert_array_equal(model.weights[f"model.layers.3.{ours}.weight"],
+        np.testing.assert_array_equal(model.values(f"model.layers.3.{ours}.weight"),
                                       gguf.dequantize(tensor.data, tensor.tensor_type))

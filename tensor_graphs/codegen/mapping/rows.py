@@ -132,7 +132,11 @@ class RowForm(NestMapper):
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
         held, group = self.packs_each(turns, packs), fixed or 1
-        widest = min(running.THREADS, self.target.threads) if any(s.scan for s in stages) else self.target.threads
+        widest = self.target.threads
+        if any(s.scan for s in stages):
+            widest = min(running.THREADS, widest)
+        elif self.has_long_lists():
+            widest //= 2                                            # a thread of more has too few registers
         while not fixed and group < widest and group * held < packs:
             group *= 2
         loops = {}
@@ -146,9 +150,12 @@ class RowForm(NestMapper):
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
         return loops, group
 
+    def has_long_lists(self) -> bool:
+        return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)
+
     def packs_each(self, turns: Dim, packs: int) -> int:
         """Return the packs of a row that each thread has, if there are enough."""
-        if any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages):
+        if self.has_long_lists():
             return 1
         held = HELD if any(s.axes for s in self.nest.stages) else HELD_READ
         fewest, many = d.bounds(turns)
@@ -275,29 +282,8 @@ class RowForm(NestMapper):
         return "once" if _of_an_iteration(self.nest, at) and not any(s.axes for s in self.nest.stages) else "plain"
 
     def prefetched(self, turns: Dim) -> list[Stmt]:
-        """Return prefetches of what the first blocks load of large operands while earlier launches still run; the memory would be
-        idle between the last loads of one launch and the first of the next."""
-        axes, far = {a.name for a in self.outer}, dict[Key, tuple[Value, RowLoop]]()
-        for k, loop in self.loops.items():
-            if not loop.turns or len(loop.axes) != 1 or self.nest.stages[k].level != len(self.outer):
-                continue
-            (axis,) = loop.axes
-            for v in values_in(self.nest.stages[k].value):
-                if v.op == "load" and not v.args and v.attr[0].role == "operand" and self.packable(v, axis, loop.pack):
-                    array, offset, _ = v.attr
-                    names = {str(x) for x in d.symbols_in(offset)} - {axis.name} - {str(x) for x in self.program.dims}
-                    if names and names <= axes and d.bounds(array.size)[1] * element_bytes(array) >= FAR:
-                        far.setdefault((array.name, offset - axis.symbol), (v, loop))
-        if not far:
-            return []
-        of_block = self.groups * sum(int(d.evaluate(loop.total, {})) * element_bytes(v.attr[0]) for v, loop in far.values())
-        blocks = max(1, min(RESIDENT * self.target.units, BROUGHT // of_block))
-        b = index_symbol("_b", max(1, d.bounds(turns)[1]))
-        number = d.dim_min(b * self.groups + index_symbol("_g", self.groups), turns - 1) if self.groups > 1 else b
-        body = [Let("_turn", number), *lets(index_symbol("_turn", d.dim_max(1, turns)), self.outer)]
-        for v, loop in far.values():
-            body += self.over(loop, [Prefetch(v.attr[0], v.attr[1])])
-        return [If(self.below(b, blocks), tuple(body))]
+        """Return prefetches before the wait: memory is idle between the last loads of one launch and the first of the next."""
+        return _brought(self, turns)
 
     # ---- stages ----
 
@@ -396,11 +382,7 @@ class RowForm(NestMapper):
                 shared = self.buffer("shared", f"warps_{s.target.name}", part.dtype, room)
             after.append(Combine(part, 0, monoid, self.group, shared))
         if isinstance(s.monoid, Top):
-            listed = index_symbol("_n", s.monoid.count)
-            target, index = self.placed(s.target, s.index)
-            store: Stmt = Loop("_n", s.monoid.count, "unrolled", (Store(target, index + listed, self.values.load(part, listed)),))
-            stored: list[Stmt] = [If(self.below(index_symbol("_t", self.group), 1), (store,))] if self.group > 1 else [store]
-            return [Clear(part, monoid), *self.over(loop, body), *after, *self.guarded(s, stored)]
+            return [Clear(part, monoid), *self.over(loop, body), *after, *_stored_list(self, s, part)]
         return [Clear(part, monoid), *fill, *self.over(loop, body), *after, *self.number(s, self.total(s, part))]
 
     def each_alone(self, s: Stage, loop: RowLoop) -> list[Stmt]:
@@ -411,6 +393,38 @@ class RowForm(NestMapper):
         body: list[Stmt] = [Clear(part, s.monoid), *self.reducing(s.reduce, [Take(part, 0, s.monoid, self.moved(s.value), s.note)]),
                             Store(*self.placed(s.target, s.index), self.total(s, part))]
         return self.guarded(s, self.over(loop, body))
+
+
+def _stored_list(form: RowForm, s: Stage, part: Array) -> list[Stmt]:
+    assert isinstance(s.monoid, Top)
+    listed, (target, index) = index_symbol("_n", s.monoid.count), form.placed(s.target, s.index)
+    store: Stmt = Loop("_n", s.monoid.count, "unrolled", (Store(target, index + listed, form.values.load(part, listed)),))
+    return form.guarded(s, [If(form.below(index_symbol("_t", form.group), 1), (store,))] if form.group > 1 else [store])
+
+
+def _brought(form: RowForm, turns: Dim) -> list[Stmt]:
+    """Return prefetches of what the first blocks load of large operands while earlier launches still run."""
+    axes, far = {a.name for a in form.outer}, dict[Key, tuple[Value, RowLoop]]()
+    for k, loop in form.loops.items():
+        if not loop.turns or len(loop.axes) != 1 or form.nest.stages[k].level != len(form.outer):
+            continue
+        (axis,) = loop.axes
+        for v in values_in(form.nest.stages[k].value):
+            if v.op == "load" and not v.args and v.attr[0].role == "operand" and form.packable(v, axis, loop.pack):
+                array, offset, _ = v.attr
+                names = {str(x) for x in d.symbols_in(offset)} - {axis.name} - {str(x) for x in form.program.dims}
+                if names and names <= axes and d.bounds(array.size)[1] * element_bytes(array) >= FAR:
+                    far.setdefault((array.name, offset - axis.symbol), (v, loop))
+    if not far:
+        return []
+    of_block = form.groups * sum(int(d.evaluate(loop.total, {})) * element_bytes(v.attr[0]) for v, loop in far.values())
+    blocks = max(1, min(RESIDENT * form.target.units, BROUGHT // of_block))
+    b = index_symbol("_b", max(1, d.bounds(turns)[1]))
+    number = d.dim_min(b * form.groups + index_symbol("_g", form.groups), turns - 1) if form.groups > 1 else b
+    body = [Let("_turn", number), *lets(index_symbol("_turn", d.dim_max(1, turns)), form.outer)]
+    for v, loop in far.values():
+        body += form.over(loop, [Prefetch(v.attr[0], v.attr[1])])
+    return [If(form.below(b, blocks), tuple(body))]
 
 
 def _of_an_iteration(nest: Nest, at: Dim) -> bool:

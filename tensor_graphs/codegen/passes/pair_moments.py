@@ -11,7 +11,7 @@ of that part: what f64 loses is at most so many of its roundings, however far th
 
 In: an arranged program.  Out: the program, cut where nests have this form: few long rows, and columns; only the order of sums
 changes. What only reads both sums is computed with them. Rows whose parts would run along several axes, or have no fitting length,
-are left to split_rows.py; f64 operands, for whose results n roundings are many, to both.
+are left to split_reduction.py; f64 operands, for whose results n roundings are many, to it, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from functools import partial
 
 from tensor_graphs.codegen.default_schedule import changed, reloaded, value_in_parts
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Value, Values, across, flat, values_in
-from tensor_graphs.codegen.passes.split_rows import BLOCKS, FEW, few_and_long, with_parts
+from tensor_graphs.codegen.passes.split_reduction import (
+    BLOCKS,
+    FEW,
+    LEAST_ROWS,
+    PARALLEL,
+    few_and_long,
+    rows_of_part,
+    with_parts,
+)
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bool_, f64
@@ -34,8 +42,8 @@ PART = (256, 1 << 13)
 MOST_PARTS = 1 << 13
 """most parts of a row, since one block combines them"""
 
-LEAST_ROWS, MOST_ROWS, PARALLEL = 64, 1 << 11, 1 << 16
-"""rows of a part of columns, at least and at most; columns times parts that keep a device busy"""
+MOST_ROWS = 1 << 11
+"""most rows of a part of columns"""
 
 
 @dataclass(frozen=True)
@@ -152,8 +160,7 @@ def _chunk(nest: Nest, total: Stage) -> int:
     size = int(d.evaluate(first.size, {}))
     if total.axes:
         columns = d.bounds(d.product(a.size for a in (*nest.axes, *total.axes)))[1]
-        wanted = min(MOST_ROWS, max(LEAST_ROWS, -(-size // max(2, -(-PARALLEL // max(1, columns))))))
-        return next((n for n in range(wanted, min(2 * wanted, size // 2) + 1) if size % n == 0), wanted)
+        return rows_of_part(size, max(2, -(-PARALLEL // max(1, columns))), MOST_ROWS)
     turns = d.bounds(d.product(a.size for a in nest.axes))[1]
     low, high = PART
     if rest:

@@ -21,7 +21,7 @@ LEAST_GROUPS = 8
 """fewest groups for which earlier nests join one whose iterations become fewer, since threads share these"""
 
 LONGEST_ROW = 1 << 15
-"""most elements of a sum that joins a nest: longer rows leave the cache, and a GPU cuts them into parts (split_rows.py)"""
+"""most elements of a sum that joins a nest: longer rows leave the cache, and a GPU cuts them into parts (split_reduction.py)"""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen.backend_cuda import HEADER, build_copy, call_of
 from tensor_graphs.codegen.mapping import rows as mapped_rows
-from tensor_graphs.codegen.passes import split_rows
+from tensor_graphs.codegen.passes import split_reduction
 from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.c_code import ToolchainError
@@ -186,10 +186,10 @@ def test_a_reduction_that_something_else_reads_too_is_not_handed_on() -> None:
 def test_long_rows_that_are_few_are_summed_by_many_blocks() -> None:
     call = call_of(definition_of(tg.mean(given("x", tg.f32, 256, 64, 784), axis=(0, 2))))
     first, _ = call.launches
-    assert first.grid == split_rows.BLOCKS
+    assert first.grid == split_reduction.BLOCKS
 
 
-@pytest.mark.parametrize("shape", [(64, 4096), (split_rows.FEW + 1, 1 << 16)])
+@pytest.mark.parametrize("shape", [(64, 4096), (split_reduction.FEW + 1, 1 << 16)])
 def test_rows_that_are_short_or_many_stay_whole(shape: tuple[int, ...]) -> None:
     assert not program_of(definition_of(given("x", tg.f32, *shape).sum(axis=1))).scratch
 

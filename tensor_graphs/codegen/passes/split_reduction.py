@@ -1,0 +1,171 @@
+"""split_reduction: cut long reductions of few rows, and of columns, into parts, where a nest does not fill a device.
+
+A reduction of everything to one number is cut earlier (default_schedule.py).
+
+In: an arranged program.  Out: the program with a nest of partial results, and one that combines them, for each such nest; only the
+order of sums changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensor_graphs.codegen.default_schedule import value_in_parts
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Top, Value, flat, values_in
+from tensor_graphs.devices.target import HOPPER
+from tensor_graphs.language import dims as d
+
+FEW = HOPPER.units
+"""most iterations of a nest whose rows are cut: one block for each multiprocessor"""
+
+BLOCKS = 1024
+"""number of iterations times parts that keeps a device busy"""
+
+LEAST = 1 << 12
+"""least elements of a part of a row; a row is cut only if it has at least eight times as many"""
+
+PARALLEL = 1 << 16
+"""number of columns times parts that keeps a device busy; more parts would cost more reads of partial results"""
+
+LEAST_ROWS = 64
+"""least rows of a part of columns"""
+
+
+def rows_in_parts(program: StageProgram) -> StageProgram:
+    """Return the program with reductions of few long rows cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[2, 65536]", "output y = reduce_max(x; axes=(1,))")
+    >>> print(program)
+    nest over _i0 in 0..2
+        y0[_i0] = max over _r1 in 0..65536 of x0[65536*_i0 + _r1]
+    >>> print(rows_in_parts(program))
+    nest over _i0 in 0..2, _r1p in 0..16
+        y0p[16*_i0 + _r1p] = max over _r1q in 0..4096 of x0[65536*_i0 + 4096*_r1p + _r1q]
+    nest over _i0 in 0..2
+        y0[_i0] = max over _r1t in 0..16 of y0p[16*_i0 + _r1t]
+    """
+    return program.made_of(piece for nest in program.nests for piece in _cut_rows(program, nest))
+
+
+def columns_in_parts(program: StageProgram) -> StageProgram:
+    """Return the program with reductions of few long columns cut into parts.
+
+    >>> from tensor_graphs.codegen.lower import lower_text
+    >>> program = lower_text("input x f32[65536, 16]", "output y = sum(x; axes=(0,))")
+    >>> print(program)
+    nest over nothing
+        y0[_j0] = sum over _r1 in 0..65536 of x0[_j0 + 16*_r1]    over _j0 in 0..16
+    >>> print(columns_in_parts(program))
+    nest over _r1p in 0..1024
+        y0p[_j0 + 16*_r1p] = sum over _r1q in 0..64 of x0[_j0 + 1024*_r1p + 16*_r1q]    over _j0 in 0..16
+    nest over nothing
+        y0[_j0] = sum over _r1t in 0..1024 of y0p[_j0 + 16*_r1t]    over _j0 in 0..16
+    """
+    return program.made_of(piece for nest in program.nests for piece in cut_columns(program, nest, _rows_by_rule(nest)))
+
+
+def _in_two(program: StageProgram, nest: Nest, s: Stage, chunk: int) -> list[Nest]:
+    """Return a nest as two: parts of a reduction, of `chunk` iterations of its first axis, and the nest with their combination;
+    [nest] if it cannot be cut. Parts of a row lie beside each other, those of columns are rows."""
+    first, *rest = s.reduce
+    pieces = value_in_parts(program, s.value, first, chunk)
+    if pieces is None:
+        return [nest]
+    assert isinstance(s.does, Reduce)
+    part, inner, value = pieces
+    own = (*nest.axes, *s.axes)
+    offset, width = flat(own), s.monoid.count if isinstance(s.monoid, Top) else 1       # elements of a result
+    results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * width * d.product(a.size for a in own))
+    total = Axis(f"{first.name}t", part.size * width)
+    if s.axes:
+        lines = d.product(a.size for a in own)
+        axes, index, read = (part, *nest.axes), part.symbol * lines + offset, total.symbol * lines + offset
+    else:
+        axes = with_parts(nest.axes, part, value)
+        index, read = (offset * part.size + part.symbol) * width, offset * part.size * width + total.symbol
+    of_parts = Stage(results, index, s.axes, value, len(nest.axes) + 1, replace(s.does, over=(inner, *rest)), f"{s.note}, in parts")
+    whole = replace(s, value=program.values.load(results, read), does=replace(s.does, over=(total,)), note=f"{s.note} of the parts")
+    return [Nest(axes, (of_parts,)), nest.mapped(lambda stage: [whole if stage is s else stage])]
+
+
+def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
+    """Return the axes of a nest of parts. The axis of parts comes first where its elements are further apart in memory."""
+    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, *axes[-1:])] for v in values_in(value) if v.op == "load"]
+    first = bool(axes and steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
+    return (part, *axes) if first else (*axes, part)
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------------------
+
+
+def _cut_rows(program: StageProgram, nest: Nest) -> list[Nest]:
+    """Return a reduction of long rows in two nests; [nest] for others."""
+    s = _long_row(nest)
+    if s is None or nest.blocks is not None or any(stage.axes and not isinstance(s.monoid, Top) for stage in nest.stages):
+        return [nest]
+    turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(s.reduce[0].size, {}))
+    parts = min(count, -(-BLOCKS // turns), d.bounds(d.product(a.size for a in s.reduce))[1] // LEAST)
+    wanted = -(-count // parts)
+    chunk = next((n for n in range(wanted, 2 * wanted + 1) if count % n == 0), wanted)      # the last part is as long
+    return _in_two(program, nest, s, chunk)
+
+
+def _long_row(nest: Nest) -> Stage | None:
+    """Return the only reduction of a nest of few iterations, if it is long and reads nothing that the nest computes; else None."""
+    reductions = [s for s in nest.stages if s.monoid is not None]
+    if len(reductions) != 1 or not few_and_long(nest, reductions[0]):
+        return None
+    (s,) = reductions
+    here = [stage.target for stage in nest.stages]
+    return None if any(v.op == "load" and v.attr[0] in here for v in values_in(s.value)) else s
+
+
+def few_and_long(nest: Nest, s: Stage) -> bool:
+    """Return whether a stage is a reduction of long rows, one in each of few iterations."""
+    if s.monoid in (None, "product") or nest.tile is not None or not (nest.axes or isinstance(s.monoid, Top)):
+        return False
+    if nest.blocks is not None or any(stage.axes for stage in nest.stages if stage.monoid is not None):
+        return False
+    turns = d.bounds(d.product(a.size for a in nest.axes))[1]
+    if s.scan is not None or s.held or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:
+        return False
+    return all(d.is_static(a.size) for a in s.reduce) and d.bounds(d.product(a.size for a in s.reduce))[1] >= 8 * LEAST
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------------------
+
+
+def _rows_by_rule(nest: Nest) -> int:
+    """Return the rows of a part of columns; 0 where the nest stays uncut."""
+    if why_whole(nest) is not None:
+        return 0
+    (stage,) = nest.stages
+    columns = d.bounds(d.product(a.size for a in (*nest.axes, *stage.axes)))[1]
+    rows = d.bounds(stage.reduce[0].size)[1]
+    if rows < 4 * LEAST_ROWS or not 0 < columns < PARALLEL:
+        return 0
+    return rows_of_part(rows, -(-PARALLEL // columns))
+
+
+def rows_of_part(rows: int, parts: int, most: int = 1 << 31) -> int:
+    """Return the rows of a part of columns, of about so many parts."""
+    wanted = min(most, max(LEAST_ROWS, -(-rows // parts)))
+    return next((n for n in range(wanted, min(2 * wanted, rows // 2) + 1) if rows % n == 0), wanted)    # a last part is as long
+
+
+def why_whole(nest: Nest) -> str | None:
+    """Return why a nest is no reduction of columns that can be cut; None where it is one."""
+    if len(nest.stages) != 1:
+        return "it has several stages"
+    (stage,) = nest.stages
+    if not stage.reduce or not stage.axes or stage.level != len(nest.axes):
+        return "it is no reduction across memory"
+    return None if d.is_static(stage.reduce[0].size) else "how many rows there are is known when it runs"
+
+
+def cut_columns(program: StageProgram, nest: Nest, chunk: int) -> list[Nest]:
+    """Return a reduction of columns as two nests, parts of `chunk` rows and their combination; [nest] if it cannot be cut."""
+    if why_whole(nest) is not None or not 0 < chunk < d.bounds(nest.stages[0].reduce[0].size)[1]:
+        return [nest]
+    return _in_two(program, nest, nest.stages[0], chunk)
