@@ -17,7 +17,7 @@ from tensor_graphs.language.dims import bounds
 from tensor_graphs.models.transformer import Pool
 from tensor_graphs.serving.generate import check_room
 from tensor_graphs.serving.pages import Pages
-from tensor_graphs.serving.requests import EngineStatus, Finish, GenerationRequest, NewToken, QueueFullError
+from tensor_graphs.serving.requests import EngineClosedError, EngineStatus, Finish, GenerationRequest, NewToken, QueueFullError
 from tensor_graphs.serving.sampling import Sampler, likeliest
 from tensor_graphs.serving.scheduler import Scheduler, TokenSequence
 from tensor_graphs.serving.step import LANES, BatchStep
@@ -106,7 +106,7 @@ class PagedEngine:
             return generation
         with self._changed:
             if self._closed:
-                raise FrontendError("the engine is closed", fix="start another one")
+                raise EngineClosedError("the engine is closed", fix="start another one")
             if len(self._scheduler.waiting) >= self.most_waiting:
                 raise QueueFullError(f"{len(self._scheduler.waiting)} requests are waiting", fix="try again later")
             self._generations[generation.sequence] = generation

@@ -21,6 +21,10 @@ class QueueFullError(FrontendError):
     """A request that was refused as too many others are waiting."""
 
 
+class EngineClosedError(FrontendError):
+    """A request to an engine that was closed, or that a failed kernel ended."""
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """Prompt and settings of one generation.

@@ -13,13 +13,15 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.serving.requests import QueueFullError
+from tensor_graphs.serving.requests import EngineClosedError, QueueFullError
 
 log = logging.getLogger(__name__)
 
 CODES = {401: "invalid_api_key", 404: "not_found", 405: "method_not_allowed", 408: "timeout", 413: "request_too_large",
          429: "rate_limit_exceeded", 500: "internal_error", 503: "unavailable", 504: "timeout"}
 HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}, 503: {"Retry-After": "5"}}
+STATUSES: dict[type[TensorGraphsError], int] = {QueueFullError: 429, EngineClosedError: 503}
+"""errors of the package that are not the request's fault"""
 DOCUMENTED: dict[int | str, Any] = {status: {"description": "an error object"} for status in (400, *CODES)}
 """responses of every route, for OpenAPI"""
 
@@ -48,7 +50,7 @@ class RequestFailure(Exception):
 def refusal(error: TensorGraphsError) -> RequestFailure:
     """Return the failure for an error of the package: its sentence, without files and fixes, which are for the server's owner."""
     sentence = str(error).removeprefix(f"{type(error).__name__}: ").partition("\n")[0]
-    return RequestFailure(429 if isinstance(error, QueueFullError) else 400, sentence)
+    return RequestFailure(STATUSES.get(type(error), 400), sentence)
 
 
 def invalid(errors: Sequence[Any]) -> RequestFailure:

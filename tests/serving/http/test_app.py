@@ -13,6 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tensor_graphs.frontends.errors import SamplingError
+from tensor_graphs.serving.requests import EngineClosedError
 from tests.serving.http.scripted import END, ScriptedEngine, client, until
 
 USER = [{"role": "user", "content": "hello"}]
@@ -226,6 +227,14 @@ def test_when_too_many_wait_all_answers_of_the_request_are_withdrawn(tmp_path: P
     assert response.status_code == 429 and response.headers["retry-after"] == "1"
     assert response.json()["error"]["code"] == "rate_limit_exceeded"
     assert len(engine.generations) == 3 and all(generation.cancelled.is_set() for generation in engine.generations)
+
+
+def test_an_engine_that_was_closed_is_not_the_requests_fault(tmp_path: Path) -> None:
+    def closed(request: Any, number: int) -> str:
+        raise EngineClosedError("the engine is closed")
+
+    error = refused(client(ScriptedEngine(closed), tmp_path), "/v1/completions", 503, prompt="x")
+    assert error["message"] == "the engine is closed"
 
 
 def test_an_engine_that_fails_is_an_error_of_the_server_in_a_stream_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
