@@ -56,7 +56,6 @@ EVERY = {
     "test_rows_go_where_the_index_says": 4,
     "test_a_product_is_near_the_exact_one": 5,
     "test_a_window_is_copied_with_its_strides": 3,
-    "test_sums_of_all_that_come_before": 3,
     "test_products_of_whatever_there_is": 2,
     "test_texts_compile": 3,
     "test_every_action_keeps_the_meaning_in_the_interpreter_and_in_c": 2,

@@ -109,6 +109,7 @@ def test_narrow_floats_are_computed_wide_and_rounded_once(build: Callable[[Any],
     assert (np.abs(np.asarray(actual, np.float64) - true) <= 2.0**-11 * 1.01 * np.abs(true) + 2.0**-24).all()
 
 
+@pytest.mark.processes
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (8, 16))
     graph = tg.graph({"glu": tg.glu(tg.mish(x)), "sum": tg.logaddexp(tg.hypot(tg.selu(x), tg.hardswish(x)), tg.fmod(x, 0.7))})

@@ -32,6 +32,7 @@ def test_a_dim_may_be_pooled_to_one_element_and_integers_have_a_largest():
     check(tg.adaptive_max_pool(tg.input("x", (5,), tg.i8), 2), [-3, -1], x=np.array([-5, -4, -3, -2, -1], np.int8))
 
 
+@pytest.mark.processes
 def test_pooling_and_transposed_convolution_compute_the_same_compiled():
     x = tg.input("x", (1, 2, 7, 9))
     w = tg.constant(RNG.normal(size=(2, 3, 3, 2)).astype(np.float32))

@@ -174,6 +174,7 @@ def test_a_product_of_blocks_is_that_of_their_numbers(name: str) -> None:
     np.testing.assert_allclose(written, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.processes
 @each_format
 def test_what_is_compiled_computes_the_values(name: str, store: Database) -> None:
     rng, block = np.random.default_rng(3), FORMATS[name]

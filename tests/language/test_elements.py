@@ -83,6 +83,7 @@ def test_a_tuple_that_is_out_of_range_in_one_place_reads_0_and_sizes_may_be_dims
     check(node, [0, 0, A[2, 1, 0], 0], {"n": 3}, x=A[:, :, 0], i=index)
 
 
+@pytest.mark.processes
 def test_they_compute_the_same_compiled() -> None:
     x, i = tg.input("x", (4, 6)), tg.input("i", (4, 3), tg.i32)
     part = tg.take_along_axis(x, i)

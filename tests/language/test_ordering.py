@@ -103,6 +103,7 @@ def test_searchsorted_is_that_of_numpy_and_with_rows_that_of_torch(right: bool) 
     check(node, torch.searchsorted(torch.tensor(rows), torch.tensor(inside), right=right).numpy(), b=rows, v=inside)
 
 
+@pytest.mark.processes
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (3, 9))
     graph = tg.graph({"least": tg.topk(x, k=2, largest=False)[1], "lowest": tg.cummin(x)[1]})

@@ -108,6 +108,7 @@ def test_the_reset_gate_may_come_before_the_product_and_a_plain_layer_may_have_r
     np.testing.assert_allclose(evaluate([y], {x: X}, {})[0], theirs(torch.tensor(X))[0].detach().numpy(), rtol=1e-12)
 
 
+@pytest.mark.processes
 def test_a_layer_computes_the_same_compiled() -> None:
     _, weights = layer("lstm", 2)
     parameters = {role: tg.parameter(role, v.shape) for role, v in weights.items()}

@@ -106,6 +106,7 @@ def test_sizes_may_be_dims(mode, theirs, coordinates):
     check(smooth, expected.numpy(), {"h": 4}, x=A)
 
 
+@pytest.mark.processes
 def test_it_computes_the_same_compiled():
     graph = tg.graph(tg.resize(tg.input("x", A.shape), (7, 3), mode="cubic", antialias=True))
     values = {"x": A.astype(np.float32)}

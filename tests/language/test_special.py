@@ -89,6 +89,7 @@ def test_the_series_are_those_of_bernoulli_numbers() -> None:
         assert stirling == float(mp.bernoulli(2 * k) / (2 * k * (2 * k - 1))) and slope == float(mp.bernoulli(2 * k) / (2 * k))
 
 
+@pytest.mark.processes
 def test_they_compute_the_same_compiled() -> None:
     x = tg.input("x", (40,))
     graph = tg.graph({"lgamma": tg.lgamma(x), "angle": tg.atan2(tg.sinh(x), tg.erfinv(x * 0.1))})
