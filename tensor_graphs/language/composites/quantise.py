@@ -17,7 +17,6 @@ import numpy as np
 from tensor_graphs.language.atomic import cast, fill, show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.blocks import E2M1, FORMATS, HALF_E8M0, dequantize
-from tensor_graphs.language.composites.least_squares_codes import affine, symmetric
 from tensor_graphs.language.dtypes import f32, u8
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.graph import Graph
@@ -123,6 +122,8 @@ def _affine_k(x: Array, weight: Array | None, most: int) -> tuple[list[Array], A
     """Return the bytes of scales and minima of blocks of eight parts, and the codes, u8[8, 32, blocks]."""
     values = _parts(x, 32)
     assert values is not None
+    from tensor_graphs.language.composites.least_squares_codes import affine  # a door: of who quantises
+
     d, m, scale, minimum, codes = affine(values, _parts(weight, 32), most, 8)
     scale, minimum = scale.reshape(-1, 8).T, minimum.reshape(-1, 8).T
     low, least = (v[:4] | v[4:] >> 4 << 6 for v in (scale, minimum))
@@ -149,6 +150,8 @@ def _q5_k(x: Array, weight: Array | None = None) -> list[Array]:
 def _q6_k(x: Array, weight: Array | None = None) -> list[Array]:
     values = _parts(x, 16)
     assert values is not None
+    from tensor_graphs.language.composites.least_squares_codes import symmetric  # the same door
+
     d, scale, codes = symmetric(values, _parts(weight, 16), -32, 31, 16)
     codes = codes.reshape(16, -1, 16).transpose(2, 0, 1).reshape(2, 4, 32, -1)          # half, quarter of it, number
     low = (codes[:, :2] & 15 | codes[:, 2:] << 4).reshape(128, -1)
