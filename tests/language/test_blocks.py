@@ -197,3 +197,9 @@ def test_wrong_operands_are_refused() -> None:
         dequantize(tg.input("x", (34,), tg.i8), format="Q8_0")
     with pytest.raises(ShapeError, match="whole blocks: Q8_0 has 34 bytes each"):
         dequantize(tg.input("x", (2, 33), tg.u8), format="Q8_0")
+
+
+def test_no_rows_of_blocks_are_no_rows_of_numbers() -> None:
+    for name, block in FORMATS.items():
+        assert dequantized(np.zeros((0, 2 * block.nbytes), np.uint8), name).shape == (0, 2 * block.values)
+        assert dequantized(np.zeros((3, 0), np.uint8), name).shape == (3, 0)

@@ -194,8 +194,8 @@ def dequantized(x: Array, format: str, dtype: Any = np.float32) -> Array:
     """Return the numbers that `dequantize` computes, of an array of bytes; in float64 without its roundings."""
     block = FORMATS[format]
     with np.errstate(all="ignore"):
-        values = block.decode(_Arrays(dtype), x.reshape(*x.shape[:-1], -1, block.nbytes))
-    return np.asarray(values.reshape(*x.shape[:-1], -1), dtype)
+        values = block.decode(_Arrays(dtype), x.reshape(*x.shape[:-1], x.shape[-1] // block.nbytes, block.nbytes))
+    return np.asarray(values.reshape(*x.shape[:-1], x.shape[-1] // block.nbytes * block.values), dtype)
 
 
 PIECE = 1 << 18

@@ -199,7 +199,7 @@ def quantized(x: Array, format: str, importance: Array | None = None) -> Array:
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(fill_rows, range(0, len(rows), step)))        # raises what a thread raised
-    return out.reshape(*x.shape[:-1], -1)
+    return out.reshape(*x.shape[:-1], x.shape[-1] // block.values * block.nbytes)
 
 
 @library(direct=lambda roles, attrs, out_types: quantized(roles["x"], attrs["format"]), opaque=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import tensor_graphs as tg
-from tensor_graphs.language.composites.blocks import quantized
+from tensor_graphs.language.composites.quantise import quantized
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.rewrites.passes.fuse import fuse
