@@ -7,7 +7,7 @@ sample variance", 1983. With the mean m of all, part by part
     sum of x = d + n·c        sum of (x − m)² = q + (c − m)·(2·d + n·(c − m))        d = sum of x − c, q = sum of (x − c)²
 
 which holds for any number c, if every use sees the same. As c is an element of its part, q is at most n + 1 times the deviation
-of that part: what f64 loses is at most so many of its roundings, however far the mean is from 0. Where c is not finite, it is 0.
+of that part: f64 loses at most n + 1 roundings, however far the mean is from 0. Where c is not finite, it is 0.
 
 In: an arranged program.  Out: the program, cut where nests have this form: few long rows, and columns; only the order of sums
 changes. What only reads both sums is computed with them. Rows whose parts would run along several axes, or have no fitting length,

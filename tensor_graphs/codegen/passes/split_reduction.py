@@ -149,7 +149,7 @@ def _rows_by_rule(nest: Nest) -> int:
 
 
 def rows_of_part(rows: int, parts: int, most: int = 1 << 31) -> int:
-    """Return the rows of a part of columns, of about so many parts."""
+    """Return the rows of a part of columns. parts: about how many there are to be."""
     wanted = min(most, max(LEAST_ROWS, -(-rows // parts)))
     return next((n for n in range(wanted, min(2 * wanted, rows // 2) + 1) if rows % n == 0), wanted)    # a last part is as long
 

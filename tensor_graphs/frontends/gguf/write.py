@@ -65,13 +65,13 @@ def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: 
     are F32. The file appears complete or not at all. Raises ConfigError and TokenizerError for what the format cannot hold,
     ArgumentError for words that the model has no sites for, WeightsError for a file that cannot be written."""
     name, row = _architecture(model)
-    asked = _types(model, precision)
+    type_of = _types(model, precision)
     sources = _sources(model, row)
-    tensors = {to: (_stored_as(shape, asked(own[0])) if "norm" not in to and len(shape) > 1 and part not in ("positions", "types")
+    tensors = {to: (_stored_as(shape, type_of(own[0])) if "norm" not in to and len(shape) > 1 and part not in ("positions", "types")
                     else "F32", shape) for to, (part, shape, own) in sources.items()}
     values: Counter[str] = Counter()
     for to, (_, shape, own) in sources.items():
-        values[asked(own[0])] += math.prod(shape) if tensors[to][0] != "F32" else 0
+        values[type_of(own[0])] += math.prod(shape) if tensors[to][0] != "F32" else 0
     mostly = values.most_common(1)[0][0] if values.total() else "F32"
     metadata = {**_settings(model, name, mostly), **tokenizer_metadata(model.tokenizer)}
     _add_end_ids(metadata, model.end_ids)
