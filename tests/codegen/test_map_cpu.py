@@ -36,11 +36,11 @@ MANY = 1 << 16
 
 def why_wrong(case: Case, *parts: int) -> str | None:
     """Return how the loops of a random program differ from its stages; None where they agree."""
-    made = drawn(case)
+    sample = drawn(case)
     with patched(case.form):
-        made.program = FORMS[case.form][0](made.program)
-    loops = map_cpu(made.program)
-    for call in calls(case, made):
+        sample.program = FORMS[case.form][0](sample.program)
+    loops = map_cpu(sample.program)
+    for call in calls(case, sample):
         for count in parts:
             why = call.why_wrong(interpret_loops.run(loops, call.operands, call.binding, parts=count))
             if why is not None:
@@ -92,10 +92,10 @@ def test_every_schedule_is_what_its_stages_are(name: str) -> None:
 
 @pytest.mark.parametrize("parts", [MANY, 2])
 def test_a_product_by_register_tiles_is_a_product(parts: int) -> None:
-    made = products_of(of(tg.relu(tg.input("a", (9, 12)) @ tg.input("b", (12, 21))))[1])
-    loops = map_cpu(made)
+    program = products_of(of(tg.relu(tg.input("a", (9, 12)) @ tg.input("b", (12, 21))))[1])
+    loops = map_cpu(program)
     assert any(isinstance(s, FunctionCall) and s.function == "tg_rows_product" for k in loops.kernels for s in statements(k.body))
-    compared(made, loops, parts)
+    compared(program, loops, parts)
 
 
 def test_a_pass_over_blocks_is_what_its_stages_are() -> None:

@@ -42,10 +42,10 @@ def test_portions_of_two_sequences_in_one_step_get_the_logits_of_both_alone(case
         parts = [(LONG, 0, long), (SHORT, 1, short)]
         inputs = [rows(pages, *span) | {"ids": texts[i][slice(*span)]} for pages, i, span in parts]
         batch = {name: np.concatenate([part[name] for part in inputs]) for name in inputs[0]}
-        asked = draw.permutation(len(batch["ids"])).astype(np.int32)
-        result = interpret(graph, batch | {"asked": asked}, weights, states)
+        order = draw.permutation(len(batch["ids"])).astype(np.int32)
+        result = interpret(graph, batch | {"asked": order}, weights, states)
         states = dict(result.updates)
-        wanted = np.concatenate([alone[i][slice(*span)] for _, i, span in parts])[asked]
+        wanted = np.concatenate([alone[i][slice(*span)] for _, i, span in parts])[order]
         np.testing.assert_allclose(result.outputs["logits"], wanted, rtol=1e-9, atol=1e-9)
 
 

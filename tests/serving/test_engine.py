@@ -70,12 +70,12 @@ def another(engine: PagedEngine, **how: Any) -> PagedEngine:
 
 def test_each_of_32_requests_gets_the_tokens_of_its_solo_run_bit_by_bit(served: tuple[LoadedModel, PagedEngine]) -> None:
     _, engine = served
-    asked = requests(32)
-    together = [ids(generation) for generation in [engine.submit(request) for request in asked]]
+    several = requests(32)
+    together = [ids(generation) for generation in [engine.submit(request) for request in several]]
     status = engine.status()
     assert status.preemptions > 0 and status.shared_tokens > 0, "the pool was too large to show anything"
     assert (status.running, status.waiting, status.free_pages) == (0, 0, 60)
-    for request, tokens in zip(asked, together, strict=True):
+    for request, tokens in zip(several, together, strict=True):
         alone = another(engine)
         assert ids(alone.submit(request)) == tokens and len(tokens) == request.tokens
         alone.close()
@@ -84,8 +84,8 @@ def test_each_of_32_requests_gets_the_tokens_of_its_solo_run_bit_by_bit(served: 
 def test_tokens_are_those_of_generate(llama: tuple[LoadedModel, PagedEngine]) -> None:
     model, engine = llama
     compiled = bind(compile_graph(model.graph, backends=("c", "gen")), model.weights)
-    asked = requests(12, 1)
-    for request, generation in [(request, engine.submit(request)) for request in asked]:
+    several = requests(12, 1)
+    for request, generation in [(request, engine.submit(request)) for request in several]:
         assert ids(generation) == generate(compiled, request.prompt, request.tokens or 0, sampling=request.sampling).ids
         assert generation.finish == "length"
 

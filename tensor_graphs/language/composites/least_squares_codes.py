@@ -95,7 +95,7 @@ def _first(x: Array, weight: Array | None, most: int, sums: Any, sx: Array) -> t
 
 
 Sums = tuple[Any, Array, Array, Array, Array]
-"""Of each part, weighted: of 1, of x, of the codes q, of q², of x·q."""
+"""Weighted sums over each part: of 1, of x, of the codes q, of q², of x·q."""
 
 
 def _whole(d: Array, m: Array, ls: Array, lm: Array, sums: Sums, levels: int) -> tuple[Array, Array]:

@@ -1,9 +1,8 @@
 """quantise: numbers to the blocks of codes that `dequantize` reads.
 
 Formats of blocks of 32 have one definition, that of ggml: a scale from the largest number, and codes rounded to nearest. Those of
-blocks of 256 (K) leave the choice of scales to the program that writes them; here it is a search by least squares, and `VERSION`
-changes with it. Sources: ggml-quants.c of github.com/ggml-org/ggml (layouts); Open Compute Project, Microscaling Formats
-Specification 1.0, 2023 (MXFP4).
+blocks of 256 (K) leave the choice of scales to the program that writes them; here it is a search by least squares. Sources:
+ggml-quants.c of github.com/ggml-org/ggml (layouts); Open Compute Project, Microscaling Formats Specification 1.0, 2023 (MXFP4).
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ from tensor_graphs.language.op_facts import OpFacts
 __all__ = ["quantize"]
 
 Array = np.ndarray[Any, Any]
-
-VERSION = 1
-"""Version of the bytes that are written; those that another version prepared are not used."""
 
 PIECE = 1 << 16
 """Numbers that are quantised at a time, so that they and what is computed of them stay in a core's cache."""
