@@ -124,7 +124,8 @@ def scan_of_row(form: RowForm, s: Stage, loop: RowLoop) -> list[Stmt]:
         return Loop("_e", several * pack, "unrolled", inside)
 
     loads, fill = _filled(form, s, loop, row, lane)
-    body = [*(_prefetched(form, s, loop, c + index_symbol("_t", loop.threads) * (several * pack) + AHEAD * chunk) if several_chunks and AHEAD else ()),
+    far = c + index_symbol("_t", loop.threads) * (several * pack) + AHEAD * chunk
+    body = [*(_prefetched(form, s, loop, far) if several_chunks and AHEAD else ()),
             Clear(row, monoid), packs(fill), *([packs(loads, c + chunk)] if loads and several_chunks else ()),
             Clear(own, monoid), elements(Take(own, 0, monoid, x)), *combine, elements(*fold),
             packs(form.guarded(s, form.elements([result], loop.axes, pack))), Take(carry, 0, monoid, values.load(own, 0)),
