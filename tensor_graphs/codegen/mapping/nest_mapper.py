@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from types import MappingProxyType
@@ -66,6 +67,10 @@ class NestMapper:
     def why_not(self, choices: NestChoices) -> str | None:
         """Return why the form cannot map the nest by these numbers; None where it can."""
         return why_no_block(choices.warps * self.target.warp, self.target) if choices.warps else None
+
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        """Return the choices with another number, and with those that follow from it."""
+        return replace(choices, **{what: size})
 
     def kernel(self, entry: str, body: Iterable[Stmt]) -> LoopKernel:
         return LoopKernel(entry, tuple(self.buffers), tuple(body), self.early)

@@ -147,6 +147,12 @@ class RowForm(NestMapper):
         return NestChoices(pack=pack, threads=group, rows=rows, held=HELD_PACKS, early=RESIDENT + 1,
                            ahead=running.TOGETHER if scans else 0)
 
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        threads, warp = choices.threads * choices.rows, self.target.warp
+        if what == "threads":                                       # blocks stay as large, if they can
+            return replace(choices, threads=size, rows=max(1, threads // size) if size <= warp else 1)
+        return super().with_one(choices, what, size)
+
     def widest(self) -> int:
         """Return the most threads of an iteration; a thread of more would have too few registers for a long list."""
         return self.target.threads // (2 if self.has_long_lists() else 1)

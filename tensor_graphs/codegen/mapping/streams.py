@@ -156,11 +156,17 @@ class Streams(NestMapper):
         self.products = first.products
 
     def seed(self) -> NestChoices:
-        columns = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4)
-        pack = self.longest_pack()
+        columns, pack = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4), self.longest_pack()
+        return NestChoices(pack=pack, warps=WARPS, columns=columns, taken=self.most_taken(pack, columns))
+
+    def most_taken(self, pack: int, columns: int) -> int:
+        """Return the steps of a row whose weights a thread loads before it waits."""
         steps = -(-self.length // (self.target.warp * pack))
-        taken = max(1, min(steps, MOST_TAKEN // (columns * len(self.products))))
-        return NestChoices(pack=pack, warps=WARPS, columns=columns, taken=taken)
+        return max(1, min(steps, MOST_TAKEN // (columns * len(self.products))))
+
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        other = super().with_one(choices, what, size)
+        return replace(other, taken=self.most_taken(other.pack, other.columns)) if what in ("pack", "columns") else other
 
     def why_not(self, choices: NestChoices) -> str | None:
         steps = -(-self.length // (self.target.warp * choices.pack))
