@@ -47,7 +47,9 @@ class TransposedForm(NestMapper):
     def seed(self) -> NestChoices:
         self.look()
         pack = self.pack_of(self.along)
-        return NestChoices(pack=pack, warps=WARPS, side=SIDE, across=max(1, self.tall(pack)))
+        tall = self.tall(pack)
+        warps = min(WARPS, self.line() ** 2 // (self.target.warp * max(tall, pack))) if tall else WARPS
+        return NestChoices(pack=pack, warps=warps, side=SIDE, across=max(1, tall))
 
     def why_not(self, choices: NestChoices) -> str | None:
         if (why := super().why_not(choices) or self.why_no_pack(choices.pack, self.along)) is not None:
