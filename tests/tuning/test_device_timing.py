@@ -18,7 +18,7 @@ from tensor_graphs.codegen.schedule_actions import Schedule
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.graph import graph
-from tensor_graphs.records.database import Database
+from tensor_graphs.records.database import open_database
 from tensor_graphs.tuning.generators import DEVICE
 from tensor_graphs.tuning.space import BAD, Measured
 from tensor_graphs.tuning.timing import Paired
@@ -69,7 +69,7 @@ def test_the_winner_on_a_gpu_is_judged_stored_and_chosen(tmp_path: Path, monkeyp
     monkeypatch.setattr(Measured, "winner", winner)
     monkeypatch.setattr("tensor_graphs.tuning.tune.JUDGED", 0.1)
     g = graph({"y": tg.softmax(tg.input("x", (512, 1000), tg.bf16))})
-    with Database(tmp_path / "rows.db") as database:
+    with open_database(tmp_path / "rows.db") as database:
         report = profile_graph(g, budget=2.0, tune=2.0, database=database, backends=("gencuda", "numpy"))
         (part,) = report.tuned
         assert part.status == "PASSED" and part.kernel.startswith("gencuda.tuned_"), report
