@@ -19,15 +19,14 @@ ALIGNED = 16
 """bytes in one vector load"""
 
 
-def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
-               ) -> StageProgram:
-    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous).
-    of_part: products become streams where loops_of has such, and rows are written in place. alone: each block runs everything for
-    its own rows, so long rows stay uncut. Raises NotLowered."""
+def program_of(definition: Definition, strides: Sequence[Strides] | None = None, alone: bool = False) -> StageProgram:
+    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous). alone: each block runs
+    everything for its own rows, so products are no streams, nothing is written in place, and long rows stay uncut. Raises
+    NotLowered."""
     apart = False if strides is None else strides
-    plain = or_none(spec_to_loops.loops_of, definition, few_rows=of_part, updates=of_part) if of_part else None
+    plain = None if alone else or_none(spec_to_loops.loops_of, definition, few_rows=True)
     if plain is not None and is_streams(plain):
         program = through(STREAMS, lower(definition, apart, few_rows=True))
     else:
-        program = through(CUDA_LOOPS, lower(definition, apart, updates=of_part))
+        program = through(CUDA_LOOPS, lower(definition, apart, updates=not alone))
     return through(CUDA_ROWS if alone else CUDA, program)
