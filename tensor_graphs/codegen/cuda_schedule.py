@@ -26,7 +26,6 @@ from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
-from tensor_graphs.language.defined_ops import DefinedOp
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """the numbers of parts that a search tries"""
@@ -37,10 +36,9 @@ LEAST_PART = 16
 
 @dataclass(frozen=True)
 class Task:
-    """What kernels are generated for. of_part: it is a part of a graph, in which products of few rows are streams."""
+    """What kernels are generated for."""
 
     definition: Definition
-    of_part: bool
     target: Target = HOPPER
 
 
@@ -83,7 +81,7 @@ class Arranged:
 
 def task_of(spec: Spec) -> Task:
     """Return the task of a spec."""
-    return Task(spec_to_loops.definition_of(spec), isinstance(spec.op, DefinedOp))
+    return Task(spec_to_loops.definition_of(spec))
 
 
 def seed(task: Task) -> Schedule:
@@ -205,7 +203,7 @@ def _arranged(task: Task, schedule: Schedule) -> Arranged:
 def _cut(task: Task, schedule: Schedule) -> Arranged:
     again = [a for a in schedule if isinstance(a, Again)]
     parts = {a.name: a for a in schedule if isinstance(a, PartsOf)}
-    stages, sites = cut_program(task.definition, None, task.of_part, again=[a.value for a in again if a.size] if again else None,
+    stages, sites = cut_program(task.definition, again=[a.value for a in again if a.size] if again else None,
                                 parts={name: a.size for name, a in parts.items()})
     for a in again:
         if a.value >= stages.dear or a.size not in (0, 1):
