@@ -26,7 +26,6 @@ from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
-from tensor_graphs.language.defined_ops import DefinedOp
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """the numbers of parts that a search tries"""
@@ -37,10 +36,9 @@ LEAST_PART = 16
 
 @dataclass(frozen=True)
 class KernelTask:
-    """A definition for which kernels are generated. of_part: it is a part of a graph, in which products of few rows are streams."""
+    """A definition for which kernels are generated."""
 
     definition: Definition
-    of_part: bool
     target: Target = HOPPER
 
 
@@ -84,7 +82,7 @@ class Arranged:
 
 def task_of(spec: Spec) -> KernelTask:
     """Return the task of a spec."""
-    return KernelTask(spec_to_loops.definition_of(spec), isinstance(spec.op, DefinedOp))
+    return KernelTask(spec_to_loops.definition_of(spec))
 
 
 def seed(task: KernelTask) -> Schedule:
@@ -206,7 +204,7 @@ def _arranged(task: KernelTask, schedule: Schedule) -> Arranged:
 def _cut(task: KernelTask, schedule: Schedule) -> Arranged:
     again = [a for a in schedule if isinstance(a, Again)]
     parts = {a.name: a for a in schedule if isinstance(a, PartsOf)}
-    stages, sites = cut_program(task.definition, None, task.of_part, again=[a.value for a in again if a.size] if again else None,
+    stages, sites = cut_program(task.definition, again=[a.value for a in again if a.size] if again else None,
                                 parts={name: a.size for name, a in parts.items()})
     for a in again:
         if a.value >= stages.dear or a.size not in (0, 1):

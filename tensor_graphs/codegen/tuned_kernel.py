@@ -114,7 +114,7 @@ def launch_call(task: KernelTask, schedule: Schedule) -> LaunchCall:
 
 def launched(task: KernelTask, program: LoopProgram) -> LaunchCall:
     """Return the call of a task's kernels."""
-    rules, whole = backend_cuda.call_of(task.definition, task.of_part), printed(program)
+    rules, whole = backend_cuda.call_of(task.definition), printed(program)
     return LaunchCall(whole.text, whole.launches, program.source.dims, whole.scratch, ALIGNED, rules.otherwise or rules)
 
 

@@ -27,9 +27,9 @@ SEEDS, TRIES, CHANGES = 40, 4, 5
 """random definitions of the fast run; schedules of each; most actions by which one differs from the rules'"""
 
 
-def task(*outputs: Node, of_part: bool = False, target: Target = HOPPER) -> KernelTask:
+def task(*outputs: Node, target: Target = HOPPER) -> KernelTask:
     g = tg.graph({f"y{k}": y for k, y in enumerate(outputs)})
-    return KernelTask(part_between(list(g.outputs.values()), list(g.inputs.values())).written, of_part, target)
+    return KernelTask(part_between(list(g.outputs.values()), list(g.inputs.values())).written, target)
 
 
 def walked(of: KernelTask, rng: random.Random) -> Schedule:
@@ -52,7 +52,7 @@ KINDS = {
     "scan of lines": lambda: task(tg.cumsum(tg.input("x", (30, 5)), axis=0), target=TINY),
     "lists": lambda: task(*tg.topk(tg.input("x", (5, 24)), k=3), target=TINY),
     "norm": lambda: task(tg.layer_norm(tg.input("x", (6, 32)), tg.input("g", (32,)), tg.input("b", (32,))), target=TINY),
-    "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 64)), tg.input("w", (12, 64)))), of_part=True, target=TINY),
+    "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 64)), tg.input("w", (12, 64)))), target=TINY),
     "elements": lambda: task(tg.tanh(tg.input("x", (7, 40))) + tg.input("y", (40,)), target=TINY)}
 
 
@@ -86,7 +86,7 @@ def test_each_choice_of_each_form_computes_what_the_stages_do(name: str, monkeyp
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_schedules_of_random_programs_have_no_races(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_schedule, "LEAST_PART", 2)
-    of, rng = KernelTask(grown(seed)[1], False, TINY), random.Random(seed)
+    of, rng = KernelTask(grown(seed)[1], TINY), random.Random(seed)
     for _ in range(TRIES):
         try:
             compared(of, walked(of, rng))
@@ -99,7 +99,7 @@ def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tm
                                                                    monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_schedule, "LEAST_PART", 2)
     tiny, rng = KINDS[name](), random.Random(name)
-    of = KernelTask(tiny.definition, tiny.of_part)
+    of = KernelTask(tiny.definition)
     texts = dict[str, Schedule]()
     while len(texts) < 2:
         schedule = walked(of, rng)
@@ -110,14 +110,14 @@ def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tm
     outputs = [(tuple(int(s) for s in o.shape), o.dtype.numpy) for o in of.definition.outputs]
     values = np.random.default_rng(1)
     operands = [values.standard_normal(tuple(int(s) for s in a.shape)).astype(a.dtype.numpy) for a in of.definition.arguments]
-    right = emulated.run(tmp_path, call_of(of.definition, of.of_part), outputs, operands, {})
+    right = emulated.run(tmp_path, call_of(of.definition), outputs, operands, {})
     for schedule in texts.values():
         for own, ref in zip(emulated.run(tmp_path, launch_call(of, schedule), outputs, operands, {}), right, strict=True):
             np.testing.assert_allclose(own, ref, rtol=1e-5, atol=1e-5)
 
 
 def test_the_rules_schedule_gives_the_rules_text() -> None:
-    of = KernelTask(KINDS["norm"]().definition, False)
+    of = KernelTask(KINDS["norm"]().definition)
     seed = cuda_schedule.seed(of)
     assert launch_call(of, seed) == call_of(of.definition)
     assert cuda_schedule.from_json(cuda_schedule.to_json(seed)) == seed

@@ -26,25 +26,24 @@ CUTS: Mapping[Callable[..., StageProgram], Callable[[StageProgram], dict[str, Pa
 """passes that cut what is long into parts, and the parts that each of them would have"""
 
 
-def program_of(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
-               ) -> StageProgram:
-    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous).
-    of_part: products become streams where loops_of has such, and rows are written in place. alone: each block runs everything for
-    its own rows, so long rows stay uncut. Raises NotLowered."""
-    return cut_program(definition, strides, of_part, alone)[0]
+def program_of(definition: Definition, strides: Sequence[Strides] | None = None, alone: bool = False) -> StageProgram:
+    """Return the loops of a definition for a GPU, for operands with these strides (None: contiguous). alone: each block runs
+    everything for its own rows, so products are no streams, nothing is written in place, and long rows stay uncut. Raises
+    NotLowered."""
+    return cut_program(definition, strides, alone)[0]
 
 
-def cut_program(definition: Definition, strides: Sequence[Strides] | None = None, of_part: bool = False, alone: bool = False,
+def cut_program(definition: Definition, strides: Sequence[Strides] | None = None, alone: bool = False,
                 again: Collection[int] | None = None, parts: Mapping[str, int] = BY_RULE,
                 ) -> tuple[StageProgram, dict[str, PartSize]]:
     """Return `program_of` as a schedule arranges it, and what of it can be cut, by name. again: numbers of the costly values that
     are recomputed (None: by rule). parts: elements of a part in place of the rules'. Raises NotLowered."""
     apart = False if strides is None else strides
-    plain = or_none(spec_to_loops.loops_of, definition, few_rows=of_part, updates=of_part) if of_part else None
+    plain = None if alone else or_none(spec_to_loops.loops_of, definition, few_rows=True)
     if plain is not None and is_streams(plain):
         program, first = lower(definition, apart, again, few_rows=True), STREAMS
     else:
-        program, first = lower(definition, apart, again, updates=of_part), CUDA_LOOPS
+        program, first = lower(definition, apart, again, updates=not alone), CUDA_LOOPS
     names, sites = {s.target.name for s in program.stages}, dict[str, PartSize]()
     passes: tuple[Callable[..., StageProgram], ...] = (*first, *(CUDA_ROWS if alone else CUDA))
     for one_pass in passes:

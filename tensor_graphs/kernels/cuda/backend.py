@@ -1,10 +1,9 @@
-"""backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has `linear` of few rows,
-`write_rows`, copies, and the list of all kernels. source_text.py builds the source of a call."""
+"""backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has
+`linear_argmax`, copies, and the list of all kernels. source_text.py builds the source of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,21 +24,18 @@ from tensor_graphs.kernels.cuda.source_text import (
     text_of,
 )
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
-from tensor_graphs.kernels.strides import Strides, contiguous_strides
+from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
-from tensor_graphs.language.node import TensorType
 
 NAME = "cuda"
 DEVICE = "cuda"
 HEADER = HERE.parent.parent / "codegen" / "numbers.cuh"
 TENSOR_CORES = HEADER.with_name("tensor_cores.cuh")
-ROWS, ROW_WARPS = 8, 4
-"""constants of few_rows.cu: rows of x for which weights are read once; warps of a block"""
-
-BEST_COLUMNS, BEST_RESIDENT = 2, 6
-"""constants of few_rows.cu for linear_argmax: columns of a warp, blocks of each multiprocessor"""
+ROWS, ROW_WARPS, COLUMNS, RESIDENT = 8, 4, 2, 6
+"""constants of few_rows.cu: rows of x for which weights are read once, warps of a block, columns of a warp, blocks of a
+multiprocessor"""
 
 
 def available() -> str | None:
@@ -52,54 +48,45 @@ def versions() -> dict[str, str]:
     return {"nvrtc": nvrtc.version()}
 
 
-# ---- linear ------------------------------------------------------------------------------------------------------------
-
-
-def linear_takes(spec: Spec) -> str | None:
-    x, w = spec.inputs[:2]
-    if any(t.dtype not in FLOATS for t in (*spec.inputs, *spec.outputs)):
-        return "f32, bf16 and f16 only"
-    if (why := static(*w.shape)) is not None:
-        return why
-    pack = ALIGNED // w.dtype.itemsize
-    if int(w.shape[1]) % max(pack, ALIGNED // x.dtype.itemsize):
-        return f"rows of a multiple of {pack} elements only"
-    return None if int(w.shape[0]) < 1 << 30 else "too many columns"
-
-
-def linear(spec: Spec, best: bool = False) -> LaunchCall:
-    """Return the call of few_rows.cu. best: for linear_argmax, else for linear."""
-    x, w = spec.inputs[:2]
-    columns, k = (int(s) for s in w.shape)
-    pack = ALIGNED // w.dtype.itemsize
-    rows = rows_of(x)
-    together = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
-    bias = spec.role("bias")
-    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
-    blocks = -(-columns // (ROW_WARPS * together))
-    blocks = min(blocks, BEST_RESIDENT * MULTIPROCESSORS) if best else blocks
-    several = d.dim_min(1, rows // 2)
-    launches = [Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
-                Launch("one_row", blocks * (d.dim_min(1, rows) - several), 32 * ROW_WARPS, waits=True, early=(1,))]
-    pieces: tuple[Dim, ...] = ()
-    more = {"BLOCKS": blocks, "RESIDENT": BEST_RESIDENT if best else 1} | ({} if bias is None else {"BIAS": 1})
-    if best:
-        more["BEST"] = 1
-        launches.append(Launch("best_of_row", rows, 256, waits=True))
-        pieces = (d.ceil_div(rows * (4 * blocks), 256) * 256,) * 2
-
-    def text(pack: int) -> str:
-        of_x = min(pack, ALIGNED // x.dtype.itemsize)
-        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": together, "K": k, "N": columns}
-        return text_of("few_rows.cu", {**numbers, **more}, types)
-
-    single = LaunchCall(text(1), tuple(launches), (rows,), pieces)
-    return LaunchCall(text(pack), tuple(launches), (rows,), pieces, ALIGNED, single)
+# ---- linear_argmax -----------------------------------------------------------------------------------------------------
 
 
 def linear_argmax_takes(spec: Spec) -> str | None:
     """Return None, or why not: values must be f32, as after rounding to a narrower dtype other elements would be equal."""
-    return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
+    x, w = spec.inputs[:2]
+    if spec.outputs[0].dtype is not f32:
+        return "f32 values only"
+    if any(t.dtype not in FLOATS for t in spec.inputs):
+        return "f32, bf16 and f16 only"
+    if (why := static(*w.shape)) is not None:
+        return why
+    pack = ALIGNED // min(w.dtype.itemsize, x.dtype.itemsize)
+    if int(w.shape[1]) % pack:
+        return f"rows of a multiple of {pack} elements only"
+    return None if int(w.shape[0]) < 1 << 30 else "too many columns"
+
+
+def linear_argmax(spec: Spec) -> LaunchCall:
+    """Return the call of few_rows.cu."""
+    x, w = spec.inputs[:2]
+    columns, k = (int(s) for s in w.shape)
+    rows = rows_of(x)
+    bias = spec.role("bias")
+    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
+    blocks = min(-(-columns // (ROW_WARPS * COLUMNS)), RESIDENT * MULTIPROCESSORS)
+    several = d.dim_min(1, rows // 2)
+    launches = (Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
+                Launch("one_row", blocks * (d.dim_min(1, rows) - several), 32 * ROW_WARPS, waits=True, early=(1,)),
+                Launch("best_of_row", rows, 256, waits=True))
+    pieces = (d.ceil_div(rows * (4 * blocks), 256) * 256,) * 2
+    more = {"COLUMNS": COLUMNS, "K": k, "N": columns, "BLOCKS": blocks, "RESIDENT": RESIDENT}
+    more |= {} if bias is None else {"BIAS": 1}
+
+    def text(pack: int) -> str:
+        return text_of("few_rows.cu", {"PACK": pack, "PACK_X": min(pack, ALIGNED // x.dtype.itemsize), **more}, types)
+
+    single = LaunchCall(text(1), launches, (rows,), pieces)
+    return LaunchCall(text(ALIGNED // w.dtype.itemsize), launches, (rows,), pieces, ALIGNED, single)
 
 
 def linear_traffic(spec: Spec) -> Dim:
@@ -109,63 +96,6 @@ def linear_traffic(spec: Spec) -> Dim:
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
     small = rows * (int(w.shape[1]) * x.dtype.itemsize + int(w.shape[0]) * spec.outputs[0].dtype.itemsize)
     return of_w + of_w // 5 * (d.ceil_div(rows, ROWS) - 1) + small
-
-
-def linear_steps(spec: Spec) -> Dim:
-    """Return the operations of a linear. All rows but the first count eightfold: they run at an eighth of the peak f32 rate."""
-    rows, w = rows_of(spec.inputs[0]), spec.inputs[1]
-    of_row = 2 * int(w.shape[0]) * int(w.shape[1])
-    return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
-
-
-# ---- rows of a state ---------------------------------------------------------------------------------------------------
-
-
-def write_rows_takes(spec: Spec) -> str | None:
-    base, value = spec.inputs
-    if int(spec.attrs["axis"]) % len(base.shape) != 0 or base.dtype is not value.dtype or base.dtype.itemsize not in OF_SIZE:
-        return "rows along the first axis only"
-    return static(*base.shape[1:])
-
-
-def _width(spec: Spec) -> int:
-    """Return the number of elements of a row."""
-    return int(d.evaluate(d.product(spec.inputs[0].shape[1:]), {}))
-
-
-def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
-    """Return the write_rows call for a value with gaps between its rows, None for other strides."""
-    base, value = spec.inputs
-    ours, theirs = strides
-    if not _as_rows(base, ours, 0) or not _as_rows(value, theirs, 1) or not d.is_static(theirs[0]):
-        return None
-    step = int(d.evaluate(theirs[0], {}))
-    return write_rows(spec, step) if step >= 0 else None
-
-
-def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
-    """Return whether the axes from `first` on are contiguous."""
-    axes = list(zip(t.shape, strides, contiguous_strides(t.shape), strict=True))[first:]
-    return all(size == 1 or lies == follows for size, lies, follows in axes)
-
-
-def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
-    """Return the call. step: elements from one row of the value to the next, where there are gaps."""
-    base, value = spec.inputs
-    itemsize, ints = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
-    width = _width(spec) * itemsize
-    step = width if step is None else step * itemsize
-
-    def call(unit: int, kind: str) -> LaunchCall:
-        count = width // unit
-        numbers = {"WIDTH": max(1, count), "STEP": step // unit}
-        text = text_of("write_rows.cu", numbers, {"U": kind})
-        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), ints)
-
-    single = call(itemsize, OF_SIZE[itemsize])
-    if width % ALIGNED or step % ALIGNED:
-        return single
-    return replace(call(ALIGNED, "Pack<uint32_t, 4>"), alignment=ALIGNED, otherwise=single)
 
 
 # ---- the backend -------------------------------------------------------------------------------------------------------
@@ -192,8 +122,7 @@ def kernels() -> list[Kernel]:
 
     a, p = attention, matrix_products
     turned_traffic = partial(p.product_traffic, boxed=p.BOXED_ROWS)
-    return [kernel("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
-            kernel("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+    return [kernel("linear_argmax", linear_argmax, linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot", "rounded_linear")),
             *(by_tiles(op, p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",
@@ -218,9 +147,7 @@ def kernels() -> list[Kernel]:
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
-            kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
-            kernel("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True,
-                   strided=rows_apart)]
+            kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),))]
 
 
 WORTH_A_TEXT = 1 << 18

@@ -1,15 +1,15 @@
-"""The kernels written by hand for GPUs, as C++ on the host beside the oracle; texts of both forms are compiled."""
+"""Kernels of single ops for GPUs, written by hand or generated, as C++ on the host beside the oracle; all texts are compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tensor_graphs as tg
+from tensor_graphs.codegen import backend_cuda
 from tensor_graphs.devices import cuda, nvrtc
 from tensor_graphs.kernels.cuda import attention, backend, matrix_products
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
@@ -64,7 +64,7 @@ def test_few_rows_times_a_weight(folder: Path, of_x: DType, of_w: DType, biased:
     y = tg.linear(x, w, b) if biased else tg.linear(x, w)
     for rows in (1, 3, 8, 13):
         values = drawn(list(make_graph({"y": y}).inputs.values()), {"n": rows})
-        compare(folder, [y], {"n": rows}, backend.linear_takes, backend.linear, values)
+        compare(folder, [y], {"n": rows}, backend_cuda.refuse, backend_cuda.build, values)
 
 
 def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_wins(folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_win
     values["x"][-1, 5] = np.nan
     for value in (values, {**values, "x": np.nan_to_num(values["x"])}):
         compare(folder, list(tg.linear_argmax(x, w)), {"n": 2}, backend.linear_argmax_takes,
-                partial(backend.linear, best=True), value)
+                backend.linear_argmax, value)
 
 
 @pytest.mark.parametrize(("width", "heads", "of_keys", "dtype", "window", "cap", "n", "p"), [
@@ -139,7 +139,7 @@ def test_what_is_not_finite_stays_in_its_row_and_column_of_any_product(folder: P
 def test_rows_are_written_where_they_belong_and_nowhere_else(folder: Path, width: int, start: int) -> None:
     base, value = tg.input("base", (64, width)), tg.input("value", (N, width))
     values = drawn([base, value], {"n": 2, "p": start})
-    call = backend.write_rows(Spec.of(tg.write_rows(base, value, start=P)))
+    call = backend_cuda.build(Spec.of(tg.write_rows(base, value, start=P)))
     for shift in (0, 1):
         outputs = [((64, width), np.dtype(np.float32))]
         (found,) = emulated.run(folder, call, outputs, list(values.values()), {"n": 2, "p": start}, shift)
