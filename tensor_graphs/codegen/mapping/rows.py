@@ -145,7 +145,7 @@ class RowForm(NestMapper):
             group *= 2
         rows = max(1, 4 * warp // group) if group <= warp and not fixed else 1
         return NestChoices(pack=pack, threads=group, rows=rows, held=HELD_PACKS, early=RESIDENT + 1,
-                           ahead=running.TOGETHER if scans else 0)
+                           ahead=running.TOGETHER if any(self.scan_pack(stages[k], along[k]) == 1 for k in along) else 0)
 
     def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
         threads, warp = choices.threads * choices.rows, self.target.warp
@@ -171,13 +171,18 @@ class RowForm(NestMapper):
         elements = HELD_ELEMENTS * max(1, held // HELD_PACKS)
         for k, axes in along.items():
             total, own = d.product(a.size for a in axes), pack if k in shared else 1
-            if stages[k].scan is not None:
-                own = self.pack_of([(stages[k], axes[-1])])
-                own = own if own <= d.bounds(axes[-1].size)[1] else 1
+            own = self.scan_pack(stages[k], axes) or own
             of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
             short = 0 < of_thread <= held and of_thread * own <= elements and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
         return loops
+
+    def scan_pack(self, s: Stage, axes: Sequence[Axis]) -> int:
+        """Return the elements of an access of a scan; 0 for what is none."""
+        if s.scan is None:
+            return 0
+        pack = self.pack_of([(s, axes[-1])])
+        return pack if pack <= d.bounds(axes[-1].size)[1] else 1
 
     def has_long_lists(self) -> bool:
         return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)
