@@ -23,6 +23,7 @@ from tensor_graphs.language.dims import Dim
 
 NAME = "gencuda"
 DEVICE = "cuda"
+TUNED = backend.TUNED
 
 
 def available() -> str | None:

@@ -37,7 +37,7 @@ from tensor_graphs.language.dtypes import f32
 
 
 @dataclass(frozen=True)
-class Parts:
+class PartSize:
     """The elements of a part by rule (0: uncut), and those of all parts (0: there are no parts but the rule's)."""
 
     size: int
@@ -326,9 +326,9 @@ def part_by_rule(nest: Nest) -> int:
     return CHUNK if over and d.bounds(d.product(a.size for a in over))[1] > 4 * CHUNK else 0
 
 
-def whole_parts(program: StageProgram) -> dict[str, Parts]:
+def whole_parts(program: StageProgram) -> dict[str, PartSize]:
     """Return the parts of each reduction to one number, and of each scan, that can be cut."""
-    return {nest.stages[0].target.name: Parts(part_by_rule(nest), d.bounds(over[0].size)[1] if len(over) == 1 else 0)
+    return {nest.stages[0].target.name: PartSize(part_by_rule(nest), d.bounds(over[0].size)[1] if len(over) == 1 else 0)
             for nest in program.nests if (over := cut_along(nest))}
 
 

@@ -32,7 +32,6 @@ from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 
-
 Chosen = Mapping[int, NestChoices]
 """number of a nest -> the numbers by which it is mapped; those of streams are of the first of their nests"""
 

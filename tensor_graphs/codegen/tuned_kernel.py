@@ -1,5 +1,5 @@
-"""tuned_kernel: generated kernels for one signature, with loops arranged by a schedule. The kernel's source is JSON with the schedule:
-part of its identity, stored with it in the database, and enough to rebuild it in any process.
+"""tuned_kernel: generated kernels for one signature, with loops arranged by a schedule. The kernel's source is JSON with the
+schedule: part of its identity, stored with it in the database, and enough to rebuild it in any process.
 
 Schedules are those of schedule_actions.py (`gen`) and of cuda_schedule.py (`gencuda`).
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from tensor_graphs.codegen import backend, backend_cuda, compiled_libraries, cuda_schedule, schedule_actions, spec_to_loops
-from tensor_graphs.codegen.cuda_schedule import Task
+from tensor_graphs.codegen.cuda_schedule import KernelTask
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.loop_program import LoopProgram
 from tensor_graphs.codegen.print import c_loops
@@ -53,7 +53,7 @@ def kernel_from(text: str) -> Kernel:
     name = f"{source.backend}.tuned_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
     if source.backend == backend_cuda.NAME:
         return Kernel(name=name, backend=source.backend, op=source.op, build=partial(_launched, text),
-                      accepts=partial(why_not, _launched, text), source=text, module=__name__, traffic=backend_cuda.traffic,
+                      accepts=partial(_refuse_launch, text), source=text, module=__name__, traffic=backend_cuda.traffic,
                       arithmetic=backend_cuda.arithmetic, toolchain=nvrtc.made_with(HEADER), contiguous=True,
                       strided=backend_cuda.strided, remade=kernel_from.__name__)
     return Kernel(name=name, backend=source.backend, op=source.op, build=partial(_build, text), accepts=partial(_refuse, text),
@@ -106,13 +106,13 @@ def _own(text: str, spec: Spec) -> Schedule:
 # ---- on a GPU ------------------------------------------------------------------------------------------------------------------
 
 
-def launch_call(task: Task, schedule: Schedule) -> LaunchCall:
+def launch_call(task: KernelTask, schedule: Schedule) -> LaunchCall:
     """Return the call of kernels as a schedule arranges them. Operands that are not aligned are for the rules' kernels. Raises
     IllegalAction, NotLowered and LanguageError."""
     return launched(task, cuda_schedule.program(task, schedule))
 
 
-def launched(task: Task, program: LoopProgram) -> LaunchCall:
+def launched(task: KernelTask, program: LoopProgram) -> LaunchCall:
     """Return the call of a task's kernels."""
     rules, whole = backend_cuda.call_of(task.definition), printed(program)
     return LaunchCall(whole.text, whole.launches, program.source.dims, whole.scratch, ALIGNED, rules.otherwise or rules)
@@ -134,6 +134,10 @@ def _scheduled_launch(text: str, asked: spec_to_loops.AskedSpec) -> LaunchCall:
 
 def _launched(text: str, spec: Spec) -> LaunchCall:
     return _scheduled_launch(text, spec_to_loops.asked(spec))
+
+
+def _refuse_launch(text: str, spec: Spec) -> str | None:
+    return why_not(_launched, text, spec)
 
 
 # ---- on a CPU ------------------------------------------------------------------------------------------------------------------

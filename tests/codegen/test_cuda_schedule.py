@@ -11,7 +11,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.codegen import cuda_schedule, interpret, interpret_loops
 from tensor_graphs.codegen.backend_cuda import call_of
-from tensor_graphs.codegen.cuda_schedule import Number, PartsOf, Task
+from tensor_graphs.codegen.cuda_schedule import KernelTask, NestNumber, PartsOf
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.print.cuda_loops import printed
 from tensor_graphs.codegen.schedule_actions import Again, IllegalAction, Schedule
@@ -27,12 +27,12 @@ SEEDS, TRIES, CHANGES = 40, 4, 5
 """random definitions of the fast run; schedules of each; most actions by which one differs from the rules'"""
 
 
-def task(*outputs: Node, target: Target = HOPPER) -> Task:
+def task(*outputs: Node, target: Target = HOPPER) -> KernelTask:
     g = tg.graph({f"y{k}": y for k, y in enumerate(outputs)})
-    return Task(part_between(list(g.outputs.values()), list(g.inputs.values())).written, target)
+    return KernelTask(part_between(list(g.outputs.values()), list(g.inputs.values())).written, target)
 
 
-def walked(of: Task, rng: random.Random) -> Schedule:
+def walked(of: KernelTask, rng: random.Random) -> Schedule:
     """A legal schedule that differs from the rules' by some actions."""
     schedule = cuda_schedule.seed(of)
     for _ in range(rng.randint(1, CHANGES)):
@@ -56,14 +56,14 @@ KINDS = {
     "elements": lambda: task(tg.tanh(tg.input("x", (7, 40))) + tg.input("y", (40,)), target=TINY)}
 
 
-def compared(of: Task, schedule: Schedule) -> bool:
+def compared(of: KernelTask, schedule: Schedule) -> bool:
     """Return whether a schedule has loops on its target; they are then those of the stages. Races raise StageError."""
     try:
         loops = cuda_schedule.program(of, schedule)
     except (IllegalAction, NotLowered):
         return False
     rng = np.random.default_rng(0)
-    operands = [rng.permutation(np.linspace(-2, 2, int(np.prod(a.shape)), dtype=np.float32)).astype(a.dtype.numpy)
+    operands = [rng.permutation(np.linspace(-2, 2, int(np.prod([int(s) for s in a.shape])), dtype=np.float32)).astype(a.dtype.numpy)
                 for a in of.definition.arguments]
     own = interpret_loops.run(loops, operands, {}, of.target.warp)
     plain = interpret.run(lower(of.definition), operands, {})
@@ -86,7 +86,7 @@ def test_each_choice_of_each_form_computes_what_the_stages_do(name: str, monkeyp
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_random_schedules_of_random_programs_have_no_races(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_schedule, "LEAST_PART", 2)
-    of, rng = Task(grown(seed)[1], TINY), random.Random(seed)
+    of, rng = KernelTask(grown(seed)[1], TINY), random.Random(seed)
     for _ in range(TRIES):
         try:
             compared(of, walked(of, rng))
@@ -95,10 +95,11 @@ def test_random_schedules_of_random_programs_have_no_races(seed: int, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["softmax", "columns", "transposed", "scan of rows", "lists", "few rows"])
-def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tmp_path: Path,
+                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_schedule, "LEAST_PART", 2)
     tiny, rng = KINDS[name](), random.Random(name)
-    of = Task(tiny.definition)
+    of = KernelTask(tiny.definition)
     texts = dict[str, Schedule]()
     while len(texts) < 2:
         schedule = walked(of, rng)
@@ -116,7 +117,7 @@ def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tm
 
 
 def test_the_rules_schedule_gives_the_rules_text() -> None:
-    of = Task(KINDS["norm"]().definition)
+    of = KernelTask(KINDS["norm"]().definition)
     seed = cuda_schedule.seed(of)
     assert launch_call(of, seed) == call_of(of.definition)
     assert cuda_schedule.from_json(cuda_schedule.to_json(seed)) == seed
@@ -126,33 +127,33 @@ def test_the_rules_schedule_gives_the_rules_text() -> None:
 def test_what_follows_from_a_number_changes_with_it() -> None:
     of = task(tg.softmax(tg.input("x", (4096, 64))))
     seed = cuda_schedule.seed(of)
-    wide = cuda_schedule.changed(of, seed, Number(64, 0, "threads"))
-    assert Number(1, 0, "rows") in wide and Number(32, 0, "rows") in seed
-    assert cuda_schedule.changed(of, wide, next(a for a in seed if a.site == Number(0, 0, "threads").site)) != wide
+    wide = cuda_schedule.changed(of, seed, NestNumber(64, 0, "threads"))
+    assert NestNumber(1, 0, "rows") in wide and NestNumber(32, 0, "rows") in seed
+    assert cuda_schedule.changed(of, wide, next(a for a in seed if a.site == NestNumber(0, 0, "threads").site)) != wide
 
 
 def test_numbers_of_nests_that_are_no_longer_there_are_dropped() -> None:
     of = task(tg.input("x", (4096, 64)).sum(axis=0))
-    cut = cuda_schedule.changed(of, cuda_schedule.seed(of), Number(8, 1, "warps"))
-    assert Number(8, 1, "warps") in cut
+    cut = cuda_schedule.changed(of, cuda_schedule.seed(of), NestNumber(8, 1, "warps"))
+    assert NestNumber(8, 1, "warps") in cut
     whole = cuda_schedule.changed(of, cut, PartsOf(0, "y0"))
-    assert PartsOf(0, "y0") in whole and not [a for a in whole if isinstance(a, Number) and a.nest == 1]
+    assert PartsOf(0, "y0") in whole and not [a for a in whole if isinstance(a, NestNumber) and a.nest == 1]
 
 
 @pytest.mark.parametrize(("action", "why"), [
-    (Number(2048, 0, "threads"), "so many threads share no iteration"), (Number(3, 0, "pack"), "no such packs"),
-    (Number(1, 7, "pack"), "there is nothing"), (Number(4, 0, "warps"), "it chooses no warps"), (Again(1, 5), "dear values"),
-    (PartsOf(64, "nothing"), "can be cut"), (Number(16, 0, "threads"), "whole warps")])
-def test_what_is_illegal_is_refused_with_the_reason(action: Number, why: str) -> None:
+    (NestNumber(2048, 0, "threads"), "so many threads share no iteration"), (NestNumber(3, 0, "pack"), "no such packs"),
+    (NestNumber(1, 7, "pack"), "there is nothing"), (NestNumber(4, 0, "warps"), "it chooses no warps"),
+    (Again(1, 5), "dear values"), (PartsOf(64, "nothing"), "can be cut"), (NestNumber(16, 0, "threads"), "whole warps")])
+def test_what_is_illegal_is_refused_with_the_reason(action: NestNumber, why: str) -> None:
     of = task(tg.softmax(tg.input("x", (64, 1000))))
     with pytest.raises(IllegalAction, match=why):
-        cuda_schedule.completed(of, (action, Number(1, 0, "rows")) if action == Number(16, 0, "threads") else (action,))
+        cuda_schedule.completed(of, (action, NestNumber(1, 0, "rows")) if action == NestNumber(16, 0, "threads") else (action,))
 
 
 def test_blocks_that_a_target_has_no_room_for_are_refused() -> None:
     of = task(tg.permute(tg.input("x", (500, 301), tg.f64), (1, 0)) * 2.0)
     with pytest.raises(IllegalAction, match="bytes of shared memory"):
-        cuda_schedule.program(of, cuda_schedule.completed(of, (Number(128, 0, "side"),)))
+        cuda_schedule.program(of, cuda_schedule.completed(of, (NestNumber(128, 0, "side"),)))
 
 
 @pytest.mark.long

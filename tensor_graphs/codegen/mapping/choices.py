@@ -17,10 +17,11 @@ class NestChoices:
     """The numbers that a form decides; 0 where it has no such choice.
 
     pack: elements of one access to memory. warps: warps of a block. packs: packs of a thread, one after the other. ahead: rows or
-    elements of a line that a thread loads before it combines them. side: elements of a side of a square that is transposed. across: elements of a
-    pack along its other axis. threads: threads that share an iteration of the outer axes. rows: such iterations of a block. held: most packs of a row that a thread
-    keeps in registers, where the loop over it is unrolled. early: blocks of a multiprocessor that prefetch before they wait, plus
-    one. columns: columns of a weight for a warp. taken: steps of a row of a weight whose packs are loaded before they are used."""
+    elements of a line that a thread loads before it combines them. side: elements of a side of a square that is transposed. across:
+    elements of a pack along its other axis. threads: threads that share an iteration of the outer axes. rows: such iterations of a
+    block. held: most packs of a row that a thread keeps in registers, where the loop over it is unrolled. early: blocks of a
+    multiprocessor that prefetch before they wait, plus one. columns: columns of a weight for a warp. taken: steps of a row of a
+    weight whose packs are loaded before they are used."""
 
     pack: int = 0
     warps: int = 0
@@ -42,8 +43,9 @@ class NestChoices:
 
 SIZES: Mapping[str, tuple[int, ...]] = {
     "pack": (1, 2, 4, 8, 16), "warps": (1, 2, 4, 8, 16, 32), "packs": (1, 2, 4, 8), "ahead": (1, 2, 4, 8, 16, 32),
-    "side": (8, 16, 32, 64, 128), "across": (1, 2, 4, 8), "threads": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024), "rows": (1, 2, 4, 8, 16, 32, 64, 128),
-    "held": (1, 2, 4, 8, 16, 32), "early": (1, 3, 5, 9, 17), "columns": (1, 2, 4, 8), "taken": (1, 2, 3, 4, 6, 8, 12)}
+    "side": (8, 16, 32, 64, 128), "across": (1, 2, 4, 8), "threads": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
+    "rows": (1, 2, 4, 8, 16, 32, 64, 128), "held": (1, 2, 4, 8, 16, 32), "early": (1, 3, 5, 9, 17), "columns": (1, 2, 4, 8),
+    "taken": (1, 2, 3, 4, 6, 8, 12)}
 """the numbers that a search tries"""
 
 

@@ -205,7 +205,8 @@ class Streams(NestMapper):
         self.settle()
         grid, warp = sum(self.blocks) * times, self.target.warp
         self.block, self.row = index_symbol("_b", grid), index_symbol("_row", self.row_count)
-        self.warp, self.lane, self.thread = index_symbol("_w", self.warps), index_symbol("_l", warp), index_symbol("_t", self.threads)
+        self.warp, self.lane = index_symbol("_w", self.warps), index_symbol("_l", warp)
+        self.thread = index_symbol("_t", self.threads)
         self.k, self.c = d.dim("_d", 0, self.length - self.pack), index_symbol("_c", self.columns)
         self.early = tuple(dict.fromkeys(p.weight.attr[0].number for stream in self.streams for p in stream.products))
         if self.one is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tensor_graphs.codegen.default_schedule import BY_RULE, Parts, value_in_parts
+from tensor_graphs.codegen.default_schedule import BY_RULE, PartSize, value_in_parts
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Top, Value, flat, values_in
 from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.language import dims as d
@@ -104,9 +104,9 @@ def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, 
 # ---- rows ------------------------------------------------------------------------------------------------------------------------
 
 
-def row_parts(program: StageProgram) -> dict[str, Parts]:
+def row_parts(program: StageProgram) -> dict[str, PartSize]:
     """Return the parts of each reduction of rows that can be cut."""
-    return {s.target.name: Parts(_row_by_rule(nest, s), int(d.evaluate(s.reduce[0].size, {})))
+    return {s.target.name: PartSize(_row_by_rule(nest, s), int(d.evaluate(s.reduce[0].size, {})))
             for nest in program.nests if (s := _row(nest)) is not None}
 
 
@@ -159,9 +159,9 @@ def _is_row(nest: Nest, s: Stage) -> bool:
 # ---- columns ---------------------------------------------------------------------------------------------------------------------
 
 
-def column_parts(program: StageProgram) -> dict[str, Parts]:
+def column_parts(program: StageProgram) -> dict[str, PartSize]:
     """Return the parts of each reduction of columns that can be cut."""
-    return {nest.stages[0].target.name: Parts(_rows_by_rule(nest), int(d.evaluate(nest.stages[0].reduce[0].size, {})))
+    return {nest.stages[0].target.name: PartSize(_rows_by_rule(nest), int(d.evaluate(nest.stages[0].reduce[0].size, {})))
             for nest in program.nests if why_whole(nest) is None}
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from tensor_graphs.codegen.default_schedule import BY_RULE, Entangled, Parts, changed, in_chunks, moved, value_in_parts
+from tensor_graphs.codegen.default_schedule import BY_RULE, Entangled, PartSize, changed, in_chunks, moved, value_in_parts
 from tensor_graphs.codegen.loop_ir import SCAN_ADVICE, Array, Axis, Nest, Reduce, Running, Stage, StageProgram, flat
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.language import dims as d
@@ -45,9 +45,9 @@ def scans_in_parts(program: StageProgram, parts: Mapping[str, int] = BY_RULE) ->
                            for piece in _cut(program, nest, sizes.get(nest.stages[0].target.name, 0) if _is_scan(nest) else 0))
 
 
-def scan_parts(program: StageProgram) -> dict[str, Parts]:
+def scan_parts(program: StageProgram) -> dict[str, PartSize]:
     """Return the parts of each scan that can be cut."""
-    return {nest.stages[0].target.name: Parts(_part(nest, HOPPER), d.bounds(nest.stages[0].axes[0].size)[1])
+    return {nest.stages[0].target.name: PartSize(_part(nest, HOPPER), d.bounds(nest.stages[0].axes[0].size)[1])
             for nest in program.nests if _is_scan(nest)}
 
 

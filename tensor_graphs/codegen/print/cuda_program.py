@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from tensor_graphs.codegen import spec_to_loops
-from tensor_graphs.codegen.default_schedule import BY_RULE, Parts, cut, whole_parts
+from tensor_graphs.codegen.default_schedule import BY_RULE, PartSize, cut, whole_parts
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.passes.split_reduction import column_parts, columns_in_parts, row_parts, rows_in_parts
@@ -21,7 +21,7 @@ HEADER = Path(__file__).resolve().parents[1] / "numbers.cuh"
 ALIGNED = 16
 """bytes in one vector load"""
 
-CUTS: Mapping[Callable[..., StageProgram], Callable[[StageProgram], dict[str, Parts]]] = {
+CUTS: Mapping[Callable[..., StageProgram], Callable[[StageProgram], dict[str, PartSize]]] = {
     scans_in_parts: scan_parts, cut: whole_parts, rows_in_parts: row_parts, columns_in_parts: column_parts}
 """passes that cut what is long into parts, and the parts that each of them would have"""
 
@@ -34,7 +34,8 @@ def program_of(definition: Definition, strides: Sequence[Strides] | None = None,
 
 
 def cut_program(definition: Definition, strides: Sequence[Strides] | None = None, alone: bool = False,
-                again: Collection[int] | None = None, parts: Mapping[str, int] = BY_RULE) -> tuple[StageProgram, dict[str, Parts]]:
+                again: Collection[int] | None = None, parts: Mapping[str, int] = BY_RULE,
+                ) -> tuple[StageProgram, dict[str, PartSize]]:
     """Return `program_of` as a schedule arranges it, and what of it can be cut, by name. again: numbers of the costly values that
     are recomputed (None: by rule). parts: elements of a part in place of the rules'. Raises NotLowered."""
     apart = False if strides is None else strides
@@ -43,7 +44,7 @@ def cut_program(definition: Definition, strides: Sequence[Strides] | None = None
         program, first = lower(definition, apart, again, few_rows=True), STREAMS
     else:
         program, first = lower(definition, apart, again, updates=not alone), CUDA_LOOPS
-    names, sites = {s.target.name for s in program.stages}, dict[str, Parts]()
+    names, sites = {s.target.name for s in program.stages}, dict[str, PartSize]()
     passes: tuple[Callable[..., StageProgram], ...] = (*first, *(CUDA_ROWS if alone else CUDA))
     for one_pass in passes:
         if one_pass not in CUTS:
