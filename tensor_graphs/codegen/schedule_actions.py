@@ -251,10 +251,11 @@ def to_json(schedule: Schedule) -> str:
     return json.dumps([{"action": type(a).__name__, **asdict(a)} for a in schedule], sort_keys=True)
 
 
-def from_json(text: str) -> Schedule:
-    """Return the schedule that `to_json` wrote. Raises IllegalAction."""
+def from_json(text: str, kinds: Mapping[str, Callable[..., Action]] = ACTIONS) -> Schedule:
+    """Return the schedule that `to_json` wrote. kinds: the actions that it may have. Raises IllegalAction."""
     try:
-        return tuple(ACTIONS[action.pop("action")](**{k: int(v) for k, v in action.items()}) for action in json.loads(text))
+        return tuple(kinds[action.pop("action")](**{k: v if isinstance(v, str) else int(v) for k, v in action.items()})
+                     for action in json.loads(text))
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise IllegalAction(f"{text[:80]!r} is no schedule: {type(e).__name__}: {e}\n  fix: what actions.to_json writes") from e
 

@@ -46,6 +46,7 @@ from tensor_graphs.codegen.loop_program import (
     Wait,
 )
 from tensor_graphs.codegen.mapping import running
+from tensor_graphs.codegen.mapping.choices import NestChoices, why_no_block
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
@@ -99,8 +100,7 @@ class RowForm(NestMapper):
         nest, warp = self.nest, self.target.warp
         self.outer = outer = nest.axes[:parallel(nest)]             # groups of threads share their iterations
         turns = d.product(a.size for a in outer)
-        self.loops, self.group = self.shared_among(turns)
-        self.groups = max(1, 4 * warp // self.group) if self.group <= warp else 1
+        self.loops, self.group, self.groups = self.shared_among(), self.choices.threads, self.choices.rows
         grid = d.ceil_div(turns, self.groups)
         if self.place_rows(grid):
             grid = d.dim_min(grid, RESIDENT * self.target.units)
@@ -122,33 +122,62 @@ class RowForm(NestMapper):
 
     # ---- decisions ----
 
-    def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
-        """Return the loop of each stage, by the stage's index, and how many threads share an iteration (`fixed`, if not 0)."""
+    def along(self) -> tuple[dict[int, tuple[Axis, ...]], list[int]]:
+        """Return the axes over which the loop of a stage runs, by the stage's index, and the stages that have packs of one size."""
         stages = self.nest.stages
         inner = {k: () if s.scan is None and d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
         along = {k: axes or stages[k].reduce for k, axes in inner.items() if axes or stages[k].reduce}
-        shared = [k for k in along if not ((inner[k] and stages[k].reduce) or stages[k].scan)]
+        return along, [k for k in along if not ((inner[k] and stages[k].reduce) or stages[k].scan)]
+
+    def seed(self) -> NestChoices:
+        return self.by_rule(d.product(a.size for a in self.nest.axes[:parallel(self.nest)]))
+
+    def by_rule(self, turns: Dim, fixed: int = 0) -> NestChoices:
+        """Return the choices of the rules for so many iterations. fixed: threads that share one, if not 0."""
+        (along, shared), stages, warp = self.along(), self.nest.stages, self.target.warp
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
         packs = -(-most // pack)
         held, group = self.packs_each(turns, packs), fixed or 1
-        widest = self.target.threads
-        if any(s.scan for s in stages):
-            widest = min(running.THREADS, widest)
-        elif self.has_long_lists():
-            widest //= 2                                            # a thread of more has too few registers
+        scans = any(s.scan for s in stages)
+        widest = min(running.THREADS, self.target.threads) if scans else self.widest()
         while not fixed and group < widest and group * held < packs:
             group *= 2
-        loops = {}
+        rows = max(1, 4 * warp // group) if group <= warp and not fixed else 1
+        return NestChoices(pack=pack, threads=group, rows=rows, held=HELD_PACKS, early=RESIDENT + 1,
+                           ahead=running.TOGETHER if scans else 0)
+
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        threads, warp = choices.threads * choices.rows, self.target.warp
+        if what == "threads":                                       # blocks stay as large, if they can
+            return replace(choices, threads=size, rows=max(1, threads // size) if size <= warp else 1)
+        return super().with_one(choices, what, size)
+
+    def widest(self) -> int:
+        """Return the most threads of an iteration; a thread of more would have too few registers for a long list."""
+        return self.target.threads // (2 if self.has_long_lists() else 1)
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        (along, shared), stages = self.along(), self.nest.stages
+        if choices.threads > self.widest() or (choices.rows > 1 and choices.threads > self.target.warp):
+            return "so many threads share no iteration, or only one of a block"
+        return why_no_block(choices.threads * choices.rows, self.target) or self.why_no_pack(
+            choices.pack, [(stages[k], along[k][-1]) for k in shared])
+
+    def shared_among(self) -> dict[int, RowLoop]:
+        """Return the loop of each stage, by the stage's index."""
+        (along, shared), stages, loops = self.along(), self.nest.stages, dict[int, RowLoop]()
+        pack, group, held = self.choices.pack, self.choices.threads, self.choices.held
+        elements = HELD_ELEMENTS * max(1, held // HELD_PACKS)
         for k, axes in along.items():
             total, own = d.product(a.size for a in axes), pack if k in shared else 1
             if stages[k].scan is not None:
                 own = self.pack_of([(stages[k], axes[-1])])
                 own = own if own <= d.bounds(axes[-1].size)[1] else 1
             of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
-            short = 0 < of_thread <= HELD_PACKS and of_thread * own <= HELD_ELEMENTS and k in shared
+            short = 0 < of_thread <= held and of_thread * own <= elements and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
-        return loops, group
+        return loops
 
     def has_long_lists(self) -> bool:
         return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)
@@ -405,6 +434,8 @@ def _stored_list(form: RowForm, s: Stage, part: Array) -> list[Stmt]:
 def _brought(form: RowForm, turns: Dim) -> list[Stmt]:
     """Return prefetches of what the first blocks load of large operands while earlier launches still run."""
     axes, far = {a.name for a in form.outer}, dict[Key, tuple[Value, RowLoop]]()
+    if form.choices.early == 1:
+        return []
     for k, loop in form.loops.items():
         if not loop.turns or len(loop.axes) != 1 or form.nest.stages[k].level != len(form.outer):
             continue
@@ -418,7 +449,7 @@ def _brought(form: RowForm, turns: Dim) -> list[Stmt]:
     if not far:
         return []
     of_block = form.groups * sum(int(d.evaluate(loop.total, {})) * element_bytes(v.attr[0]) for v, loop in far.values())
-    blocks = max(1, min(RESIDENT * form.target.units, BROUGHT // of_block))
+    blocks = max(1, min((form.choices.early - 1) * form.target.units, BROUGHT // of_block))
     b = index_symbol("_b", max(1, d.bounds(turns)[1]))
     number = d.dim_min(b * form.groups + index_symbol("_g", form.groups), turns - 1) if form.groups > 1 else b
     body = [Let("_turn", number), *lets(index_symbol("_turn", d.dim_max(1, turns)), form.outer)]
