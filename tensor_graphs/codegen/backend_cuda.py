@@ -12,7 +12,7 @@ from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import cuda_tiles, scan_cuda
 from tensor_graphs.codegen.print.cuda_loops import printed
-from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
+from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, loops_of, program_of
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Sharing, Spec
@@ -67,7 +67,7 @@ def shares(spec: Spec) -> Sharing:
 
 def _plain(definition: Definition) -> StageProgram:
     lists = or_none(spec_to_loops.lists_of, definition)
-    return spec_to_loops.loops_of(definition, few_rows=True) if lists is None else lists
+    return loops_of(definition) if lists is None else lists
 
 
 @cached(maxsize=4096)

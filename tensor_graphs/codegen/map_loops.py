@@ -27,7 +27,7 @@ from tensor_graphs.codegen.mapping.rows import RowForm
 from tensor_graphs.codegen.mapping.running import LineScanForm, is_line_scan
 from tensor_graphs.codegen.mapping.streams import Streams, one_row
 from tensor_graphs.codegen.mapping.transposed import TransposedForm
-from tensor_graphs.codegen.skinny_product import is_streams, streams_of
+from tensor_graphs.codegen.skinny_product import alike, is_streams, streams_of
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
@@ -46,6 +46,7 @@ def map_loops(program: StageProgram, target: Target = HOPPER, aligned: bool = Tr
     names = {a.name for s in program.stages for a in (s.target, *reads(program, s))}
     if not is_streams(program):
         return LoopProgram(program, *_placed_nests(program, program.nests, target, aligned, prefix, names, chosen))
+    program = alike(program)
     streams, one = streams_of(program), one_row(program)
     own = chosen.get(len(program.nests) - len(streams))
     several, once = (1, 0) if one is None else one.times(streams[0].row_count)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tensor_graphs.codegen.loop_ir import Axis, Top, parallel
+from tensor_graphs.codegen.loop_ir import Axis, Stage, Top, parallel
 from tensor_graphs.codegen.mapping import running
 from tensor_graphs.codegen.mapping.choices import NestChoices, why_no_block
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper
@@ -53,7 +54,7 @@ class RowChoices(NestMapper):
             group *= 2
         rows = max(1, 4 * warp // group) if group <= warp and not fixed else 1
         return NestChoices(pack=pack, threads=group, rows=rows, held=HELD_PACKS, early=RESIDENT + 1,
-                           ahead=running.TOGETHER if scans else 0)
+                           ahead=running.TOGETHER if any(self.scan_pack(stages[k], along[k]) == 1 for k in along) else 0)
 
     def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
         threads, warp = choices.threads * choices.rows, self.target.warp
@@ -71,6 +72,13 @@ class RowChoices(NestMapper):
             return "so many threads share no iteration, or only one of a block"
         return why_no_block(choices.threads * choices.rows, self.target) or self.why_no_pack(
             choices.pack, [(stages[k], along[k][-1]) for k in shared])
+
+    def scan_pack(self, s: Stage, axes: Sequence[Axis]) -> int:
+        """Return the elements of an access of a scan; 0 for what is none."""
+        if s.scan is None:
+            return 0
+        pack = self.pack_of([(s, axes[-1])])
+        return pack if pack <= d.bounds(axes[-1].size)[1] else 1
 
     def has_long_lists(self) -> bool:
         return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)

@@ -117,9 +117,7 @@ class RowForm(RowChoices):
         elements = HELD_ELEMENTS * max(1, held // HELD_PACKS)
         for k, axes in along.items():
             total, own = d.product(a.size for a in axes), pack if k in shared else 1
-            if stages[k].scan is not None:
-                own = self.pack_of([(stages[k], axes[-1])])
-                own = own if own <= d.bounds(axes[-1].size)[1] else 1
+            own = self.scan_pack(stages[k], axes) or own
             of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
             short = 0 < of_thread <= held and of_thread * own <= elements and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)

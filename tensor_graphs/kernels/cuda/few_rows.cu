@@ -1,7 +1,8 @@
-/* few_rows: of each row of x[r, k] w[j, k] (+ bias[j]), summed over k, the largest element and the first j that has it, where w is long
- * and x has few rows: all of w is read once for every ROWS rows; one_row is the same for a single one. A warp has COLUMNS of the rows of
- * w at a time; its lanes share each of them in packs of 16 bytes. Packs of w are in registers before anything else is waited for, AT_ONCE
- * of each row: what computes x may still run by then. Each block keeps its best, and best_of_row finds the row's among them.
+/* few_rows: y[r, j] = sum over k of x[r, k] w[j, k] (+ bias[j]) where w is long and x has few rows: all of w is read once for every
+ * ROWS rows; one_row is the same for a single one. A warp has COLUMNS of the rows of w; its lanes share each of them in packs of 16
+ * bytes. Packs of w are in registers before anything else is waited for, AT_ONCE of each row: what computes x may still run by then.
+ * With BEST, not y but for each row its largest element and the first j that has it: each block keeps its best, and best_of_row
+ * finds the row's among them.
  * Given by the text before: X, W, B, Y (how elements are stored), WIDE_X, WIDE_W, WIDE_B (f32 of an element), NARROW_Y, PACK, PACK_X
  * (elements of w and of x that are loaded at once), COLUMNS, K, N, BLOCKS (of a row of y), RESIDENT (blocks of a multiprocessor, at
  * least); BIAS where there is one. Kernels of a text have few instructions each, as a step meets them cold. */
@@ -13,9 +14,19 @@
 #define NEARBY (K < 4096 / (int)sizeof(W) ? K : 4096 / (int)sizeof(W))      /* of a row: more of all rows is pushed out before it is read */
 #define ROUNDS ((TURNS * COLUMNS + SOME - 1) / SOME)
 #define AT_ONCE (TURNS * COLUMNS <= MOST ? TURNS : (TURNS + ROUNDS - 1) / ROUNDS)
+#ifdef BEST
+#define OUTPUTS float *__restrict__ top, int *__restrict__ at
 #define RESULTS float *__restrict__ tops, int *__restrict__ places
+#define MADE tops, places
 #define FIRST Y *__restrict__ y, int *__restrict__ index
-#define LAST const int64_t *sizes, RESULTS
+#define LAST const int64_t *sizes, float *__restrict__ tops, int *__restrict__ places
+#else
+#define OUTPUTS Y *__restrict__ y
+#define RESULTS OUTPUTS
+#define MADE y
+#define FIRST OUTPUTS
+#define LAST const int64_t *sizes
+#endif
 #ifdef BIAS
 #define OPERANDS const X *x, const W *w, const B *bias
 #else
@@ -24,11 +35,13 @@
 
 typedef Pack<W, PACK> Taken[AT_ONCE][COLUMNS];
 
+#ifdef BEST
 /* The larger, NaN before all; of equal ones the first. */
 TG_INLINE void take_better(float &top, int &at, float other, int place) {
     const bool better = other != other ? top == top || place < at : top == top && (other > top || (other == top && place < at));
     if (better) top = other, at = place;
 }
+#endif
 
 /* Of each row of w that a warp has, what its turns from `turn` on read. */
 TG_INLINE void take(Taken &taken, const W *w, int column, int turn, int lane) {
@@ -42,7 +55,7 @@ TG_INLINE void take(Taken &taken, const W *w, int column, int turn, int lane) {
 }
 
 /* R rows of x, of which `here` are there, with the columns that a warp has; of w the first turns are there. */
-template <int R> TG_INLINE void rows_of(float *top, int *at, const X *x, const W *w, const B *bias,
+template <int R> TG_INLINE void rows_of(OUTPUTS, const X *x, const W *w, const B *bias,
                                         int64_t row, int here, int column, int lane, Taken &taken) {
     float part[R][COLUMNS];
 #pragma unroll
@@ -77,7 +90,11 @@ template <int R> TG_INLINE void rows_of(float *top, int *at, const X *x, const W
 #ifdef BIAS
                 total += WIDE_B(bias[column + c]);
 #endif
+#ifdef BEST
                 take_better(top[r], at[r], total, column + c);
+#else
+                if (lane == 0 && r < here) y[(row + r) * N + column + c] = NARROW_Y(total);
+#endif
             }
         }
     }
@@ -96,6 +113,7 @@ template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const
                 if (column + c < N) bring(w + (int64_t)(column + c) * K + k);
     }
     after_those_before();
+#ifdef BEST
     __shared__ float shared_top[WARPS][R];
     __shared__ int shared_at[WARPS][R];
     float top[R];
@@ -118,20 +136,26 @@ template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const
         tops[(row + threadIdx.x) * BLOCKS + blockIdx.x % BLOCKS] = best;
         places[(row + threadIdx.x) * BLOCKS + blockIdx.x % BLOCKS] = place;
     }
+#else
+    if (column < N) rows_of<R>(y, x, w, bias, row, here, column, lane, taken);
+#endif
 }
 
 #ifndef BIAS
 #define bias ((const B *)0)
 #endif
 extern "C" __global__ void __launch_bounds__(32 * WARPS) few_rows(FIRST, OPERANDS, LAST) {
-    some_rows<ROWS>(tops, places, x, w, bias, (int64_t)(blockIdx.x / BLOCKS) * ROWS, sizes[0]);
+    some_rows<ROWS>(MADE, x, w, bias, (int64_t)(blockIdx.x / BLOCKS) * ROWS, sizes[0]);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, RESIDENT) one_row(FIRST, OPERANDS, LAST) {
-    some_rows<1>(tops, places, x, w, bias, 0, 1);
+    some_rows<1>(MADE, x, w, bias, 0, 1);
 }
 
-extern "C" __global__ void __launch_bounds__(256) best_of_row(FIRST, OPERANDS, const int64_t *sizes, const float *tops,
+#ifdef BEST
+extern "C" __global__ void __launch_bounds__(256) best_of_row(Y *__restrict__ y, int *__restrict__ index, const X *x,
+                                                               const W *w,
+                                                               const int64_t *sizes, const float *tops,
                                                                const int *places) {
     __shared__ float shared_top[256];
     __shared__ int shared_at[256];
@@ -151,3 +175,4 @@ extern "C" __global__ void __launch_bounds__(256) best_of_row(FIRST, OPERANDS, c
     }
     if (threadIdx.x == 0) y[row] = NARROW_Y(top), index[row] = at;
 }
+#endif

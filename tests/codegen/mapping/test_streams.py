@@ -42,10 +42,18 @@ def turned_rows(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]
     return [tg.linear(tg.permute(x, (1, 0, 2)), w), tg.linear(x, v)], [x, w, v]
 
 
+def heads(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
+    """A query of more columns than a key and a value have, of rows that are normed in each block."""
+    x, g = tg.input("x", (tg.dim("n", 1, 300), k)), tg.parameter("g", (k,), dtype)
+    w = [tg.parameter(f"w{i}", (size, k), dtype) for i, size in enumerate((2 * m, m, m))]
+    h = tg.rms_norm(x, g)
+    return [tg.linear(h, each) for each in w], [x, g, *w]
+
+
 Case = tuple[Kind, tuple[int, int], tg.DType]
 
 PARTS = [*CASES[::7], (embedded, (24, 128), tg.bf16), (turned_rows, (24, 32), tg.bf16), (norms, (5, 2560), tg.bf16),
-         (several, (520, 64), tg.f32), (gated, (4300, 8), tg.f32), (residual, (3, 6144), tg.bf16)]
+         (several, (520, 64), tg.f32), (heads, (24, 128), tg.bf16), (gated, (4300, 8), tg.f32), (residual, (3, 6144), tg.bf16)]
 """beside those of C: packs that are loaded in turns, blocks of several products, several columns of a warp"""
 
 
@@ -99,7 +107,7 @@ def test_one_row_and_several_agree_with_the_oracle(folder: Path, case: Case) -> 
         assert_close(emulated.run(folder, call, kinds, [arrays[x.attrs["name"]] for x in operands], {"n": n}, shift), expected)
 
 
-@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, turned_rows], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, turned_rows, heads], ids=lambda kind: kind.__name__)
 def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None:
     for sizes in ((5, 7), (24, 32)):
         outputs, operands = kind(*sizes, tg.bf16)
@@ -113,7 +121,7 @@ def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None
                 assert_close(rounded, [ref.reshape(-1) for ref in expected])
 
 
-@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, heads], ids=lambda kind: kind.__name__)
 def test_one_row_is_one_launch(kind: Kind) -> None:
     call, *_ = call_of(kind, (24, 128), tg.bf16)
     assert [each.entry for each in call.launches if d.evaluate(each.grid, {"n": 1})] == ["nest_row"]

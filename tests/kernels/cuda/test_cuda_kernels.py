@@ -1,8 +1,9 @@
-"""Kernels of single ops for GPUs, written by hand or generated, as C++ on the host beside the oracle; all texts are compiled."""
+"""The kernels written by hand for GPUs, as C++ on the host beside the oracle; texts of both forms are compiled."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +65,7 @@ def test_few_rows_times_a_weight(folder: Path, of_x: DType, of_w: DType, biased:
     y = tg.linear(x, w, b) if biased else tg.linear(x, w)
     for rows in (1, 3, 8, 13):
         values = drawn(list(make_graph({"y": y}).inputs.values()), {"n": rows})
-        compare(folder, [y], {"n": rows}, backend_cuda.refuse, backend_cuda.build, values)
+        compare(folder, [y], {"n": rows}, backend.linear_takes, backend.linear, values)
 
 
 def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_wins(folder: Path) -> None:
@@ -75,7 +76,7 @@ def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_win
     values["x"][-1, 5] = np.nan
     for value in (values, {**values, "x": np.nan_to_num(values["x"])}):
         compare(folder, list(tg.linear_argmax(x, w)), {"n": 2}, backend.linear_argmax_takes,
-                backend.linear_argmax, value)
+                partial(backend.linear, best=True), value)
 
 
 @pytest.mark.parametrize(("width", "heads", "of_keys", "dtype", "window", "cap", "n", "p"), [
