@@ -22,7 +22,8 @@ from tensor_graphs.codegen.mapping.columns import ColumnForm, is_columns
 from tensor_graphs.codegen.mapping.elementwise import ElementwiseForm, ShortReductionForm, is_elementwise, is_short_reduction, reads
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, within
 from tensor_graphs.codegen.mapping.place_values import placed
-from tensor_graphs.codegen.mapping.rows import BLOCKS, RowForm
+from tensor_graphs.codegen.mapping.row_choices import BLOCKS
+from tensor_graphs.codegen.mapping.rows import RowForm
 from tensor_graphs.codegen.mapping.running import LineScanForm, is_line_scan
 from tensor_graphs.codegen.mapping.streams import Streams, one_row
 from tensor_graphs.codegen.mapping.transposed import TransposedForm

@@ -1,48 +1,62 @@
 """tuned_kernel: generated kernels for one signature, with loops arranged by a schedule. The kernel's source is JSON with the
 schedule: part of its identity, stored with it in the database, and enough to rebuild it in any process.
 
-Schedules are those of schedule_actions.py (`gen`) and of cuda_schedule.py (`gencuda`).
+Schedules are those of schedule_actions.py (`gen.loops`), cuda_schedule.py (`gencuda.loops`) and tile_schedule.py (`gencuda.tiles`,
+`gencuda.turned`): of the kernel that has the rules' schedule.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from tensor_graphs.codegen import backend, backend_cuda, compiled_libraries, cuda_schedule, schedule_actions, spec_to_loops
+from tensor_graphs.codegen import (
+    backend,
+    backend_cuda,
+    compiled_libraries,
+    cuda_schedule,
+    schedule_actions,
+    spec_to_loops,
+    tile_schedule,
+)
 from tensor_graphs.codegen.cuda_schedule import KernelTask
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.loop_program import LoopProgram
 from tensor_graphs.codegen.print import c_loops
 from tensor_graphs.codegen.print.cuda_loops import printed
-from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER
+from tensor_graphs.codegen.print.cuda_program import ALIGNED
 from tensor_graphs.codegen.refusals import cached, why_not
 from tensor_graphs.codegen.schedule_actions import Schedule
-from tensor_graphs.devices import nvrtc
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel, LaunchCall, NativeCall, NotLowered, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.dims import Dim
 
-BACKENDS = (backend.NAME, backend_cuda.NAME)
+LOOPS, CUDA_LOOPS = f"{backend.NAME}.loops", f"{backend_cuda.NAME}.loops"
+TILES = {f"{backend_cuda.NAME}.{name}": template for name, template in tile_schedule.SHAPED.items()}
+
+READ: Mapping[str, Callable[[str], Schedule]] = {
+    LOOPS: schedule_actions.from_json, CUDA_LOOPS: cuda_schedule.from_json, **dict.fromkeys(TILES, tile_schedule.from_json)}
+"""the kernel with the rules' schedule -> what reads its schedules"""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """The content of a tuned kernel's source. computes: the key of the signature; op: the name of its op."""
+    """The content of a tuned kernel's source. kernel: the one with the rules' schedule; computes: the key of the signature; op: the
+    name of its op."""
 
-    backend: str
+    kernel: str
     computes: str
     op: str
     schedule: Schedule
 
 
-def tuned(signature: Signature, schedule: Schedule, backend_name: str = backend.NAME) -> Kernel:
-    """Return the kernel of a signature with its loops arranged by a schedule of a backend."""
-    content = {"backend": backend_name, "computes": signature.key, "op": signature.spec.op.name,
+def tuned(signature: Signature, schedule: Schedule, kernel: str = LOOPS) -> Kernel:
+    """Return the kernel of a signature with its loops arranged by a schedule. kernel: name of the one with the rules' schedule."""
+    content = {"kernel": kernel, "computes": signature.key, "op": signature.spec.op.name,
                "actions": json.loads(schedule_actions.to_json(schedule))}
     return kernel_from(json.dumps(content, sort_keys=True))
 
@@ -50,13 +64,13 @@ def tuned(signature: Signature, schedule: Schedule, backend_name: str = backend.
 def kernel_from(text: str) -> Kernel:
     """Return the kernel that a source describes. Raises IllegalAction."""
     source = _read(text)
-    name = f"{source.backend}.tuned_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-    if source.backend == backend_cuda.NAME:
-        return Kernel(name=name, backend=source.backend, op=source.op, build=partial(_launched, text),
-                      accepts=partial(_refuse_launch, text), source=text, module=__name__, traffic=backend_cuda.traffic,
-                      arithmetic=backend_cuda.arithmetic, toolchain=nvrtc.made_with(HEADER), contiguous=True,
-                      strided=backend_cuda.strided, remade=kernel_from.__name__)
-    return Kernel(name=name, backend=source.backend, op=source.op, build=partial(_build, text), accepts=partial(_refuse, text),
+    own = source.kernel.partition(".")[0]
+    name = f"{own}.tuned_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    if source.kernel != LOOPS:
+        rules = next(k for k in backend_cuda.kernels() if k.name == source.kernel)
+        return replace(rules, name=name, op=source.op, build=partial(_launched, text), accepts=partial(_refuse_launch, text),
+                       source=text, module=__name__, shares=None, prepare=None, extends=None, remade=kernel_from.__name__)
+    return Kernel(name=name, backend=own, op=source.op, build=partial(_build, text), accepts=partial(_refuse, text),
                   source=text, module=__name__, traffic=partial(_traffic, text), arithmetic=partial(_arithmetic, text),
                   together=partial(_together, text), toolchain=compiled_libraries.made_with(), contiguous=True,
                   strided=backend.strided, remade=kernel_from.__name__)
@@ -72,8 +86,13 @@ def text_of(kernel: Kernel, spec: Spec) -> str:
 
 def differs(kernel: Kernel, spec: Spec) -> str:
     """Return the actions of a tuned kernel that differ from the rules' choice, as readable text."""
-    on_gpu = kernel.backend == backend_cuda.NAME
-    rules = cuda_schedule.seed(cuda_schedule.task_of(spec)) if on_gpu else schedule_actions.seed(spec_to_loops.definition_of(spec))
+    name = _read(kernel.source).kernel
+    if name == LOOPS:
+        rules = schedule_actions.seed(spec_to_loops.definition_of(spec))
+    elif name == CUDA_LOOPS:
+        rules = cuda_schedule.seed(cuda_schedule.task_of(spec))
+    else:
+        rules = tile_schedule.seed(tile_schedule.task_of(TILES[name], spec))
     return "; ".join(str(a) for a in schedule_of(kernel) if a not in rules)
 
 
@@ -86,11 +105,8 @@ def schedule_of(kernel: Kernel) -> Schedule:
 def _read(text: str) -> _Source:
     try:
         read = json.loads(text)
-        name, actions = str(read["backend"]), json.dumps(read["actions"])
-        if name not in BACKENDS:
-            raise ValueError(f"there are no schedules of {name}")
-        schedule = cuda_schedule.from_json(actions) if name == backend_cuda.NAME else schedule_actions.from_json(actions)
-        return _Source(name, str(read["computes"]), str(read["op"]), schedule)
+        name = str(read["kernel"])
+        return _Source(name, str(read["computes"]), str(read["op"]), READ[name](json.dumps(read["actions"])))
     except (KeyError, TypeError, ValueError) as e:
         raise schedule_actions.IllegalAction(f"{text[:80]!r} says no tuned kernel: {type(e).__name__}: {e}") from e
 
@@ -120,8 +136,11 @@ def launched(task: KernelTask, program: LoopProgram) -> LaunchCall:
 
 @cached(maxsize=1024)
 def _scheduled_launch(text: str, asked: spec_to_loops.AskedSpec) -> LaunchCall:
-    schedule, task = _own(text, asked.spec), cuda_schedule.task_of(asked.spec)
+    schedule, kernel = _own(text, asked.spec), _read(text).kernel
     try:
+        if kernel in TILES:
+            return tile_schedule.program(tile_schedule.task_of(TILES[kernel], asked.spec), schedule)
+        task = cuda_schedule.task_of(asked.spec)
         program = cuda_schedule.program(task, schedule)
         if program.source.updated:
             raise NotLowered("it writes rows into what is there, of which no schedule is searched")

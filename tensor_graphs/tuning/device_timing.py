@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
@@ -157,11 +156,17 @@ class DeviceBench:
         return Paired(tuple(own), tuple(its))
 
 
-def compiled(calls: Sequence[LaunchCall]) -> list[str | None]:
-    """Compile the texts of calls, several at the same time; return for each None, or why it cannot be compiled."""
+def compiled(calls: Iterable[LaunchCall]) -> list[str | None]:
+    """Compile the texts of calls, several at the same time, while later calls are made; return for each None, or why it cannot be
+    compiled."""
     target = device_of(NAME).target                                 # type: ignore[attr-defined]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(partial(_compiled, target=target), (call.text for call in calls)))
+        jobs, texts = dict[str, Future[str | None]](), list[str]()
+        for call in calls:
+            texts.append(call.text)
+            if call.text not in jobs:
+                jobs[call.text] = pool.submit(_compiled, call.text, target)
+        return [jobs[text].result() for text in texts]
 
 
 def _compiled(text: str, target: str) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +18,13 @@ from tensor_graphs.codegen import (
     interpret_loops,
     schedule_actions,
     spec_to_loops,
+    tile_schedule,
 )
 from tensor_graphs.codegen.evaluate import StageError
 from tensor_graphs.codegen.loop_ir import StageProgram
 from tensor_graphs.codegen.loop_program import LoopProgram
 from tensor_graphs.codegen.schedule_actions import Action, Again, Parts, Schedule
-from tensor_graphs.codegen.tuned_kernel import launched
+from tensor_graphs.codegen.tuned_kernel import CUDA_LOOPS, LOOPS, TILES, launched
 from tensor_graphs.kernels.kernel import LaunchCall, Spec
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language import dims as d
@@ -57,7 +59,7 @@ class CudaKernels:
 class Generator:
     """A generator. kernel: the kernel with the rules' schedule, the seed of every search. timer: what times its kernels. task: what
     of a spec is generated. The rest are functions of a task, or of programs that `program` returns. text: equal for equal programs.
-    runnable: what a bench loads."""
+    runnable: what a bench loads. eager: compilers run at the same time, so all neighbours of the seed are compiled first."""
 
     kernel: str
     backend: str
@@ -69,9 +71,10 @@ class Generator:
     changed: Callable[[Any, Schedule, Action], Schedule]
     program: Callable[[Any, Schedule], Any]
     text: Callable[[Any], str]
-    compiled: Callable[[Sequence[Any]], list[str | None]]
+    compiled: Callable[[Iterable[Any]], list[str | None]]
     runnable: Callable[[Any], Any]
     interpret: Callable[[Any, Any, tuple[Schedule, Schedule], list[np.ndarray], Mapping[str, int]], None]
+    eager: bool = True
 
 
 def host_interpreted(program: StageProgram, seed: StageProgram, schedules: tuple[Schedule, Schedule], operands: list[np.ndarray],
@@ -114,10 +117,10 @@ def _on_device(signature: Signature, binding: Mapping[str, int]) -> TimingBench:
     return DeviceBench(signature, binding)
 
 
-def _compiled_for_device(programs: Sequence[CudaKernels]) -> list[str | None]:
+def _compiled_for_device(calls: Iterable[LaunchCall]) -> list[str | None]:
     from tensor_graphs.tuning.device_timing import compiled  # a door: as above
 
-    return compiled([program.call for program in programs])
+    return compiled(calls)
 
 
 def _kernels(task: cuda_schedule.KernelTask, schedule: Schedule) -> CudaKernels:
@@ -125,16 +128,27 @@ def _kernels(task: cuda_schedule.KernelTask, schedule: Schedule) -> CudaKernels:
     return CudaKernels(loops, launched(task, loops))
 
 
+def _opaque(program: Any, seed: Any, schedules: tuple[Schedule, Schedule], operands: list[np.ndarray],
+            dims: Mapping[str, int]) -> None:
+    """Check nothing: instructions of tensor cores run on a GPU only."""
+
+
 HOST = Generator(
-    f"{backend.NAME}.loops", backend.NAME, "perf_counter", lambda *operands: ScheduleBench(*operands), spec_to_loops.definition_of,
+    LOOPS, backend.NAME, "perf_counter", lambda *operands: ScheduleBench(*operands), spec_to_loops.definition_of,
     schedule_actions.seed, schedule_actions.choices, schedule_actions.changed,
     lambda task, schedule: schedule_actions.replay(task, schedule), lambda program: compiled_libraries.code_of(program).symbol,
-    compiled_for_host, lambda program: program, host_interpreted)
+    lambda programs: compiled_for_host(list(programs)), lambda program: program, host_interpreted, eager=False)
 
 DEVICE = Generator(
-    f"{backend_cuda.NAME}.loops", backend_cuda.NAME, "events", _on_device, cuda_schedule.task_of, cuda_schedule.seed,
-    cuda_schedule.choices, cuda_schedule.changed, _kernels, lambda program: str(program.call.text), _compiled_for_device,
-    lambda program: program.call, device_interpreted)
+    CUDA_LOOPS, backend_cuda.NAME, "events", _on_device, cuda_schedule.task_of, cuda_schedule.seed,
+    cuda_schedule.choices, cuda_schedule.changed, _kernels, lambda program: str(program.call.text),
+    lambda programs: _compiled_for_device(program.call for program in programs), lambda program: program.call,
+    device_interpreted)
 
-GENERATORS: Mapping[str, Generator] = {one.kernel: one for one in (HOST, DEVICE)}
+OF_TILES = tuple(Generator(
+    name, backend_cuda.NAME, "events", _on_device, partial(tile_schedule.task_of, template), tile_schedule.seed,
+    tile_schedule.choices, tile_schedule.changed, tile_schedule.program, lambda call: str(call.text), _compiled_for_device,
+    lambda call: call, _opaque) for name, template in TILES.items())
+
+GENERATORS: Mapping[str, Generator] = {one.kernel: one for one in (HOST, DEVICE, *OF_TILES)}
 """the name of the kernel with the rules' schedule -> its generator"""

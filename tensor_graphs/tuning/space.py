@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,6 +89,15 @@ class Measured:
         self.programs: dict[Schedule, Any] = {self.seed: program}
         self.looked[self.seed] = Looked(self.seed, Paired((1.0,), (1.0,)))
         self.texts[generator.text(program)] = self.seed
+        if generator.eager:
+            generator.compiled(self._neighbours())
+
+    def _neighbours(self) -> Iterator[Any]:
+        """Yield the programs of all schedules that differ from the seed by one action, while there is time."""
+        with contextlib.suppress(TimeIsOver):
+            for action in (action for site in self.sites(self.seed) for action in site):
+                with contextlib.suppress(IllegalAction, NotLowered):
+                    yield self.program(self.changed(self.seed, action))
 
     def sites(self, schedule: Schedule) -> list[list[Action]]:
         self._still()

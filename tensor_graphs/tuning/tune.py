@@ -54,7 +54,7 @@ def tune(judge: Judge, signature: Signature, binding: Mapping[str, int], seconds
     store(judge.database, signature, binding, space, strategy, seed, judge.threads)
     kernel, status = registry.kernel_named(seed_kernel), "SEED"
     if pairs is not None:
-        seeded, kernel = kernel, registry.know(tuned(signature, schedule, space.generator.backend))
+        seeded, kernel = kernel, registry.know(tuned(signature, schedule, seed_kernel))
         asked = [Question(k, signature, binding, 1.0, again="beside what was tuned") for k in (kernel, seeded)]
         statuses = {q.kernel.name: status for q, status in answer(judge, asked, budget=4 * JUDGED, per_kernel=JUDGED, at_least=2)}
         status = statuses.get(kernel.name, "LEFT")
@@ -75,7 +75,7 @@ def store(database: Database, signature: Signature, binding: Mapping[str, int], 
 
 def _trace(signature: Signature, binding: Mapping[str, int], looked: Looked, strategy: str, seed: int,
            threads: int | None, generator: Generator) -> TraceRecord:
-    kernel = tuned(signature, looked.schedule, generator.backend)
+    kernel = tuned(signature, looked.schedule, generator.kernel)
     environment = environment_of(kernel.backend, threads)
     conditions = {"search": {"strategy": strategy, "score": None if looked.samples is None else looked.samples.ratio}}
     where = implementation_of(kernel), timed_workload(signature, binding), environment, "search"

@@ -64,6 +64,7 @@ def test_a_schedule_that_computes_something_else_gets_no_score() -> None:
 @pytest.mark.gpu
 def test_the_winner_on_a_gpu_is_judged_stored_and_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def winner(space: Measured) -> tuple[Schedule, Paired]:
+        space.deadline = float("inf")
         return two_rows(space), Paired((0.5,) * 9, (1.0,) * 9)
 
     monkeypatch.setattr(Measured, "winner", winner)
@@ -84,7 +85,7 @@ def test_a_kernel_of_a_schedule_on_a_gpu_is_made_anew_of_its_text() -> None:
     s = softmax()
     task = cuda_schedule.task_of(s.spec)
     schedule = cuda_schedule.changed(task, cuda_schedule.seed(task), NestNumber(64, 0, "threads"))
-    kernel = tuned_kernel.tuned(s, schedule, "gencuda")
+    kernel = tuned_kernel.tuned(s, schedule, "gencuda.loops")
     again = tuned_kernel.kernel_from(kernel.source)
     assert kernel.name.startswith("gencuda.tuned_") and again.identity == kernel.identity
     assert again.accepts(s.spec) is None and tuned_kernel.schedule_of(again) == schedule
