@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, Value, index_symbol, values_in
+from tensor_graphs.codegen.loop_ir import JOINS, Array, Nest, Stage, Value, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import (
     Barrier,
     Clear,
@@ -51,8 +51,6 @@ THREADS = 512
 
 AHEAD = 2
 """chunks that are prefetched before they are loaded"""
-
-_OF_TWO = {"sum": "add", "product": "mul", "max": "max"}
 
 
 def is_line_scan(nest: Nest) -> bool:
@@ -156,7 +154,7 @@ def _with_carry(form: RowForm, s: Stage, carry: Array, x: Value) -> Value:
     make, of_all = form.values.make, form.values.load(carry, 0)
     if carry.dtype is not x.dtype:
         return make("add", f32, make("high", f32, of_all), make("add", f32, x, make("low", f32, of_all)))
-    value = make(_OF_TWO[str(s.monoid)], x.dtype, of_all, x)
+    value = make(JOINS[s.monoid or "sum"][0], x.dtype, of_all, x)
     return value if x.dtype is s.value.dtype else make("cast", s.value.dtype, value)
 
 
