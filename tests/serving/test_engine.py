@@ -183,7 +183,7 @@ def test_the_pool_is_as_large_as_memory_allows(llama: tuple[LoadedModel, PagedEn
     model = llama[0]
     weights = sum(array.nbytes for array in model.weights.values())
     page = 2 * 2 * 2 * 8 * 4 * 4                                    # k and v; 2 layers, 2 heads of 8 channels, 4 tokens of f32
-    assert pool_pages(model, 2, 4, None) == 2 * POSITIONS // 4
-    assert pool_pages(model, 100, 4, weights + 33 * page) == 33
+    assert pool_pages(model, [POSITIONS] * 2, 4, None) == 2 * POSITIONS // 4
+    assert pool_pages(model, [POSITIONS] * 100, 4, weights + 33 * page) == 33
     with pytest.raises(FrontendError, match="one sequence may take 20"):
-        pool_pages(model, 1, 4, weights + 19 * page)
+        pool_pages(model, [POSITIONS], 4, weights + 19 * page)

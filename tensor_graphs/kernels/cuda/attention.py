@@ -91,7 +91,7 @@ def attention(spec: Spec) -> LaunchCall:
     n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
     group = int(q.shape[1]) // heads
     parts = max(1, min(MOST_PARTS, -(-d.bounds(s)[1] // KEYS_OF_A_PART)))
-    numbers = _numbers(spec) | {"SPLITS": parts}
+    numbers = _numbers(spec) | {"SPLITS": parts, "ROWS": BLOCKS_OF_PARTS}
     rows = n * (heads * group)
     here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
     ints = s, spec.attrs["start"], here
@@ -101,9 +101,7 @@ def attention(spec: Spec) -> LaunchCall:
         warps = 8 if _bytes_of_sums(width, group, _lanes_and_packs(width, pack)[0], 8) <= 48 << 10 else 4
         packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
         text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _types(spec))
-        launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
-                    Launch("attention_joined", rows, 256, waits=True))
-        return LaunchCall(text, launches, ints, pieces)
+        return LaunchCall(text, (Launch("attention", n * here * heads, 32 * warps, waits=True),), ints, pieces)
 
     return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
 
