@@ -7,9 +7,10 @@ In: a program as lowered.  Out: an arranged program; its results do not change, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from tensor_graphs.codegen.loop_ir import (
@@ -33,6 +34,18 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
+
+
+@dataclass(frozen=True)
+class PartSize:
+    """The elements of a part by rule (0: uncut), and those of all parts (0: there are no parts but the rule's)."""
+
+    size: int
+    whole: int
+
+
+BY_RULE: Mapping[str, int] = MappingProxyType({})
+"""no elements of a part in place of the rule's"""
 
 CHUNK = 1 << 14
 """elements of one part of a sum over everything"""
@@ -79,9 +92,9 @@ def merged(program: StageProgram) -> StageProgram:
     return program
 
 
-def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgram:
-    """Return the program with each nest cut into parts. parts: elements of a part, for each nest (None: by rule). A nest stays
-    uncut if the number is 0 or if it cannot be cut.
+def cut(program: StageProgram, parts: Mapping[str, int] = BY_RULE) -> StageProgram:
+    """Return the program with each reduction to one number, and each scan, cut into parts. parts: elements of a part in place of
+    the rule's, by the name of what is computed. A nest stays uncut if the number is 0 or if it cannot be cut.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> program = lower_text("input x f32[98304]", "output y = sum(x; axes=(0,))")
@@ -94,7 +107,8 @@ def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgr
     nest over nothing
         y0[0] = sum over _r0t in 0..6 of y0p[_r0t]
     """
-    sizes = [part_by_rule(nest) for nest in program.nests] if parts is None else parts
+    own = {name: one.size for name, one in whole_parts(program).items()} | {**parts}
+    sizes = [own.get(nest.stages[0].target.name, 0) if cut_along(nest) else 0 for nest in program.nests]
     if not any(sizes):
         return program
     return program.made_of(piece for nest, size in zip(program.nests, sizes, strict=True)
@@ -310,6 +324,12 @@ def part_by_rule(nest: Nest) -> int:
     """Return the elements per part for a nest of one long reduction to one number or one long scan; 0 where it stays uncut."""
     over = cut_along(nest)
     return CHUNK if over and d.bounds(d.product(a.size for a in over))[1] > 4 * CHUNK else 0
+
+
+def whole_parts(program: StageProgram) -> dict[str, PartSize]:
+    """Return the parts of each reduction to one number, and of each scan, that can be cut."""
+    return {nest.stages[0].target.name: PartSize(part_by_rule(nest), d.bounds(over[0].size)[1] if len(over) == 1 else 0)
+            for nest in program.nests if (over := cut_along(nest))}
 
 
 def cut_along(nest: Nest) -> tuple[Axis, ...]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, Value, index_symbol, values_in
+from tensor_graphs.codegen.loop_ir import JOINS, Array, Nest, Stage, Value, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import (
     Barrier,
     Clear,
@@ -35,7 +35,8 @@ from tensor_graphs.codegen.loop_program import (
     Store,
     Take,
 )
-from tensor_graphs.codegen.mapping.elementwise import ElementwiseForm
+from tensor_graphs.codegen.mapping.choices import NestChoices
+from tensor_graphs.codegen.mapping.elementwise import WARPS, ElementwiseForm
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, lets
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -53,8 +54,6 @@ THREADS = 256
 AHEAD = 2
 """chunks by which prefetches precede what is added up"""
 
-_OF_TWO = {"sum": "add", "product": "mul", "max": "max"}
-
 
 def is_line_scan(nest: Nest) -> bool:
     """Return whether a nest is one scan across memory, which a reduction for its beginning may precede."""
@@ -67,28 +66,31 @@ def is_line_scan(nest: Nest) -> bool:
 
 
 class LineScanForm(ElementwiseForm):
+    def seed(self) -> NestChoices:
+        return NestChoices(warps=WARPS, ahead=TOGETHER)
+
     def mapped(self, entry: str) -> LoopKernel:
         *first, s = self.nest.stages
         assert s.scan is not None and s.monoid is not None
         along, *inner = s.axes
-        total = self.accumulator(s, 1, s.monoid == "sum" and s.value.dtype is f32)
-        row = self.buffer("register", f"some_{s.target.name}", s.value.dtype, TOGETHER)
+        total, ahead = self.accumulator(s, 1, s.monoid == "sum" and s.value.dtype is f32), self.choices.ahead
+        row = self.buffer("register", f"some_{s.target.name}", s.value.dtype, ahead)
         body: list[Stmt] = [Clear(total, s.monoid)]
         for b in first:
             here = {old.name: new.symbol for old, new in zip(b.axes, inner, strict=True)}
             body += self.reducing(b.reduce, [Take(total, 0, s.monoid, self.moved(b.value, here), b.note)])
         if s.scan.start is not None and not first:
             body.append(Take(total, 0, s.monoid, self.moved(s.scan.start)))
-        e = index_symbol("_e", TOGETHER)
+        e = index_symbol("_e", ahead)
         at = index_symbol("_c", along.size) + e
 
         def each(*inside: Stmt) -> Stmt:
-            return Loop("_e", TOGETHER, "unrolled", tuple(self.inside(along.name, at, along.size, inside)))
+            return Loop("_e", ahead, "unrolled", tuple(self.inside(along.name, at, along.size, inside)))
 
         store = Store(*self.placed(s.target, s.index), self.total(s, total))
         take = Take(total, 0, s.monoid, self.values.load(row, e))
         some = (each(Store(row, e, self.moved(s.value), s.note)), each(*((store, take) if s.scan.before else (take, store))))
-        body.append(Loop("_c", along.size, "serial", some, 0, TOGETHER))
+        body.append(Loop("_c", along.size, "serial", some, 0, ahead))
         return self.kernel(entry, self.over((*self.nest.axes, *inner), 1, body))
 
 
@@ -96,7 +98,7 @@ def scan_of_row(form: RowForm, s: Stage, loop: RowLoop) -> list[Stmt]:
     """Return a scan along the only axis of a stage that the threads of an iteration share."""
     assert s.scan is not None and s.monoid is not None
     pack, monoid, values = loop.pack, s.monoid, form.values
-    several = TOGETHER if pack == 1 else 1                          # a warp stores packs beside each other, which are whole sectors
+    several = form.choices.ahead if pack == 1 else 1                # a warp stores packs beside each other, which are whole sectors
     own, before = form.accumulator(s, 1), form.accumulator(s, 1)
     carry = form.accumulator(s, 1, monoid == "sum" and s.value.dtype is f32)
     row = form.buffer("register", f"some_{s.target.name}", own.dtype, several * pack)
@@ -154,7 +156,7 @@ def _with_carry(form: RowForm, s: Stage, carry: Array, x: Value) -> Value:
     make, of_all = form.values.make, form.values.load(carry, 0)
     if carry.dtype is not x.dtype:
         return make("add", f32, make("high", f32, of_all), make("add", f32, x, make("low", f32, of_all)))
-    value = make(_OF_TWO[str(s.monoid)], x.dtype, of_all, x)
+    value = make(JOINS[s.monoid or "sum"][0], x.dtype, of_all, x)
     return value if x.dtype is s.value.dtype else make("cast", s.value.dtype, value)
 
 

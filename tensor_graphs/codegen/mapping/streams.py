@@ -35,6 +35,7 @@ from tensor_graphs.codegen.loop_program import (
     Take,
     Wait,
 )
+from tensor_graphs.codegen.mapping.choices import NestChoices
 from tensor_graphs.codegen.mapping.elementwise import is_elementwise
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, lets, memory_dtype, within
 from tensor_graphs.codegen.mapping.rows import RowForm
@@ -123,7 +124,8 @@ class RowsOfBlock(RowForm):
     def inside_block(self, threads: int) -> list[Stmt]:
         """Return the nest's statements. Raises NotLowered where its rows do not fit the block's memory."""
         self.outer, self.groups, self.live = (), 1, None
-        self.loops, self.group = self.shared_among(1, threads)
+        self.choices, self.group = self.by_rule(1, threads), threads
+        self.loops = self.shared_among()
         if self.place_rows(1):
             raise NotLowered("a row before products that is too long to be made again")
         return [*self.load_ahead(), *self.level(0), Barrier("block")]
@@ -151,29 +153,60 @@ class Streams(NestMapper):
         if any(not p.weight.symbols.isdisjoint(program.gathered) for stream in self.streams for p in stream.products):
             raise NotLowered("a weight whose rows are looked up")
         self.length, self.widths = int(d.evaluate(length, {})), [int(d.evaluate(stream.count, {})) for stream in self.streams]
-        self.threads, self.products = WARPS * target.warp, first.products
-        self.columns = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4)         # of a warp
-        self.blocks = [-(-n // (WARPS * self.columns)) for n in self.widths]
-        self.pack, self.pack_other = self.packs_of_products()
-        self.turns = -(-self.length // (target.warp * self.pack))
-        self.held = max(1, min(self.turns, MOST_TAKEN // (self.columns * len(self.products))))      # turns whose weights are loaded
+        self.products = first.products
 
-    def packs_of_products(self) -> tuple[int, int]:
-        """Return the elements per load of a weight, and of the other factor."""
-        products, vector = [p for stream in self.streams for p in stream.products], self.target.vector
-        pack = vector // element_bytes(products[0].weight.attr[0]) if self.aligned else 1
+    def seed(self) -> NestChoices:
+        columns, pack = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4), self.longest_pack()
+        return NestChoices(pack=pack, warps=WARPS, columns=columns, taken=self.most_taken(pack, columns))
+
+    def most_taken(self, pack: int, columns: int) -> int:
+        """Return the steps of a row whose weights a thread loads before it waits."""
+        steps = -(-self.length // (self.target.warp * pack))
+        return max(1, min(steps, MOST_TAKEN // (columns * len(self.products))))
+
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        other = super().with_one(choices, what, size)
+        return replace(other, taken=self.most_taken(other.pack, other.columns)) if what in ("pack", "columns") else other
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        steps = -(-self.length // (self.target.warp * choices.pack))
+        if choices.pack > self.longest_pack() or choices.taken > steps:
+            return "a row of its weights has no such packs"
+        threads = choices.warps * self.target.warp
+        return "too few threads for prefetches" if choices.warps != WARPS and threads <= LINES else super().why_not(choices)
+
+    def settle(self) -> None:
+        """Note the sizes of a warp and of a block that follow from the choices."""
+        self.pack, self.columns = self.choices.pack, self.choices.columns                           # of a warp
+        self.warps, self.threads = self.choices.warps, self.choices.warps * self.target.warp
+        self.blocks = [-(-n // (self.warps * self.columns)) for n in self.widths]
+        self.pack_other = self.pack_of_other()
+        self.turns = -(-self.length // (self.target.warp * self.pack))
+        self.held = self.choices.taken                              # turns whose weights are loaded
+
+    def longest_pack(self) -> int:
+        """Return the most elements of a load of a weight."""
+        products = [p for stream in self.streams for p in stream.products]
+        pack = self.target.vector // element_bytes(products[0].weight.attr[0]) if self.aligned else 1
         while not all(divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
             pack //= 2
+        return pack
+
+    def pack_of_other(self) -> int:
+        """Return the elements of a load of the other factor."""
+        products, vector, pack = [p for stream in self.streams for p in stream.products], self.target.vector, self.pack
         other = min(pack, *(vector // element_bytes(p.other.attr[0]) for p in products))
         while not all(divides(other, p.other.attr[1] - p.along.symbol) for p in products):
             other //= 2
-        return pack, other
+        return other
 
     def mapped(self, entry: str, times: Dim) -> LoopKernel:
         """Return the kernel of all products, which runs `times` times: 0 or 1."""
+        self.settle()
         grid, warp = sum(self.blocks) * times, self.target.warp
         self.block, self.row = index_symbol("_b", grid), index_symbol("_row", self.row_count)
-        self.warp, self.lane, self.thread = index_symbol("_w", WARPS), index_symbol("_l", warp), index_symbol("_t", self.threads)
+        self.warp, self.lane = index_symbol("_w", self.warps), index_symbol("_l", warp)
+        self.thread = index_symbol("_t", self.threads)
         self.k, self.c = d.dim("_d", 0, self.length - self.pack), index_symbol("_c", self.columns)
         self.slot = index_symbol("_s", self.held)
         self.early = tuple(dict.fromkeys(p.weight.attr[0].number for stream in self.streams for p in stream.products))
@@ -196,7 +229,7 @@ class Streams(NestMapper):
 
     def column(self, k: int) -> Dim:
         """Return a column of a warp in a stream."""
-        return ((self.block - sum(self.blocks[:k])) * WARPS + self.warp) * self.columns + self.c
+        return ((self.block - sum(self.blocks[:k])) * self.warps + self.warp) * self.columns + self.c
 
     def over_packs(self, turn: Dim, body: Sequence[Stmt], after: Sequence[Stmt] = ()) -> list[Stmt]:
         """Return the loop over packs of a row whose weights are held, from a turn on. A thread has one pack of a turn. after:
