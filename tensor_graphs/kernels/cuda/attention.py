@@ -126,7 +126,7 @@ def attention_steps(spec: Spec) -> Dim:
 
 # ---- attention of many queries -----------------------------------------------------------------------------------------
 
-MANY = "seen_keys.cu plain_attention.cu weighed_scores.cu"
+MANY = "seen_keys.cu plain_attention.cu weighed_scores.cu attention_tiles.cu"
 """files at the beginning of the sources for many queries"""
 
 TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
@@ -159,7 +159,7 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     rows = 64 * groups
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
     kind = "F16" if q.dtype is f16 else "Bf16"
-    numbers = _numbers(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
+    numbers = _numbers(spec) | {"KIND": kind, "PARTS": 1, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
                             "NEAR": int(near)} | _numbers_of_scores(spec, "exp2_flushed")
     text = text_of(f"{MANY} tensor_attention.cu", numbers, _types(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
@@ -219,7 +219,7 @@ def float_attention(spec: Spec) -> LaunchCall:
     keys, stages, groups = FLOAT_TILES[padded]
     rows = 64 * groups
     tiles = {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
-    numbers = _numbers(spec) | tiles | _numbers_of_scores(spec, "exp2_fast")
+    numbers = _numbers(spec) | tiles | {"PARTS": 3} | _numbers_of_scores(spec, "exp2_fast")
     text = text_of(f"{MANY} float_attention.cu", numbers, _types(spec))
     shared = 6 * padded * (rows + 2 * stages * keys) + 1024
     ints = n, s, spec.attrs["start"]
