@@ -66,6 +66,10 @@ class _KernelRun:
         self.outside = {s for body in bodies for s in body
                         if any(isinstance(x, lp.Loop) and x.kind in ("grid", "thread") for x in lp.statements(body))}
         self.written = {array.name for s in inside for array in lp.written(s)}
+        rows = {b.name for b in kernel.buffers if b.row}
+        for s in inside:
+            if isinstance(s, lp.Load | lp.Put) and s.buffer.name in rows and s.lanes * s.buffer.dtype.itemsize > ALIGNED:
+                raise StageError(f"{lp.text_of(s)}: {ALIGNED} bytes of a row are together, and it is one access of more")
         for alias in reversed([s for s in inside if isinstance(s, lp.Alias)]):
             self.written |= {alias.buffer.name} if alias.array.name in self.written else set()
         most = self.most(kernel.body)
