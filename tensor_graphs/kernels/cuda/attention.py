@@ -106,12 +106,13 @@ def attention(spec: Spec) -> LaunchCall:
     return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
 
 
-def attention_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: all keys and values for each query, counted as a fifth after the first (they are in the cache)."""
+def attention_traffic(spec: Spec, times: Dim | None = None) -> Dim:
+    """Return the bytes moved: all keys and values `times` (None: for each query), counted as a fifth after the first (they are in
+    the cache)."""
     q, k = spec.inputs[:2]
     of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
-    return of_keys + of_keys * (q.shape[0] - 1) // 5 + small
+    return of_keys + of_keys * ((q.shape[0] if times is None else times) - 1) // 5 + small
 
 
 def attention_steps(spec: Spec) -> Dim:
@@ -288,9 +289,7 @@ def few_queries(spec: Spec) -> LaunchCall:
 
 
 def few_queries_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: keys and values once per tile of rows, counted as a fifth after the first (they are in the cache)."""
+    """Return the bytes moved: keys and values once per tile of rows."""
     q, k = spec.inputs[:2]
-    of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))
-    small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
-    return of_keys + of_keys * (d.dim_max(1, tiles) - 1) // 5 + small
+    return attention_traffic(spec, d.dim_max(1, tiles))
