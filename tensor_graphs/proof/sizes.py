@@ -72,18 +72,12 @@ def numbers_in(x: Dim) -> Iterator[int]:
                     yield from numbers_in(arg)
 
 
-def fed(order: Iterable[Node]) -> set[Node]:
-    """Return the nodes that depend on an input, a parameter or a state. order: nodes, operands first."""
-    result: set[Node] = set()
-    for node in order:
-        if node.op in leaves.NAMED_LEAVES or any(i in result for i in node.inputs):
-            result.add(node)
-    return result
-
-
 def closed(order: Sequence[Node]) -> list[Node]:
     """Return the nodes that depend on no input, parameter or state. order: nodes, operands first."""
-    hang = fed(order)
+    hang: set[Node] = set()
+    for node in order:
+        if node.op in leaves.NAMED_LEAVES or any(i in hang for i in node.inputs):
+            hang.add(node)
     return [node for node in order if node not in hang]
 
 
@@ -122,7 +116,7 @@ def meeting(order: Sequence[Node]) -> tuple[dict[str, set[int]], dict[str, set[i
                     for a in atom.args:
                         divisors(a)
 
-    hangs = fed(order)                 # on leaves: these are drawn at thresholds (integer_inputs.py)
+    hangs = set(order) - set(closed(order))                 # on leaves: these are drawn at thresholds (integer_inputs.py)
     for node in order:
         shape, name = node.types[0].shape, node.op.name
         for s in shape:

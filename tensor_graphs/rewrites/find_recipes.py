@@ -28,7 +28,6 @@ from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.proof.sizes import fed
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode, Key, is_commutative
@@ -38,6 +37,7 @@ from tensor_graphs.rewrites.provenance import RuleStep, derive, show_steps
 from tensor_graphs.rewrites.recipe_rows import RecipeRows, compared
 from tensor_graphs.rewrites.rule import BITWISE, REASSOCIATING, Rewrite
 from tensor_graphs.rewrites.saturate import Budget, saturate
+from tensor_graphs.rewrites.subgraphs import fed
 from tensor_graphs.rewrites.user_rules import digest, user_rules
 
 log = logging.getLogger(__name__)

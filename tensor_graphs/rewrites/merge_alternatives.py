@@ -17,12 +17,12 @@ from tensor_graphs.language.anonymous_composite import PartOp, other_dims, over
 from tensor_graphs.language.composite import expand_all
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, consumers
-from tensor_graphs.proof.sizes import fed
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.passes.offer_recipes import formed
 from tensor_graphs.rewrites.passes.result import PassResult
 from tensor_graphs.rewrites.proved_composites import PROVED
 from tensor_graphs.rewrites.rule import BITWISE
+from tensor_graphs.rewrites.subgraphs import fed
 from tensor_graphs.rewrites.user_rules import user_rules
 
 

@@ -32,7 +32,6 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.language.json_writer import graph_to_json
 from tensor_graphs.language.node import Node, apply
-from tensor_graphs.proof.sizes import fed
 from tensor_graphs.records import queries
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.errors import DatabaseError
@@ -40,6 +39,7 @@ from tensor_graphs.records.queries import RecipeRow
 from tensor_graphs.records.rows import ImplementationRecord, NumericClass, SourceRecord, TraceRecord
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.check_recipe import VERIFIER, Compared, compare
+from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
 

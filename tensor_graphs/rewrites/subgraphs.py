@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 
 from tensor_graphs.language import leaves
 from tensor_graphs.language.anonymous_composite import between
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step
-from tensor_graphs.proof.sizes import fed
 
 MOST_CUTS, MOST_DECISIONS = 160, 4000
 """Largest number of parts considered for one output, and of decisions whether a node is an operand."""
@@ -21,9 +20,17 @@ def inside(node: Node, operands: Collection[Node]) -> set[Node]:
     return {n for n in between([node], operands) if n.op.kind != "leaf"}
 
 
+def fed(nodes: Iterable[Node]) -> set[Node]:
+    """Return those of the nodes (operands first) that depend on a named leaf. Other nodes belong to the pieces that read them."""
+    result: set[Node] = set()
+    for n in nodes:
+        if n.op in leaves.NAMED_LEAVES or any(i in result for i in n.inputs):
+            result.add(n)
+    return result
+
+
 class Cuts:
-    """The parts of one graph. nodes: those of the graph. fed: those that depend on a named leaf; others belong to pieces that read
-    them."""
+    """The parts of one graph. nodes: those of the graph. fed: those that depend on a named leaf."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.fed = graph.nodes, fed(graph.nodes)

@@ -29,10 +29,10 @@ from tensor_graphs.language.composite import CompositeOp, Definition
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
-from tensor_graphs.proof.sizes import fed
 from tensor_graphs.rewrites.candidate import Offer
 from tensor_graphs.rewrites.passes.offer_recipes import formed
 from tensor_graphs.rewrites.passes.result import PassResult
+from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
 

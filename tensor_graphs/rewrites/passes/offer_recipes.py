@@ -18,13 +18,13 @@ from tensor_graphs.language.anonymous_composite import PartOp, PartRecipe, known
 from tensor_graphs.language.errors import written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, apply, walk
-from tensor_graphs.proof.sizes import fed
 from tensor_graphs.rewrites.candidate import Offer
 from tensor_graphs.rewrites.find_recipes import BRIEF, in_order_of_use, offers
 from tensor_graphs.rewrites.passes.result import PassResult, count_parts
 from tensor_graphs.rewrites.recipe_rows import RecipeRows
 from tensor_graphs.rewrites.rule import Rewrite
 from tensor_graphs.rewrites.saturate import Budget
+from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
 
