@@ -155,7 +155,7 @@ def open_pipeline(folder: str | os.PathLike[str], *, random_seed: int | None = N
     index = Section(read_json(path / INDEX), path / INDEX)
     kind = PIPELINES[index.choice("_class_name", PIPELINES)]
     noise, sampler = _read_noise(path / "scheduler")
-    return Pipeline(path, kind, _denoiser(path, kind), _read_vae(_config(path / "vae", "AutoencoderKL")),
+    return Pipeline(path, kind, _denoiser(path, kind), read_vae(_config(path / "vae", "AutoencoderKL")),
                     tuple(_encoders(path, index, kind)), sampler, noise, random_seed)
 
 
@@ -177,9 +177,9 @@ def _weights_file(folder: Path) -> Path:
 
 def _denoiser(folder: Path, kind: str) -> UNetFacts | DitFacts:
     if kind == UNET:
-        return _read_unet(_config(folder / "unet", "UNet2DConditionModel"))
+        return read_unet(_config(folder / "unet", "UNet2DConditionModel"))
     if kind == DIT:
-        return _read_sd3(_config(folder / "transformer", "SD3Transformer2DModel"))
+        return read_sd3(_config(folder / "transformer", "SD3Transformer2DModel"))
     return _read_flux(_config(folder / "transformer", "FluxTransformer2DModel"))
 
 
@@ -219,7 +219,7 @@ def _refuse(c: Section, plain: Mapping[str, tuple[Any, ...]]) -> None:
         c.refuse(key, harmless, "the graph has " + (" or ".join(map(str, harmless)) or "none"))
 
 
-def _read_unet(c: Section) -> UNetFacts:
+def read_unet(c: Section) -> UNetFacts:
     channels = _wholes(c, "block_out_channels")
     down = _blocks(c, "down_block_types", {"CrossAttnDownBlock2D": True, "DownBlock2D": False})
     up = _blocks(c, "up_block_types", {"CrossAttnUpBlock2D": True, "UpBlock2D": False})
@@ -234,7 +234,7 @@ def _read_unet(c: Section) -> UNetFacts:
                      float(c.whole("freq_shift", 0, least=0)))
 
 
-def _read_sd3(c: Section) -> DitFacts:
+def read_sd3(c: Section) -> DitFacts:
     heads, width = c.whole("num_attention_heads", 18), c.whole("attention_head_dim", 64)
     if c.whole("caption_projection_dim", 1152) != heads * width:
         raise c.error(f"caption_projection_dim is not {heads} heads of {width}, the width of the blocks")
@@ -252,7 +252,7 @@ def _read_flux(c: Section) -> DitFacts:
                     guided=c.boolean("guidance_embeds", False), packed=True)
 
 
-def _read_vae(c: Section) -> VaeFacts:
+def read_vae(c: Section) -> VaeFacts:
     channels = _wholes(c, "block_out_channels")
     _blocks(c, "down_block_types", {"DownEncoderBlock2D": True})
     _blocks(c, "up_block_types", {"UpDecoderBlock2D": True})

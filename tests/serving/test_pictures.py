@@ -28,14 +28,15 @@ HEIGHT, WIDTH, STEPS = 16, 24, 20
 
 
 class Compiled:
-    """Compiles graphs to plans of numpy kernels, and counts them."""
+    """Compiles graphs to plans of one kernel each, without a judge, and lists them."""
 
-    def __init__(self) -> None:
+    def __init__(self, backends: tuple[str, ...] = ("numpy",)) -> None:
         self.names: list[str] = []
+        self.backends = backends
 
     def __call__(self, name: str, graph: Graph, weights: Mapping[str, Any]) -> Any:
         self.names.append(name)
-        return compiled_of(graph, weights).run
+        return compiled_of(graph, weights, self.backends).run
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +98,16 @@ def test_each_of_twenty_steps_is_that_of_diffusers(sd: tuple[Any, Path], name: s
     start = noise(1)
     compare(pipeline, painter, request(negative="house"), start, torch.tensor(start), height=HEIGHT, width=WIDTH)
     assert sorted(compiled.names) == ["decoder", "guided step", "text_encoder"]
+
+
+@pytest.mark.processes
+def test_compiled_kernels_draw_the_same_picture(sd: tuple[Any, Path]) -> None:
+    pipeline, folder = sd
+    pipeline.scheduler = SCHEDULERS["ddim"]
+    painter, _ = painter_of(folder, SCHEDULERS["ddim"])
+    painter.compiler = Compiled(("c", "numpy"))
+    start = noise(8)
+    compare(pipeline, painter, request(), start, torch.tensor(start), height=HEIGHT, width=WIDTH)
 
 
 def test_another_size_compiles_nothing(sd: tuple[Any, Path]) -> None:
