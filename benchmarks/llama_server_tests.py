@@ -32,7 +32,7 @@ ENCODER = {**SIZES, "architectures": ["BertModel"], "model_type": "bert", "max_p
 TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[assistant] "
 
 FILES = ("basic", "chat_completion", "completion", "embedding", "ignore_eos", "security", "stream", "tokenize")
-"""files of tests on routes of OpenAI's API, of tokens and of keys; the others are on slots, adapters, drafts, tools and other APIs"""
+"""files of tests on routes of OpenAI's API, of tokens and of keys; others are on slots, adapters, drafts, tools"""
 
 ELSEWHERE = {
     r"props|slots|no_ui|split_model|multiple_addresses|aliases_and_tags|stream_resume|stream_stop_during|apply_chat|static_assets"
