@@ -81,8 +81,7 @@ def _loops(definition: Definition) -> StageProgram:
 
 def arithmetic(spec: Spec) -> Dim:
     """Return the element steps of the loops of a spec. Raises NotLowered."""
-    lists = or_none(spec_to_loops.lists_of, spec_to_loops.definition_of(spec))
-    return backend.arithmetic(spec) if lists is None else backend.steps(lists)
+    return backend.steps(_plain(spec_to_loops.definition_of(spec), _of_part(spec)))
 
 
 def traffic(spec: Spec) -> Dim:

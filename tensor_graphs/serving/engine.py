@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tensor_graphs.serving.generate import check_room
 from tensor_graphs.serving.pages import Pages
 from tensor_graphs.serving.requests import EngineClosedError, EngineStatus, Finish, GenerationRequest, NewToken, QueueFullError
 from tensor_graphs.serving.sampling import Sampler, likeliest
-from tensor_graphs.serving.scheduler import Scheduler, TokenSequence
+from tensor_graphs.serving.scheduler import Scheduler, StepTimes, TokenSequence
 from tensor_graphs.serving.step import LANES, BatchStep
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class PagedEngine:
         self.max_positions, self.most_waiting, self.compiled = max_positions, waiting, step.compiled
         self._step, self._pages = step, Pages(step.pool.pages, step.pool.page)
         self._scheduler = Scheduler(self._pages, tokens=step.pool.tokens, sequences=min(sequences, step.pool.asked))
+        self._times = StepTimes()
         self._generations: dict[TokenSequence, _Generation] = {}
         self._prompt = self._shared = self._new = 0
         self._closed = False
@@ -158,13 +160,16 @@ class PagedEngine:
             for generation in [g for g in self._generations.values() if g.cancelled]:
                 self._end(generation, "cancelled")
             fresh = [s for s in self._scheduler.waiting if s.shared is None]
-            pieces = self._scheduler.step()
+            pieces = self._scheduler.step(self._times.prompts(self._scheduler.decoding))
             for sequence in fresh:
                 self._generations[sequence].cached_tokens = sequence.shared or 0
             self._shared += sum(sequence.shared or 0 for sequence in fresh)
         if not pieces:
             return True
+        began = time.perf_counter()
         logits = self._step.run(pieces)                                 # without the lock: requests may come meanwhile
+        decoding = sum(piece.last and piece.count == 1 for piece in pieces)
+        self._times.note(decoding, sum(piece.count for piece in pieces) - decoding, time.perf_counter() - began)
         last = [self._generations[piece.sequence] for piece in pieces if piece.last]
         with self._changed:
             self._scheduler.done(pieces)

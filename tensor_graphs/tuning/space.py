@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tensor_graphs.codegen.schedule_actions import Action, IllegalAction, Schedule
+from tensor_graphs.devices.device import DeviceLost
 from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.tuning.generators import HOST, Generator, TimingBench
@@ -182,6 +183,9 @@ class Measured:
             self.bench.compare(call)
         except WrongOutputs as e:
             return Looked(schedule, None, str(e))
+        except DeviceLost as e:                                     # nothing can be timed in this process any more
+            self.looked[schedule] = Looked(schedule, None, f"the device was lost: {e}")
+            raise
         pairs = self.bench.pairs(call, self.run_seed, self.first)
         if pairs.ratio < MAY_BE:
             more = self.bench.pairs(call, self.run_seed, MORE)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +15,17 @@ import tensor_graphs as tg
 from tensor_graphs.codegen import cuda_schedule, interpret, interpret_loops
 from tensor_graphs.codegen.backend_cuda import call_of
 from tensor_graphs.codegen.cuda_schedule import KernelTask, NestNumber, PartsOf
+from tensor_graphs.codegen.evaluate import StageError
 from tensor_graphs.codegen.lower import lower
-from tensor_graphs.codegen.print.cuda_loops import printed
+from tensor_graphs.codegen.map_loops import map_loops
+from tensor_graphs.codegen.print.cuda_program import program_of
 from tensor_graphs.codegen.schedule_actions import Again, IllegalAction, Schedule
 from tensor_graphs.codegen.tuned_kernel import launch_call
 from tensor_graphs.devices.target import HOPPER, TINY, Target
-from tensor_graphs.kernels.kernel import NotLowered
+from tensor_graphs.kernels.kernel import LaunchCall, NotLowered
 from tensor_graphs.language.anonymous_composite import part_between
 from tensor_graphs.language.node import Node
+from tensor_graphs.tuning.timing import why_off
 from tests.codegen import emulated
 from tests.codegen.tiny import grown
 
@@ -94,26 +100,49 @@ def test_random_schedules_of_random_programs_have_no_races(seed: int, monkeypatc
             return
 
 
-@pytest.mark.parametrize("name", ["softmax", "columns", "transposed", "scan of rows", "lists", "few rows"])
-def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tmp_path: Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_schedule, "LEAST_PART", 2)
-    tiny, rng = KINDS[name](), random.Random(name)
-    of = KernelTask(tiny.definition)
-    texts = dict[str, Schedule]()
-    while len(texts) < 2:
-        schedule = walked(of, rng)
-        try:
-            texts.setdefault(printed(cuda_schedule.program(of, schedule)).text, schedule)
-        except IllegalAction:
-            continue
+LARGER = {
+    "softmax": lambda: task(tg.softmax(tg.input("x", (5, 1000), tg.bf16))),
+    "columns": lambda: task(tg.input("x", (300, 72)).sum(axis=0)),
+    "long rows": lambda: task(tg.input("x", (2, 9000)).sum(axis=1)),
+    "transposed": lambda: task(tg.permute(tg.input("x", (192, 128), tg.bf16), (1, 0)) + tg.input("y", (128, 192), tg.bf16)),
+    "scan of rows": lambda: task(tg.cumsum(tg.input("x", (3, 5000)), axis=1)),
+    "scan of lines": lambda: task(tg.cumsum(tg.input("x", (70, 20)), axis=0)),
+    "lists": lambda: task(*tg.topk(tg.input("x", (6, 300)), k=3)),
+    "norm": lambda: task(tg.layer_norm(tg.input("x", (6, 256)), tg.input("g", (256,)), tg.input("b", (256,)))),
+    "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 512), tg.bf16), tg.input("w", (40, 512), tg.bf16)))),
+    "elements": lambda: task(tg.tanh(tg.input("x", (7, 400))) + tg.input("y", (400,)))}
+"""for texts, whose warps have 32 threads"""
+
+
+def texts_compared(of: KernelTask, schedules: Sequence[Schedule], folder: Path) -> int:
+    """Compare the texts of schedules, where a GPU has room for them, with the rules' text; return how many there are."""
     outputs = [(tuple(int(s) for s in o.shape), o.dtype.numpy) for o in of.definition.outputs]
-    values = np.random.default_rng(1)
+    values, calls = np.random.default_rng(1), dict[str, LaunchCall]()
     operands = [values.standard_normal(tuple(int(s) for s in a.shape)).astype(a.dtype.numpy) for a in of.definition.arguments]
-    right = emulated.run(tmp_path, call_of(of.definition), outputs, operands, {})
-    for schedule in texts.values():
-        for own, ref in zip(emulated.run(tmp_path, launch_call(of, schedule), outputs, operands, {}), right, strict=True):
-            np.testing.assert_allclose(own, ref, rtol=1e-5, atol=1e-5)
+    for schedule in schedules:
+        with contextlib.suppress(IllegalAction):
+            call = launch_call(of, schedule)
+            calls.setdefault(call.text, call)
+    right = emulated.run(folder, call_of(of.definition), outputs, operands, {})
+    for call in calls.values():
+        for own, ref in zip(emulated.run(folder, call, outputs, operands, {}), right, strict=True):
+            assert (off := why_off(own, ref)) is None, f"{off}\n{call.text}"
+    return len(calls)
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_texts_of_random_schedules_compute_what_the_rules_texts_do(name: str, tmp_path: Path) -> None:
+    of, rng = LARGER[name](), random.Random(name)
+    assert texts_compared(of, [walked(of, rng) for _ in range(2)], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LARGER)
+def test_texts_of_all_choices_compute_what_the_rules_texts_do(name: str, tmp_path: Path) -> None:
+    of = LARGER[name]()
+    seed = cuda_schedule.seed(of)
+    actions = [action for site in cuda_schedule.choices(of, seed) for action in site]
+    assert texts_compared(of, [cuda_schedule.changed(of, seed, action) for action in actions], tmp_path) > 2
 
 
 def test_the_rules_schedule_gives_the_rules_text() -> None:
@@ -154,6 +183,18 @@ def test_blocks_that_a_target_has_no_room_for_are_refused() -> None:
     of = task(tg.permute(tg.input("x", (500, 301), tg.f64), (1, 0)) * 2.0)
     with pytest.raises(IllegalAction, match="bytes of shared memory"):
         cuda_schedule.program(of, cuda_schedule.completed(of, (NestNumber(128, 0, "side"),)))
+
+
+def test_an_access_that_is_wider_than_what_is_together_is_reported() -> None:
+    """Of a square that is transposed: one thread for all its rows would put 32 bytes at once."""
+    of = task(tg.permute(tg.input("x", (192, 128), tg.bf16), (1, 0)) * 2.0)
+    narrow = cuda_schedule.completed(of, (NestNumber(2, 0, "warps"),))
+    with pytest.raises(IllegalAction, match="more rows than an access has elements"):
+        cuda_schedule.changed(of, narrow, NestNumber(1, 0, "warps"))
+    (form,) = cuda_schedule.chosen(of, narrow).values()
+    loops = map_loops(program_of(of.definition), chosen={0: replace(form, warps=1)})
+    with pytest.raises(StageError, match="16 bytes of a row are together"):
+        interpret_loops.run(loops, [np.zeros((192, 128), np.float32)])
 
 
 @pytest.mark.long

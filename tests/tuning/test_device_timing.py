@@ -15,6 +15,7 @@ from tensor_graphs.choice.profile_graph import profile_graph
 from tensor_graphs.codegen import backend_cuda, cuda_schedule, tuned_kernel
 from tensor_graphs.codegen.cuda_schedule import NestNumber
 from tensor_graphs.codegen.schedule_actions import Schedule
+from tensor_graphs.devices.device import DeviceLost
 from tensor_graphs.kernels import registry
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.graph import graph
@@ -77,8 +78,34 @@ def test_the_winner_on_a_gpu_is_judged_stored_and_chosen(tmp_path: Path, monkeyp
         assert "threads 64 (nest 0)" in part.actions
         registry.made.clear()
         plan = tg.compile(g, database=database, backends=("gencuda", "numpy"))
-        out = plan.run(x=np.zeros((512, 1000), tg.bf16.numpy))["y"]
+        out = tg.bind(plan, {}).run(x=np.zeros((512, 1000), tg.bf16.numpy))["y"]
         assert np.allclose(np.asarray(out, np.float32), 1e-3, rtol=1e-2)
+
+
+class _Lost:
+    """A bench of a device that the second schedule takes down."""
+
+    def __init__(self, *_: object) -> None:
+        self.ints, self.operands, self.loaded = dict[str, int](), list[np.ndarray](), 0
+
+    def load(self, call: object) -> int:
+        self.loaded += 1
+        if self.loaded > 1:
+            raise DeviceLost("the context is lost")
+        return self.loaded
+
+    def compare(self, run: int) -> None:
+        """Find nothing wrong."""
+
+    def pairs(self, run: int, seed: int, rounds: int) -> Paired:
+        return Paired((1.0,), (1.0,))
+
+
+def test_a_schedule_that_takes_a_device_down_is_noted_before_the_search_ends() -> None:
+    space = Measured(softmax(), {}, 60.0, generator=replace(DEVICE, bench=_Lost, compiled=lambda calls: [None for _ in calls]))
+    with pytest.raises(DeviceLost):
+        space.scores([two_rows(space)])
+    assert "the device was lost" in space.looked[two_rows(space)].why
 
 
 def test_a_kernel_of_a_schedule_on_a_gpu_is_made_anew_of_its_text() -> None:

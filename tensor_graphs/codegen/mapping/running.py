@@ -1,15 +1,17 @@
 """running: scans. The threads of a row take it in chunks and keep what is before a chunk; across memory a thread has a line.
 
     carry = identity
+    x = x0[4·t …]
     serial c in 0..n step chunk
         prefetch x0[… c + 2·chunk …]
-        unrolled e in 0..8:  x[e] = x0[c + 8·t + e];  own += x[e]
-        combine own across the threads, before them → before
-        unrolled e in 0..8:  before += x[e];  y0[c + 8·t + e] = carry + before
+        row = x;  x = x0[c + chunk + 4·t …]
+        own = sum of row;  combine own across the threads, before them → before
+        unrolled e in 0..4:  before += row[e];  y0[c + 4·t + e] = carry + before
         carry += own;  barrier
     of a line:  serial c in 0..n step 8: unrolled e: x[e] = x0[columns·(c + e) + column];  unrolled e: total += x[e];  y0[…] = total
 
-Memory is read once. Sums of f32 are added in f32 inside of a chunk, and in f64 from chunk to chunk and along a line.
+Memory is read once. A thread has one pack of a chunk, so that a warp loads and stores whole sectors; packs of the next chunk are on
+their way while one is added up. Sums of f32 are added in f32 inside of a chunk, and in f64 from chunk to chunk and along a line.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, Value, index_symbol, values_in
+from tensor_graphs.codegen.loop_ir import JOINS, Array, Nest, Stage, Value, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import (
     Barrier,
     Clear,
@@ -44,15 +46,13 @@ if TYPE_CHECKING:
     from tensor_graphs.codegen.mapping.rows import RowForm, RowLoop
 
 TOGETHER = 8
-"""elements of a thread in a chunk, and of a line that are loaded before they are added up"""
+"""elements of a line that are loaded before they are added up, and of a thread in a chunk where there are no packs"""
 
-THREADS = 512
+THREADS = 256
 """most threads of a row: few enough that a multiprocessor has several rows, of which one computes while others load"""
 
 AHEAD = 2
-"""chunks that are prefetched before they are loaded"""
-
-_OF_TWO = {"sum": "add", "product": "mul", "max": "max"}
+"""chunks by which prefetches precede what is added up"""
 
 
 def is_line_scan(nest: Nest) -> bool:
@@ -129,7 +129,7 @@ def scan_of_row(form: RowForm, s: Stage, loop: RowLoop) -> list[Stmt]:
 
     loads, fill = _filled(form, s, loop, row, lane)
     far = c + index_symbol("_t", loop.threads) * (several * pack) + AHEAD * chunk
-    body = [*(_prefetched(form, s, loop, far) if several_chunks and AHEAD else ()),
+    body = [*(_prefetched(form, s, loop, far) if several_chunks else ()),
             Clear(row, monoid), packs(fill), *([packs(loads, c + chunk)] if loads and several_chunks else ()),
             Clear(own, monoid), elements(Take(own, 0, monoid, x)), *combine, elements(*fold),
             packs(form.guarded(s, form.elements([result], loop.axes, pack))), Take(carry, 0, monoid, values.load(own, 0)),
@@ -156,7 +156,7 @@ def _with_carry(form: RowForm, s: Stage, carry: Array, x: Value) -> Value:
     make, of_all = form.values.make, form.values.load(carry, 0)
     if carry.dtype is not x.dtype:
         return make("add", f32, make("high", f32, of_all), make("add", f32, x, make("low", f32, of_all)))
-    value = make(_OF_TWO[str(s.monoid)], x.dtype, of_all, x)
+    value = make(JOINS[s.monoid or "sum"][0], x.dtype, of_all, x)
     return value if x.dtype is s.value.dtype else make("cast", s.value.dtype, value)
 
 

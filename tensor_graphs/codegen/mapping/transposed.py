@@ -61,7 +61,10 @@ class TransposedForm(NestMapper):
         if choices.across != tall or choices.side != SIDE:
             return "operands that lie across have packs of one access, in squares of a line"
         side = self.line()
-        return "a square is packs for all threads" if side * side % (threads * max(tall, choices.pack)) else None
+        if side * side % (threads * max(tall, choices.pack)):
+            return "a square is packs for all threads"
+        rows = side * side // (threads * tall)                      # of a thread, which it puts into a line of the square at once
+        return "a thread would have more rows than an access has elements" if rows > tall else None
 
     def mapped(self, entry: str) -> LoopKernel:
         self.look()

@@ -9,10 +9,9 @@ order of sums changes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from tensor_graphs.codegen.default_schedule import BY_RULE, PartSize, value_in_parts
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Top, Value, flat, values_in
+from tensor_graphs.codegen.default_schedule import BY_RULE, PartSize, in_two, value_in_parts
+from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, Top, values_in
 from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.language import dims as d
 
@@ -71,34 +70,10 @@ def columns_in_parts(program: StageProgram, parts: Mapping[str, int] = BY_RULE) 
 
 
 def _in_two(program: StageProgram, nest: Nest, s: Stage, chunk: int) -> list[Nest]:
-    """Return a nest as two: parts of a reduction, of `chunk` iterations of its first axis, and the nest with their combination;
-    [nest] if it cannot be cut. Parts of a row lie beside each other, those of columns are rows."""
+    """Return a nest as two, with parts of `chunk` iterations of the first axis of a reduction; [nest] if it cannot be cut."""
     first, *rest = s.reduce
     pieces = value_in_parts(program, s.value, first, chunk)
-    if pieces is None:
-        return [nest]
-    assert isinstance(s.does, Reduce)
-    part, inner, value = pieces
-    own = (*nest.axes, *s.axes)
-    offset, width = flat(own), s.monoid.count if isinstance(s.monoid, Top) else 1       # elements of a result
-    results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * width * d.product(a.size for a in own))
-    total = Axis(f"{first.name}t", part.size * width)
-    if s.axes:
-        lines = d.product(a.size for a in own)
-        axes, index, read = (part, *nest.axes), part.symbol * lines + offset, total.symbol * lines + offset
-    else:
-        axes = with_parts(nest.axes, part, value)
-        index, read = (offset * part.size + part.symbol) * width, offset * part.size * width + total.symbol
-    of_parts = Stage(results, index, s.axes, value, len(nest.axes) + 1, replace(s.does, over=(inner, *rest)), f"{s.note}, in parts")
-    whole = replace(s, value=program.values.load(results, read), does=replace(s.does, over=(total,)), note=f"{s.note} of the parts")
-    return [Nest(axes, (of_parts,)), nest.mapped(lambda stage: [whole if stage is s else stage])]
-
-
-def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
-    """Return the axes of a nest of parts. The axis of parts comes first where its elements are further apart in memory."""
-    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, *axes[-1:])] for v in values_in(value) if v.op == "load"]
-    first = bool(axes and steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
-    return (part, *axes) if first else (*axes, part)
+    return [nest] if pieces is None else in_two(program, nest, s, pieces[0], (pieces[1], *rest), pieces[2])
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------------------
