@@ -24,17 +24,17 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.registry import all_kernels, device_of
 from tensor_graphs.language import dims as d
 from tensor_graphs.language import leaves
-from tensor_graphs.language.composites.blocks import block_linear
+from tensor_graphs.language.composites.blocks import block_linear, dequantize, rounded_block_linear
 from tensor_graphs.language.composites.indexing import embedding, linear_argmax
 from tensor_graphs.language.composites.products import linear, scaled_linear
-from tensor_graphs.language.composites.rounded import SIGNIFICANDS
+from tensor_graphs.language.composites.rounded import LEVELS, SIGNIFICANDS
 from tensor_graphs.language.dtypes import f8e4m3
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.meaning.accuracy import Allowed, Term
 from tensor_graphs.meaning.draw_bound import EXTREMES
-from tensor_graphs.meaning.precision import BLOCKS, FORMATS, WORDS, WRITTEN, Form
+from tensor_graphs.meaning.precision import BLOCKS, FORMATS, WORDS, WRITTEN, Form, SiteKind
 from tensor_graphs.measure.sensitivity import ROUNDED, Metric, sensitivities, words_of
 from tensor_graphs.rewrites.passes.apply_precision import (
     ROUNDED_PRODUCTS,
@@ -172,7 +172,8 @@ class MixedForms:
         for key, word in words.items():
             error = table.get((key, word), math.inf)
             product = self.product_of.get(key, "")
-            total += max(0.0, error - table.get((product, words.get(product, WRITTEN)), 0.0) / 2)
+            of_product = words.get(product, WRITTEN)
+            total += max(0.0, error - table.get((product, WRITTEN if of_product in LEVELS else of_product), 0.0) / 2)
         return total
 
     @cached_property
@@ -282,7 +283,7 @@ class MixedForms:
                      for kind in dict.fromkeys(site.kind for site in group)}
             for chosen in itertools.product(*words.values()):
                 word_of = dict(zip(words, chosen, strict=True))
-                if len(chosen) - chosen.count(WRITTEN) > 1:         # a product in a narrow dtype stores its weight so
+                if not _fit(word_of, group):
                     continue
                 form: Form = {kind: word for kind, word in word_of.items() if word != WRITTEN}
                 yield self._choice(f"{name} {op}", {site.key: word_of[site.kind] for site in group}, self.seconds(alone, form))
@@ -319,6 +320,7 @@ def formats_here(backends: Sequence[str]) -> dict[str, list[Op]]:
     by_kernels = {kernel.op for kernel in kernels}
     on_devices = {kernel.op for kernel in kernels if not device_of(kernel.backend).is_host}
     formats = {word: [op for op, rounded in ROUNDED_PRODUCTS.items() if rounded.name in by_kernels] for word in SIGNIFICANDS}
+    formats.update(dict.fromkeys(LEVELS, [linear, linear_argmax] if rounded_block_linear.name in by_kernels else []))
     formats[f8e4m3.name] = [linear] if scaled_linear.name in on_devices else []
     return {word: ops for word, ops in formats.items() if ops}
 
@@ -326,6 +328,15 @@ def formats_here(backends: Sequence[str]) -> dict[str, list[Op]]:
 def readers_of_blocks(backends: Sequence[str]) -> tuple[Op, ...]:
     """Return the ops that read a weight in blocks as it is stored, by kernels of these backends."""
     return (linear, embedding, linear_argmax) if any(kernel.op == block_linear.name for kernel in all_kernels(backends)) else ()
+
+
+def _fit(word_of: Mapping[SiteKind, str], group: Sequence[PrecisionSite]) -> bool:
+    """Return whether the words of a product and of its weight go together: x is rounded to integers where the weight is in blocks,
+    and a product in a narrow dtype stores its weight so."""
+    if word_of.get("product") not in LEVELS:
+        return sum(word != WRITTEN for word in word_of.values()) <= 1
+    weight = word_of.get("weight", WRITTEN)
+    return weight in BLOCKS or (weight == WRITTEN and any(s.kind == "weight" and s.nodes[0].op is dequantize for s in group))
 
 
 def _beyond(allowed: Allowed) -> float:

@@ -492,7 +492,7 @@ def progress(what: str, quiet: bool, total: int | None = None) -> Iterator[Calla
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=shown, disable=quiet or not shown.is_terminal) as bar:
         task = bar.add_task("", total=total)
-        yield lambda done, of, text: bar.update(task, completed=done, total=of, description=text)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.errors import listed
 from tensor_graphs.language.composites.quantise import QUANTISERS
-from tensor_graphs.language.composites.rounded import SIGNIFICANDS
+from tensor_graphs.language.composites.rounded import LEVELS, SIGNIFICANDS, unit_of
 from tensor_graphs.language.dtypes import DType, bf16, f8e4m3, f16, f32, f64
 
 SiteKind = Literal["between", "product", "weight", "state"]
@@ -26,9 +26,9 @@ WRITTEN = "written"
 WORDS = {dtype.name: dtype for dtype in (f64, f32, f16, bf16)}
 """word -> its dtype, the widest first"""
 
-FORMATS = {f8e4m3.name: f8e4m3.epsilon / 2, **{name: 2.0 ** -bits for name, bits in SIGNIFICANDS.items()}}
+FORMATS = {f8e4m3.name: f8e4m3.epsilon / 2, **{name: unit_of({"to": name}) for name in (*SIGNIFICANDS, *LEVELS)}}
 """words of a product alone, formats to which it rounds its operands -> largest relative change: f8e4m3, scaled row by row, of any
-operand of a linear; those of language/composites/rounded.py of f32"""
+operand of a linear; those of language/composites/rounded.py of f32, LEVELS of x alone, where the weight is in blocks"""
 
 BLOCKS = {name.lower(): name for name in QUANTISERS}
 """words of a weight alone: formats of blocks (language/composites/quantise.py), which change the real number -> their names"""

@@ -36,7 +36,7 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import AtomicOp
 from tensor_graphs.language.composite import CompositeOp, Definition, expand_all, resolve_attributes
-from tensor_graphs.language.composites.rounded import rounded, unit_of
+from tensor_graphs.language.composites.rounded import magnitudes, rounded, unit_of
 from tensor_graphs.language.composites.scan import ScanOp
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.graph import Graph
@@ -263,7 +263,7 @@ class Errors:
                 toward = at([*values[:i], np.minimum(x.value + ROUNDINGS * x.error, 0.0), *values[i + 1:]]) - value
                 error = _both(error, np.fmax(np.fmax(*changes), _toward_zero(x, toward)))
         if op.facts.licence:
-            own = np.maximum(unit_of(n.attrs) * np.abs(value), _smallest(n.dtype))          # parts below that are 0
+            own = np.maximum(unit_of(n.attrs) * magnitudes(value, n.attrs["to"]), _smallest(n.dtype))   # parts below that are 0
             return Known(value, _both(error, np.where(value == 0, 0.0, own)))
         return self.done(n, value, error)
 

@@ -26,9 +26,10 @@ from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import vjp
 from tensor_graphs.language.composites.blocks import dequantize, dequantized
+from tensor_graphs.language.composites.indexing import linear_argmax
 from tensor_graphs.language.composites.products import linear
 from tensor_graphs.language.composites.quantise import format_of_rows, quantized
-from tensor_graphs.language.composites.rounded import SIGNIFICANDS, rounded
+from tensor_graphs.language.composites.rounded import LEVELS, PART, SIGNIFICANDS, rounded
 from tensor_graphs.language.dtypes import DType, f32
 from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
@@ -86,7 +87,8 @@ def words_of(site: PrecisionSite) -> list[str]:
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype)), *blocks]
     if site.kind == "product":
         widest = f32 if is_narrower(site.dtype, f32) else site.dtype
-        formats = [word for word in FORMATS if site.dtype is f32 or (word not in SIGNIFICANDS and loses(word, site.dtype))]
+        formats = [word for word in FORMATS if (word in LEVELS and site.nodes[0].op in (linear, linear_argmax)) or (
+            word not in LEVELS and (site.dtype is f32 or (word not in SIGNIFICANDS and loses(word, site.dtype))))]
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, widest)), *formats]
     return [WRITTEN, *(name for name, dtype in WORDS.items() if dtype != site.dtype)]
 
@@ -160,7 +162,11 @@ def error_of_blocks(array: Any, weight: Node, format: str) -> float:
 
 def _rounded_product(node: Node, word: str) -> Iterator[_SquaredChange]:
     """Yield the change of a product whose operands are rounded to a word."""
-    if node.op is linear:
+    if word in LEVELS:                                              # whose change is relative to the largest number of a part
+        x, dtype = node.inputs[0], node.inputs[0].dtype
+        near = atomic.cast(rounded(atomic.cast(x, f32), to=word), dtype) if x.shape[-1] % PART == 0 else x
+        yield from _replaced(node, [near, *node.inputs[1:]])
+    elif node.op is linear:
         roundings = sum(loses(word, x.dtype) for x in node.inputs[:2])
         yield _SquaredChange(node, _of_squares(node), roundings * ROUNDED * unit_of_word(word) ** 2)
     else:

@@ -112,7 +112,7 @@ def test_chains_of_views_read_what_numpy_reads_on_every_backend(
     g, reference, shape, at = case
     x = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
     expected = reference(x)
-    for backend in BACKENDS:
+    for backend in ("numpy", "torch", "gen"):
         out = compiled_of(g, backends=(backend,)).run({"x": x}, dims=at)
         np.testing.assert_array_equal(out["view"], expected)
         np.testing.assert_array_equal(out["sum"], expected + expected)

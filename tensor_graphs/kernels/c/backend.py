@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 from tensor_graphs.devices import toolchain
 from tensor_graphs.kernels.c import convolutions, library, scratch, screened_argmax
@@ -17,6 +18,7 @@ from tensor_graphs.kernels.kernel import Kernel, NativeCall, Preparation, Spec
 from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contiguous, merged, rows
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.language.composites.rounded import LEVELS, PART
 from tensor_graphs.language.dims import Dim, ceil_div, product
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64, u8
 from tensor_graphs.language.node import TensorType
@@ -33,6 +35,9 @@ INDEX_DTYPES = {i32: 0, i64: 1}                        # enum TG_I32, TG_I64
 MAX_COPY_RANK = 8
 PARTS = 24
 """cost of splitting an f32 number into three bfloat16 numbers (amx_product.c), as a number of f32 operations"""
+
+ROUNDED = (None, *LEVELS)
+"""how a product by blocks may round x, in the order of packed_blocks.h"""
 
 Refusal = Callable[[Spec], str | None]
 Build = Callable[[Spec], NativeCall]
@@ -208,15 +213,41 @@ def _gather_linear(spec: Spec) -> NativeCall:
 
 def _block_linear_refuse(spec: Spec) -> str | None:
     bias = spec.role("bias")
-    return None if bias is None or bias.dtype == f32 else "f32 bias only"
+    if bias is not None and bias.dtype != f32:
+        return "f32 bias only"
+    return None if all(isinstance(s, int) for s in spec.inputs[1].shape) else "weights of fixed sizes only"
 
 
 def _block_linear(spec: Spec) -> NativeCall:
+    """Return the call on the operands, then the packed weight."""
     x, w = spec.inputs[:2]
-    n, k, (m, nbytes) = _rows(x), x.shape[-1], w.shape
+    n, k, (m, nbytes), to = _rows(x), x.shape[-1], w.shape, spec.attrs.get("to")
     format = list(FORMATS).index(spec.attrs["format"])
-    return NativeCall("tg_block_linear", (0, 1, _weight(spec, "bias")[0]), (n, m, k, format, nbytes),
-                      scratch=scratch.linear(n, k, f32.itemsize, u8.itemsize, m))
+    needs = scratch.linear(n, k, f32.itemsize, u8.itemsize, m) if to is None else scratch.rounded_rows(n, k)
+    return NativeCall("tg_block_linear", (0, 1, _weight(spec, "bias")[0], len(spec.inputs)),
+                      (n, m, k, format, nbytes, ROUNDED.index(to)), scratch=needs)
+
+
+def packed_bytes(format: str, m: int, k: int) -> int:
+    """Return the bytes of m rows of k numbers as packed_blocks.h has them: tiles of 16 rows, codes first, then scales."""
+    bits = {"Q8_0": 8, "Q6_K": 6, "Q5_0": 5, "Q5_1": 5, "Q5_K": 5}.get(format, 4)
+    parts_of_block = FORMATS[format].values // PART
+    of_block = 32 + 32 * (format in ("Q4_1", "Q5_1", "Q4_K", "Q5_K")) + 256 * (parts_of_block > 1)
+    scales = -(-(k // FORMATS[format].values * of_block) // 64) * 64
+    return -(-m // 16) * (k // PART * (256 + 64 * (bits - 4)) + scales)
+
+
+def _pack_blocks(spec: Spec) -> tuple[Preparation, ...]:
+    """Return the preparation of a weight in blocks: 16 rows side by side."""
+    (m, nbytes), k, format = spec.inputs[1].shape, spec.inputs[0].shape[-1], spec.attrs["format"]
+    call = NativeCall("tg_pack_blocks", (0,), (m, k, list(FORMATS).index(format), nbytes))
+    return (Preparation(call, (1,), (TensorType((packed_bytes(format, cast(int, m), cast(int, k)),), u8),)),)
+
+
+def _block_products(spec: Spec) -> Dim:
+    """Return two operations per multiply-add; where an instruction multiplies four bytes, a quarter of them for each byte of x."""
+    steps = 8 if spec.attrs.get("to") is None or not library.load().four_bytes() else 2 * ROUNDED.index(spec.attrs["to"])
+    return ceil_div(product(spec.outputs[0].shape) * spec.inputs[0].shape[-1] * steps, 4)
 
 
 def _dot_refuse(*dtypes: DType) -> Refusal:
@@ -269,20 +300,6 @@ def _with_rows(build: Build) -> Build:
         return replace(call, ints=(*call.ints, 0, 0, 0))
 
     return dense
-
-
-def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], list[int]] | None:
-    """Return the layout of element-wise operands as (numbers, steps), None for more axes or other steps. numbers: length of a run
-    (0: all is one run), runs per group, each operand's strides between groups and runs. steps: its stride in a run, 0 or 1."""
-    shape = spec.outputs[0].shape
-    sizes, steps = merged(shape, contiguous_strides(shape), *strides)
-    within = [1 if not s else s[-1] for s in steps[1:]]
-    if len(sizes) > 3 or any(s not in (0, 1) for s in within):
-        return None
-    outer = [s[:2] if len(s) == 3 else (s[0] if len(s) == 2 else 0, 0) for s in steps[1:]]
-    group: Dim = sizes[1] if len(sizes) == 3 else 1
-    run: Dim = sizes[-1] if len(sizes) > 1 else 0
-    return (run, group, *(x for pair in outer for x in pair)), [int(s) for s in within]
 
 
 def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
@@ -444,22 +461,10 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
     def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int], strided: Strided | None = None) -> CRow:
         return CRow(op, wide + file, refuse, build, in_place, mark=mark, strided=strided)
 
-    def pair(op: str) -> CRow:
-        def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-            runs = _in_runs(spec, strides)
-            return None if runs is None else call(spec, *runs[1], *runs[0])
-
-        def call(spec: Spec, *at: Dim) -> NativeCall:
-            return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *at))
-
-        in_place = ((0, 0),) if op == "div" else ((0, 0), (0, 1))
-        return CRow(op, "elementwise.c", same, lambda spec: call(spec, 1, 1, *[0] * 6), in_place, mark=mark, strided=strided)
-
     def by_rows(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> CRow:
         return row(op, file, refuse, _with_rows(build), *in_place, strided=_by_rows(build))
 
     return (
-        *map(pair, ("add", "sub", "mul", "max", "div")),
         row("linear", "product.c", _linear_refuse(a), _linear(a)),
         row("dot", "product.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(
@@ -482,7 +487,8 @@ ROWS: tuple[CRow, ...] = (
     CRow("attention", "narrow_attention.c", _attention_refuse(bf16), _narrow_attention, mark="_bf16"),
     CRow("paged_attention", "attention.c", _paged_attention_refuse, _paged_attention),
     CRow("gather_linear", "product.c", _gather_linear_refuse, _gather_linear),
-    CRow("block_linear", "block_product.c", _block_linear_refuse, _block_linear, arithmetic=_products),
+    *(CRow(op, "block_product.c", _block_linear_refuse, _block_linear, prepare=_pack_blocks, arithmetic=_block_products)
+      for op in ("block_linear", "rounded_block_linear")),
     CRow("rms_norm", "rms_norm.c", _weights_ok(f32), _with_rows(_rms_norm), in_place=((0, 0),), strided=_by_rows(_rms_norm)),
     CRow("write_rows", "movement.c", lambda spec: "axis 0 only" if spec.attrs["axis"] % spec.inputs[0].rank else None,
          _write_rows, in_place=((0, 0),), updates=True, strided=_strided_write_rows),

@@ -1,49 +1,22 @@
-/* block_product.c: products of f32 rows with weights in blocks (blocks.h), which are read as they are stored.
+/* block_product.c: products of f32 rows with weights in blocks (blocks.h), which are packed before (packed_blocks.h).
  *
- * Of few rows of x each row of weights is read once: its codes become floats in registers. Of many, rows of weights are widened a group at
- * a time, and multiplied as weights of any narrow dtype are (multiply.h); a group stays in the L2 cache. */
-#include "blocks.h"
+ * Of few rows of x each tile of weights is read once: its codes become floats in registers. Where x may be rounded to integers, codes are
+ * multiplied as bytes, whatever the number of rows. Many rows of f32: rows of weights are widened a group at a time, and multiplied as
+ * weights of any narrow dtype are (multiply.h); a group stays in the L2 cache. */
+#include "packed_blocks.h"
 #include "product.h"
 
-enum { FEW = 8 /* rows of x that the weights stream past */, TOGETHER = 4 /* of them at once */, CHAIN = 4 /* parts */ };
+enum { FEW = 8 /* rows of f32 that the weights stream past */, TOGETHER = 4 /* rows of x at once */, X_BYTES = 384 << 10 /* of rows of x */ };
 
 typedef struct blocks {
     float *out;
     const float *x, *bias;
-    const uint8_t *w;
-    int64_t n, m, k, row; /* row: bytes of one */
+    const uint8_t *w, *packed;
+    rounded_part *rounded; /* x as integers */
+    int64_t n, m, k, row;  /* row: bytes of one of w */
+    int64_t first, last;   /* rows of x that are multiplied */
     tg_decode decode;
 } blocks;
-
-/* A sum of vectors that knows what its additions rounded away, as in multiply.h. */
-typedef struct exact {
-    vf high, excess;
-} exact;
-
-TG_INLINE void add_to(exact *t, vf v) {
-    const vf missing = v - t->excess, high = t->high + missing;
-    t->excess = (high - t->high) - missing;
-    t->high = high;
-}
-
-/* acc[c] += part j of a block times the same elements of each row of x. */
-TG_INLINE void part_products(const int format, const int nx, const uint8_t *block, const int j, const scales *s, const float *const *x,
-                             int64_t at, vf *acc) {
-    enum { V = 16 / VW };
-    vf w[2 * V];
-    if (by_table(format) || has_minimum(format) || has_two_scales(format) || nx > 1) {
-        numbers_of(format, block, j, s, w);
-        for (int c = 0; c < nx; c++)
-            for (int v = 0; v < 2 * V; v++) acc[c] += w[v] * v_load(x[c] + at + v * VW);
-    } else { /* one scale for all: of the sum */
-        codes code[2];
-        codes_of(format, block, j, code);
-        for (int h = 0; h < 2; h++) widen_codes(code[h], w + h * V);
-        vf sum = w[0] * v_load(x[0] + at);
-        for (int v = 1; v < 2 * V; v++) sum += w[v] * v_load(x[0] + at + v * VW);
-        acc[0] += sum * v_splat(scale_at(format, s, j, 0));
-    }
-}
 
 /* One output by its definition: of a sum that met an infinity, which is NaN, whatever it should be. */
 static __attribute__((noinline)) float one_output(const blocks *b, int64_t i, int64_t c) {
@@ -56,54 +29,75 @@ static __attribute__((noinline)) float one_output(const blocks *b, int64_t i, in
     return (float)sum;
 }
 
-/* The outputs of row i of the weights for `nx` rows of x. */
-TG_INLINE void row_products(const blocks *b, const int format, const int nx, int64_t i, int64_t first) {
-    const int parts = block_parts(format), chain = parts == 1 ? CHAIN : CHAIN * 2;
-    const uint8_t *at = b->w + i * b->row;
-    const float *x[TOGETHER];
-    exact sum[TOGETHER];
-    for (int c = 0; c < nx; c++) x[c] = b->x + (first + c) * b->k, sum[c] = (exact){{0}, {0}};
-    for (int64_t l = 0; l < b->k;) {
-        const int64_t left = tg_min(chain, (b->k - l) / PART);
-        vf acc[TOGETHER];
-        scales s;
-        for (int c = 0; c < nx; c++) acc[c] = (vf){0};
-        tg_ahead(at), tg_ahead(at + 64);
-        if (parts > 1) {
-            scales_of(format, at, &s);
-            _Pragma("GCC unroll 8") for (int j = 0; j < MOST_PARTS_OF_BLOCK; j++)
-                part_products(format, nx, at, j, &s, x, l + j * PART, acc);
-            at += block_bytes(format);
-        } else if (left == CHAIN) {
-            _Pragma("GCC unroll 4") for (int j = 0; j < CHAIN; j++, at += block_bytes(format)) {
-                scales_of(format, at, &s);
-                part_products(format, nx, at, 0, &s, x, l + j * PART, acc);
+static void store_outputs(const blocks *b, int64_t tile, int64_t c, const vf *sums) {
+    const int64_t first = tile * LANES, count = tg_min(LANES, b->m - first);
+    float value[LANES], *out = b->out + c * b->m + first;
+    memcpy(value, sums, sizeof value);
+    for (int l = 0; l < LANES && b->bias; l++) value[l] += l < count ? b->bias[first + l] : 0;
+    float rest = 0;
+    for (int l = 0; l < LANES; l++) rest += value[l] - value[l];
+    for (int l = 0; l < count && rest != 0; l++)
+        if (value[l] - value[l] != 0) value[l] = one_output(b, first + l, c);
+    if (count == LANES) memcpy(out, value, sizeof value);
+    else memcpy(out, value, (size_t)count * sizeof *out);
+}
+
+/* The outputs of a tile for rows [c, c + nx) of x. */
+TG_INLINE void tile_outputs(const blocks *b, const int format, const int how, const int nx, int64_t tile, int64_t c) {
+    const int parts = block_parts(format);
+    const int64_t of_row = b->k / PART;
+    const uint8_t *code = b->packed + tile * tile_bytes(format, b->k), *scale = code + of_row * packed_part(format);
+    const float *x = b->x + c * b->k;
+    const rounded_part *rounded = b->rounded + c * of_row;
+    vf out[TOGETHER][N], lost[TOGETHER][N];
+    for (int i = 0; i < nx; i++)
+        for (int r = 0; r < N; r++) out[i][r] = lost[i][r] = (vf){0};
+    for (int64_t l = 0; l < of_row; l += parts, scale += packed_scales(format))
+        for (int j = 0; j < parts; j++, code += packed_part(format)) {
+            part_scales s;
+            packed_scales_of(format, scale, j, &s);
+            if (how != IN_F32) {
+                add_rounded_products(format, how, nx, code, &s, rounded + l + j, of_row, out);
+                continue;
             }
-        } else
-            for (int64_t j = 0; j < left; j++, at += block_bytes(format)) {
-                scales_of(format, at, &s);
-                part_products(format, nx, at, 0, &s, x, l + j * PART, acc);
-            }
-        l += left * PART;
-        for (int c = 0; c < nx; c++) add_to(&sum[c], acc[c]);
-    }
-    for (int c = 0; c < nx; c++) {
-        const float value = (float)(v_sum_wide(sum[c].high) + (b->bias ? b->bias[i] : 0));
-        b->out[(first + c) * b->m + i] = value - value == 0 ? value : one_output(b, i, first + c);
+            vf sums[TOGETHER][N]; /* which are added with what additions round away, as in multiply.h */
+            for (int i = 0; i < nx; i++)
+                for (int r = 0; r < N; r++) sums[i][r] = -lost[i][r];
+            add_products(format, nx, code, &s, x + (l + j) * PART, b->k, sums);
+            for (int i = 0; i < nx; i++)
+                for (int r = 0; r < N; r++) {
+                    const vf high = out[i][r] + sums[i][r];
+                    lost[i][r] = (high - out[i][r]) - sums[i][r], out[i][r] = high;
+                }
+        }
+    for (int i = 0; i < nx; i++) store_outputs(b, tile, c + i, out[i]);
+}
+
+TG_INLINE void tiles(void *ctx, int part, int parts, const int format, const int how) {
+    const blocks *b = ctx;
+    int64_t from, to;
+    tg_range(tg_ceil(b->m, LANES), 1, part, parts, &from, &to);
+    for (int64_t tile = from; tile < to; tile++) {
+        int64_t c = b->first;
+        for (; c + TOGETHER <= b->last; c += TOGETHER) tile_outputs(b, format, how, TOGETHER, tile, c);
+        for (; c < b->last; c++) tile_outputs(b, format, how, 1, tile, c);
     }
 }
 
-TG_INLINE void few_rows(void *ctx, int part, int parts, const int format) {
+TG_INLINE void round_rows(void *ctx, int part, int parts, const int format, const int how) {
     const blocks *b = ctx;
     int64_t from, to;
-    tg_range(b->m, 8, part, parts, &from, &to);
-    for (int64_t i = from; i < to; i++) {
-        int64_t c = 0;
-        for (; c + 4 <= b->n; c += 4) row_products(b, format, 4, i, c);
-        if (b->n - c == 3) row_products(b, format, 3, i, c);
-        if (b->n - c == 2) row_products(b, format, 2, i, c);
-        if (b->n - c == 1) row_products(b, format, 1, i, c);
-    }
+    tg_range(b->n * (b->k / PART), 1, part, parts, &from, &to);
+    for (int64_t l = from; l < to; l++) round_part(format, how, b->x + l * PART, b->rounded + l);
+}
+
+TG_INLINE void pack_tiles(void *ctx, int part, int parts, const int format) {
+    const blocks *b = ctx;
+    int64_t from, to;
+    tg_range(tg_ceil(b->m, LANES), 1, part, parts, &from, &to);
+    for (int64_t tile = from; tile < to; tile++)
+        pack_tile(format, b->w + tile * LANES * b->row, tg_min(LANES, b->m - tile * LANES), b->row, b->k,
+                  (uint8_t *)b->packed + tile * tile_bytes(format, b->k));
 }
 
 /* The numbers [from, from + count) of a row of weights, from a multiple of PART. */
@@ -121,25 +115,49 @@ TG_INLINE void decode(const int format, const uint8_t *row, int64_t from, int64_
     }
 }
 
-#define FORMAT(name)                                                                                        \
-    static void few_##name(void *ctx, int part, int parts) { few_rows(ctx, part, parts, name); }            \
-    static void decode_##name(const char *row, int64_t from, int64_t count, float *to) {                    \
-        decode(name, (const uint8_t *)row, from, count, to);                                                \
+typedef void (*parts_of)(void *, int, int);
+
+#define FORMAT(name)                                                                                             \
+    static void tiles_##name(void *ctx, int part, int parts) { tiles(ctx, part, parts, name, IN_F32); }          \
+    static void tiles_8_##name(void *ctx, int part, int parts) { tiles(ctx, part, parts, name, IN_INT8); }       \
+    static void tiles_8x2_##name(void *ctx, int part, int parts) { tiles(ctx, part, parts, name, IN_INT8X2); }   \
+    static void round_8_##name(void *ctx, int part, int parts) { round_rows(ctx, part, parts, name, IN_INT8); }  \
+    static void round_8x2_##name(void *ctx, int part, int parts) { round_rows(ctx, part, parts, name, IN_INT8X2); } \
+    static void pack_##name(void *ctx, int part, int parts) { pack_tiles(ctx, part, parts, name); }              \
+    static void decode_##name(const char *row, int64_t from, int64_t count, float *to) {                         \
+        decode(name, (const uint8_t *)row, from, count, to);                                                     \
     }
 #define EACH(f) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q4_K) f(Q5_K) f(Q6_K) f(MXFP4) f(IQ4_NL)
 EACH(FORMAT)
 
-#define FEW_OF(name) few_##name,
-#define DECODE_OF(name) decode_##name,
-static void (*const few_of[FORMATS])(void *, int, int) = {EACH(FEW_OF)};
-static const tg_decode decode_of[FORMATS] = {EACH(DECODE_OF)};
+#define ROW_OF(name) {{tiles_##name, tiles_8_##name, tiles_8x2_##name}, {NULL, round_8_##name, round_8x2_##name}, pack_##name, decode_##name},
+static const struct {
+    parts_of tiles[3], round[3], pack;
+    tg_decode decode;
+} of_format[FORMATS] = {EACH(ROW_OF)};
+
+/* Packs w. ptr: out, w.  ints: m, k, format (as blocks.h numbers them), bytes of a row of w. */
+TG_KERNEL(tg_pack_blocks) {
+    (void)floats;
+    blocks b = {.packed = ptr[0], .w = ptr[1], .m = ints[0], .k = ints[1], .row = ints[3]};
+    tg_parallel(of_format[ints[2]].pack, &b, tg_parts(tg_ceil(b.m, LANES), tg_ceil(4 << 10, tg_max_i(b.row, 1))));
+}
 
 /* out[n,m] = x[n,k] . w[m,k]^T (+ bias[m]) of f32, w in blocks of a format.
- * ptr: out, x, w, bias or NULL.  ints: n, m, k, format (as blocks.h numbers them), bytes of a row of w. */
+ * ptr: out, x, w, bias or NULL, w packed.  ints: n, m, k, format (as blocks.h numbers them), bytes of a row of w, how x may be rounded. */
 TG_KERNEL(tg_block_linear) {
     (void)floats;
-    blocks b = {ptr[0], ptr[1], ptr[3], ptr[2], ints[0], ints[1], ints[2], ints[4], decode_of[ints[3]]};
+    const int64_t how = ints[5];
+    blocks b = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3], .packed = ptr[4], .n = ints[0], .m = ints[1], .k = ints[2],
+                .row = ints[4], .decode = of_format[ints[3]].decode};
     if (b.n <= 0 || b.m <= 0) return;
-    if (b.n > FEW) return tg_linear_decoded(ptr, ints, b.decode);
-    tg_parallel(few_of[ints[3]], &b, tg_parts(b.m, tg_ceil(16 << 10, tg_max_i(b.row, 1))));
+    if (how != IN_F32) b.rounded = tg_scratch(0, (size_t)(b.n * (b.k / PART)) * sizeof(rounded_part) + 1);
+    if (b.n > FEW && !b.rounded) return tg_linear_decoded(ptr, ints, b.decode);
+    if (b.rounded) tg_parallel(of_format[ints[3]].round[how], &b, tg_parts(b.n * (b.k / PART), 1 << 10));
+    const int64_t step = b.rounded ? tg_max_i(TOGETHER, X_BYTES / tg_max_i(b.k / PART * (int64_t)sizeof(rounded_part), 1)) : b.n;
+    for (b.first = 0; b.first < b.n; b.first = b.last) {
+        b.last = tg_min(b.n, b.first + step);
+        const int64_t least = tg_ceil(16 << 10, tg_max_i(b.row * LANES * tg_ceil(b.n, 8), 1));
+        tg_parallel(of_format[ints[3]].tiles[b.rounded ? how : IN_F32], &b, tg_parts(tg_ceil(b.m, LANES), least));
+    }
 }

@@ -56,21 +56,22 @@ TG_INLINE bytes bytes_at(const uint8_t *at) {
     return b;
 }
 
-/* Eight scales and minima of six bits each: the low bits of the last four are in the last four bytes. */
-TG_INLINE void six_bits(const uint8_t *at, scales *s) {
+/* Eight scales, then eight minima, of six bits each: the low bits of the last four are in the last four bytes. */
+TG_INLINE void six_bits(const uint8_t *at, uint8_t *to) {
     const uint32_t low = word_at(at + 4), least = word_at(at + 8), high = word_at(at + 12);
     const uint32_t packed[4] = {low & 0x3f3f3f3fu, (high & 0x0f0f0f0fu) | (low >> 2 & 0x30303030u), least & 0x3f3f3f3fu,
                                 (high >> 4 & 0x0f0f0f0fu) | (least >> 2 & 0x30303030u)};
-    const float scale = half_at(at), minimum = half_at(at + 2);
-    uint8_t part[16];
-    memcpy(part, packed, sizeof part);
-    for (int j = 0; j < 8; j++) s->minimum[j] = (float)part[8 + j] * minimum;
-    for (int j = 0; j < 8; j++) s->scale[j] = (float)part[j] * scale;
+    memcpy(to, packed, sizeof packed);
 }
 
 TG_INLINE void scales_of(const int format, const uint8_t *block, scales *s) {
-    if (format == Q4_K || format == Q5_K) six_bits(block, s);
-    else if (format == Q6_K) {
+    if (format == Q4_K || format == Q5_K) {
+        const float scale = half_at(block), minimum = half_at(block + 2);
+        uint8_t part[16];
+        six_bits(block, part);
+        for (int j = 0; j < 8; j++) s->minimum[j] = (float)part[8 + j] * minimum;
+        for (int j = 0; j < 8; j++) s->scale[j] = (float)part[j] * scale;
+    } else if (format == Q6_K) {
         const float scale = half_at(block + 208);
         for (int j = 0; j < 16; j++) s->scale[j] = (float)(int8_t)block[192 + j] * scale;
     } else if (format == MXFP4) { /* half of 2^(e - 127), as codes are twice the numbers */
@@ -111,41 +112,46 @@ TG_INLINE bytes shifted(bytes b, const int by) {
     return by < 0 ? (bytes)((pairs)b << (uint16_t)-by) : (bytes)((pairs)b >> (uint16_t)by);
 }
 
-/* What the codes of four bits stand for. */
+/* The numbers that codes of four bits stand for, if these are no numbers themselves. */
+TG_INLINE int has_table(const int format) { return format == MXFP4 || format == IQ4_NL; }
 TG_INLINE codes table_of(const int format) {
-    const codes plain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const codes e2m1 = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
     const codes nonlinear = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const codes plain = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     return format == MXFP4 ? e2m1 : format == IQ4_NL ? nonlinear : format == Q4_0 ? plain - 8 : plain;
 }
 
-/* The codes of part j of a block: 16, and 16 more. */
-TG_INLINE void codes_of(const int format, const uint8_t *block, const int j, codes *out) {
+/* Bits of a code, and how much a number is less than its code (of a table: than its entry as a byte). */
+TG_INLINE int code_bits(const int format) {
+    return format == Q8_0 ? 8 : format == Q6_K ? 6 : format == Q5_0 || format == Q5_1 || format == Q5_K ? 5 : 4;
+}
+TG_INLINE int code_offset(const int format) {
+    static const uint8_t offset[FORMATS] = {128, 8, 0, 16, 0, 0, 0, 32, 12, 128};
+    return offset[format];
+}
+
+/* The codes of part j of a block, from 0 on: 16, and 16 more. */
+TG_INLINE void codes_of(const int format, const uint8_t *block, const int j, bytes *out) {
     if (format == Q8_0) {
-        out[0] = (codes)bytes_at(block + 2), out[1] = (codes)bytes_at(block + 18);
+        out[0] = bytes_at(block + 2) ^ 128, out[1] = bytes_at(block + 18) ^ 128;
     } else if (format == Q4_K || format == Q5_K) { /* 32 bytes hold the low bits of two parts, bit j of 32 others the fifth ones */
         const uint8_t *at = block + (format == Q4_K ? 16 : 48) + j / 2 * 32;
         for (int h = 0; h < 2; h++) {
-            bytes b = bytes_at(at + 16 * h);
-            b = (j % 2 ? shifted(b, 4) : b) & 15;
-            if (format == Q5_K) b |= shifted(bytes_at(block + 16 + 16 * h), j - 4) & 16;
-            out[h] = (codes)b;
+            const bytes b = bytes_at(at + 16 * h);
+            out[h] = (j % 2 ? shifted(b, 4) : b) & 15;
+            if (format == Q5_K) out[h] |= shifted(bytes_at(block + 16 + 16 * h), j - 4) & 16;
         }
     } else if (format == Q6_K) { /* of 128 numbers: 64 bytes of low bits of parts 0 and 2, 1 and 3; 32 bytes, two bits of each */
         const uint8_t *low = block + j / 4 * 64 + j % 2 * 32, *high = block + 128 + j / 4 * 32;
         for (int h = 0; h < 2; h++) {
             const bytes l = bytes_at(low + 16 * h), b = shifted(bytes_at(high + 16 * h), j % 4 * 2 - 4) & 48;
-            out[h] = (codes)(((j % 4 > 1 ? shifted(l, 4) : l) & 15) | b) - 32;
+            out[h] = ((j % 4 > 1 ? shifted(l, 4) : l) & 15) | b;
         }
     } else {
         const bytes b = bytes_at(block + block_bytes(format) - 16), nibbles[2] = {b & 15, shifted(b, 4) & 15};
-        const int fifth = format == Q5_0 || format == Q5_1;
+        const int fifth = code_bits(format) == 5;
         const uint32_t high = fifth ? word_at(block + block_bytes(format) - 20) : 0;
-        for (int h = 0; h < 2; h++) {
-            if (format == MXFP4 || format == IQ4_NL) out[h] = looked_up(table_of(format), nibbles[h]);
-            else out[h] = (codes)(fifth ? nibbles[h] | fifth_bits(high >> 16 * h) : nibbles[h]);
-            if (format == Q4_0) out[h] -= 8;
-            if (format == Q5_0) out[h] -= 16;
-        }
+        for (int h = 0; h < 2; h++) out[h] = fifth ? nibbles[h] | fifth_bits(high >> 16 * h) : nibbles[h];
     }
 }
 
@@ -163,36 +169,13 @@ TG_INLINE void widen_codes(codes code, vf *to) {
 #endif
 }
 
-/* Whether numbers are looked up in a table of sixteen that are scaled before: a register of AVX-512 holds them. */
-TG_INLINE int by_table(const int format) {
-#if defined(__AVX512F__)
-    return format == Q4_0 || format == Q4_1 || format == Q4_K || format == MXFP4 || format == IQ4_NL;
-#else
-    return (void)format, 0;
-#endif
-}
-
 /* The numbers of part j of a block. */
 TG_INLINE void numbers_of(const int format, const uint8_t *block, const int j, const scales *s, vf *to) {
     enum { V = 16 / VW };
-    codes code[2];
-#if defined(__AVX512F__)
-    if (by_table(format)) {
-        vf table;
-        widen_codes(table_of(format), &table);
-        table *= v_splat(scale_at(format, s, j, 0));
-        if (has_minimum(format)) table -= v_splat(s->minimum[j]);
-        for (int h = 0; h < 2; h++) {
-            const uint8_t *at = format == Q4_K ? block + 16 + j / 2 * 32 + 16 * h : block + block_bytes(format) - 16;
-            const __m512i wide = _mm512_cvtepu8_epi32((__m128i)bytes_at(at));
-            to[h] = (vf)_mm512_permutexvar_ps((format == Q4_K ? j % 2 : h) ? _mm512_srli_epi32(wide, 4) : wide, (__m512)table);
-        }
-        return;
-    }
-#endif
+    bytes code[2];
     codes_of(format, block, j, code);
     for (int h = 0; h < 2; h++) {
-        widen_codes(code[h], to + h * V);
+        widen_codes(has_table(format) ? looked_up(table_of(format), code[h]) : (codes)code[h] - (int8_t)code_offset(format), to + h * V);
         for (int v = h * V; v < (h + 1) * V; v++) {
             to[v] *= v_splat(scale_at(format, s, j, h));
             if (has_minimum(format)) to[v] -= v_splat(s->minimum[j]);

@@ -135,7 +135,7 @@ class NativeLibrary:
             ("tg_threads", ctypes.c_int, []), ("tg_default_threads", ctypes.c_int, []), ("tg_set_threads", None, [ctypes.c_int]),
             ("tg_step_size", ctypes.c_int64, []), ("tg_scratch_watch", ctypes.c_int64, []),
             ("tg_tile_f32", ctypes.c_int, [ctypes.c_int]), ("tg_tile_f64", ctypes.c_int, [ctypes.c_int]),
-            ("tg_pairs", ctypes.c_int, []),
+            ("tg_pairs", ctypes.c_int, []), ("tg_four_bytes", ctypes.c_int, []),
             ("tg_run", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers]), ("tg_run_at", ctypes.c_int, [pointer]),
             ("tg_run_profiled", ctypes.c_int, [pointer, ctypes.c_int64, pointer, integers, ctypes.POINTER(ctypes.c_double)])):
             function = getattr(self._lib, name)
@@ -244,6 +244,10 @@ class NativeLibrary:
     def pairs(self) -> bool:
         """Return whether products of two bf16 operands are made by pairs, as the core was compiled."""
         return bool(self._lib.tg_pairs())
+
+    def four_bytes(self) -> bool:
+        """Return whether an instruction adds products of four bytes, as the core was compiled."""
+        return bool(self._lib.tg_four_bytes())
 
     def scratch_watch(self) -> int:
         """Return the bytes of scratch memory that kernels have requested since the last call of this method, on all threads."""

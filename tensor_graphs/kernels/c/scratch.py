@@ -46,6 +46,11 @@ def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = Non
     return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize))
 
 
+def rounded_rows(n: Dim, k: Dim) -> Dim:
+    """Return the bytes for x[n, k] in parts of 32 integers of two bytes, with a scale and three sums each."""
+    return n * (k // 32) * 80 + 1 + PAGE
+
+
 def _panel(k: Dim, itemsize: int, pairs: bool = False) -> Dim:
     """Return the bytes of a panel of k steps, or of pairs of them, with what is written or said about its lanes behind them."""
     lanes = library.load().tile(itemsize).lanes

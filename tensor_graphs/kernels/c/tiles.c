@@ -8,3 +8,12 @@ TG_API int tg_tile_f64(int axis) { return axis ? WIDE_PANEL : TILE_ROWS; }
 
 /* Whether products of bfloat16 are made by pairs. */
 TG_API int tg_pairs(void) { return PAIRS; }
+
+/* Whether an instruction adds products of four bytes (packed_blocks.h). */
+TG_API int tg_four_bytes(void) {
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    return 1;
+#else
+    return 0;
+#endif
+}

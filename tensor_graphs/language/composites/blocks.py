@@ -18,13 +18,14 @@ from tensor_graphs.language.atomic import show
 from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.composites.products import linear, times_rows
+from tensor_graphs.language.composites.rounded import LEVELS, rounded
 from tensor_graphs.language.dtypes import f16, f32, i8, i32, u8
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node, TensorType
 from tensor_graphs.language.op_facts import OpFacts
 
-__all__ = ["block_linear", "dequantize"]
+__all__ = ["block_linear", "dequantize", "rounded_block_linear"]
 
 Array = np.ndarray[Any, Any]
 
@@ -233,4 +234,16 @@ def block_linear(x: Node, blocks: Node, bias: Node | None = None, *, format: str
     if x.dtype is not f32:
         raise DTypeError(f"block_linear of {show(x)}", fix="x of f32; of another dtype, linear(x, dequantize(blocks, format=…))")
     product: Node = linear(x, dequantize(blocks, format=format), bias)
+    return product
+
+
+@library(direct=_block_linear_direct, facts=OpFacts(product=True, licence=True, sought=False, joined=False, smaller=_fewer_blocks))
+def rounded_block_linear(x: Node, blocks: Node, bias: Node | None = None, *, format: str, to: str) -> Node:
+    """x[…, k] · Wᵀ + bias[out] = […, out] in f32, with x `rounded` to "int8" or "int8x2" first; see block_linear.
+
+    A kernel multiplies integers and scales their sums. Raises AttributeValueError, DTypeError, ShapeError.
+    """
+    if to not in LEVELS:
+        raise AttributeValueError(f"rounded_block_linear to {to!r}", fix=f"one of {', '.join(LEVELS)}")
+    product: Node = block_linear(rounded(x, to=to), blocks, bias, format=format)
     return product

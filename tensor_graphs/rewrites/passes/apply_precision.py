@@ -8,7 +8,7 @@ A *site* is a place of the graph where a dtype can be chosen; its *word* names t
     between  all values between the ops of a region. A layer is a region; nodes that depend on no parameter are the region "graph"
     product  the operands of one matrix product, named after its weight, or after its region and op. Its word may also be a format
              to which it rounds its operands: of f32 "tf32" or "bf16x2" (language/composites/rounded.py), of a linear "f8e4m3",
-             scaled row by row
+             scaled row by row; "int8" or "int8x2" rounds x alone, where the weight is in blocks
     weight   a parameter matrix, as one op (a product, a gather) reads it, also one that is stored in blocks. Its word may also be
              a format of blocks ("q8_0", language/composites/quantise.py): the op reads numbers near the parameter's
     state    a state
@@ -37,10 +37,11 @@ from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.anonymous_composite import PartOp, over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.blocks import block_linear, dequantize
+from tensor_graphs.language.composites.blocks import block_linear, dequantize, rounded_block_linear
+from tensor_graphs.language.composites.indexing import linear_argmax
 from tensor_graphs.language.composites.products import dot, linear, scaled_linear
 from tensor_graphs.language.composites.quantise import format_of_rows, quantize
-from tensor_graphs.language.composites.rounded import rounded, rounded_dot, rounded_linear
+from tensor_graphs.language.composites.rounded import LEVELS, rounded, rounded_dot, rounded_linear
 from tensor_graphs.language.dtypes import DType, f8e4m3, f32
 from tensor_graphs.language.errors import LanguageError, written_at
 from tensor_graphs.language.graph import Graph
@@ -446,6 +447,10 @@ class _Application:
     def rounded_product(self, node: Node, inputs: Sequence[Node], to: str, word: DType | None) -> tuple[Node, ...]:
         """Return the outputs of a product in f32 whose operands are rounded to a format."""
         dtype = self.stored(node, node.dtype, word)
+        if to in LEVELS:
+            of_blocks = node.op in (linear, linear_argmax) and inputs[1].op is dequantize
+            x = _to(rounded(_to(inputs[0], f32), to=to), inputs[0].dtype) if of_blocks else inputs[0]
+            return self.computed(node, [x, *inputs[1:]], word)
         if to == f8e4m3.name:
             if node.op is not linear:
                 return self.computed(node, inputs, word)
@@ -555,7 +560,8 @@ def expanded_by_library(nodes: Sequence[Node], unchanged: Collection[Signature] 
     """Return the nodes of `written_out`. If there are `unchanged` composites, a part becomes its recipe that contains parts with
     registered kernels, if it has one."""
     def stays(node: Node) -> bool:
-        return (_is_library(node.op) and node.op is not block_linear) or (bool(unchanged) and signature_of(node) in unchanged)
+        is_basic = _is_library(node.op) and node.op not in (block_linear, rounded_block_linear)
+        return is_basic or (bool(unchanged) and signature_of(node) in unchanged)
 
     return expand_all(nodes, stays, written_for_kernels if unchanged else defined)
 

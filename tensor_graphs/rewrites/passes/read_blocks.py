@@ -1,6 +1,7 @@
 """read_blocks: products with `dequantize` of a weight become `block_linear`, whose kernels read the bytes as they are.
 
-    linear(x, dequantize(w, format="Q8_0"))   →   block_linear(x, w, format="Q8_0")
+    linear(x, dequantize(w, format="Q8_0"))                     →   block_linear(x, w, format="Q8_0")
+    linear(rounded(x, to="int8"), dequantize(w, format="Q8_0")) →   rounded_block_linear(x, w, format="Q8_0", to="int8")
 
 `linear_argmax`, the largest of such a product, becomes the largest of that. `embedding` chooses rows of bytes, and dequantises
 those.
@@ -12,9 +13,10 @@ from collections import Counter
 
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composites.arithmetic import mul
-from tensor_graphs.language.composites.blocks import block_linear, dequantize
+from tensor_graphs.language.composites.blocks import block_linear, dequantize, rounded_block_linear
 from tensor_graphs.language.composites.indexing import argmax, embedding, linear_argmax
 from tensor_graphs.language.composites.products import linear
+from tensor_graphs.language.composites.rounded import LEVELS, rounded
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
@@ -34,18 +36,16 @@ def read_blocks(graph: Graph) -> PassResult:
     images = dict(zip(graph.nodes, rebuild(graph.nodes, replaced), strict=True))
     if not counts.total():
         return PassResult(graph)
-    note = f"{sum(n.op is block_linear for n in images.values())} products of blocks"
+    note = f"{sum(n.op in (block_linear, rounded_block_linear) for n in images.values())} products of blocks"
     changed = {n: image for n, image in images.items() if image is not n}
     return PassResult(graph.with_roots([images[r] for r in graph.roots]), changed, note=note)
 
 
 def _replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
     if node.op is linear and _is_product_of_blocks(*inputs[:2]):
-        out: Node = block_linear(inputs[0], inputs[1].inputs[0], *inputs[2:], format=inputs[1].attrs["format"])
-        return out
+        return _product(*inputs)
     if node.op is leaves.ITEM and inputs[0].op is linear_argmax and _is_product_of_blocks(*inputs[0].inputs):
-        x, weight = inputs[0].inputs
-        out = block_linear(x, weight.inputs[0], format=weight.attrs["format"])
+        out = _product(*inputs[0].inputs)
         return argmax(out) if node.attrs["index"] else atomic.reduce_max(out, (out.rank - 1,))
     if node.op is embedding and inputs[0].op is dequantize:
         table, ids = inputs
@@ -53,6 +53,15 @@ def _replaced(node: Node, inputs: tuple[Node, ...]) -> Node | None:
         rows = atomic.cast(rows, node.dtype)
         return rows if node.attrs["scale"] == 1.0 else mul(rows, node.attrs["scale"])
     return None
+
+
+def _product(x: Node, weight: Node, *bias: Node) -> Node:
+    operands, format = (weight.inputs[0], *bias), weight.attrs["format"]
+    if x.op is rounded and x.attrs["to"] in LEVELS:
+        out: Node = rounded_block_linear(x.inputs[0], *operands, format=format, to=x.attrs["to"])
+    else:
+        out = block_linear(x, *operands, format=format)
+    return out
 
 
 def _is_product_of_blocks(x: Node, weight: Node) -> bool:

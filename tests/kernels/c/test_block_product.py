@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tensor_graphs.kernels.c import library
+from tensor_graphs.kernels.c.backend import ROUNDED, packed_bytes
 from tensor_graphs.language.composites.blocks import FORMATS, dequantized
+from tensor_graphs.language.composites.rounded import LEVELS, PART
 from tests.kernels.c.test_native import Array, normal, poisoned, run
 
 NAMES = list(FORMATS)
@@ -18,16 +20,19 @@ HALVES = {"Q6_K": (208,), "MXFP4": (), **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", 
 each_format = pytest.mark.parametrize("name", NAMES)
 
 
-@pytest.fixture(scope="module", params=["native", "without AVX-512", "portable"])
+SETS = {"without AVX-512": "-mno-avx512f", "without VNNI": "-mno-avx512vnni"}
+
+
+@pytest.fixture(scope="module", params=["native", *SETS, "portable"])
 def each_set(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> library.NativeLibrary:
-    """The library for this processor's instructions, for those of fewer registers, and for any processor."""
+    """The library for this processor's instructions, for fewer of them, and for any processor."""
     if request.param == "native":
         return library.load()
     if request.param == "portable":
         return library.build(portable=True)
     if platform.machine() != "x86_64":
         pytest.skip("x86-64 alone has this instruction set")
-    return library.build(cc="cc -mno-avx512f", cache=tmp_path_factory.mktemp("library"))
+    return library.build(cc=f"cc {SETS[request.param]}", cache=tmp_path_factory.mktemp("library"))
 
 
 def blocks(name: str, rows: int, k: int, scale: float = 1e-2, seed: int = 0) -> Array:
@@ -41,9 +46,11 @@ def blocks(name: str, rows: int, k: int, scale: float = 1e-2, seed: int = 0) -> 
     return drawn.reshape(rows, drawn.shape[1] * block.nbytes)
 
 
-def product(lib: library.NativeLibrary, name: str, x: Array, w: Array, bias: Array | None = None) -> Array:
-    out = poisoned((len(x), len(w)))
-    run(lib, "tg_block_linear", [out, x, w, bias], [*out.shape, x.shape[1], NAMES.index(name), w.shape[1]])
+def product(lib: library.NativeLibrary, name: str, x: Array, w: Array, bias: Array | None = None, to: str | None = None) -> Array:
+    out, format = poisoned((len(x), len(w))), NAMES.index(name)
+    packed = np.full((packed_bytes(name, len(w), x.shape[1]),), 170, np.uint8)
+    run(lib, "tg_pack_blocks", [packed, w], [len(w), x.shape[1], format, w.shape[1]])
+    run(lib, "tg_block_linear", [out, x, w, bias, packed], [*out.shape, x.shape[1], format, w.shape[1], ROUNDED.index(to)])
     return out
 
 
@@ -107,3 +114,42 @@ def test_any_bytes_are_numbers(each_set: library.NativeLibrary, name: str, n: in
     assert error(name, product(each_set, name, x, w), x, w) <= 3e-7
     x[0, 3] = np.nan
     assert error(name, product(each_set, name, x, w), x, w) <= 3e-7
+
+
+def rounding(name: str, x: Array, w: Array, to: str) -> Array:
+    """The most that a product may change where x is rounded to integers: half a step of each part of x, and 1e-6 for f32."""
+    parts, numbers = np.abs(x).reshape(len(x), -1, PART).max(-1), np.abs(dequantized(w, name, np.float64)).reshape(len(w), -1, PART)
+    return (0.51 / LEVELS[to] + 1e-6) * (parts.astype(float) @ numbers.sum(-1).T) + 1.2e-38 * np.maximum(1, numbers.sum((1, 2)))
+
+
+@each_format
+@pytest.mark.parametrize("n", [1, 4, 11])
+@pytest.mark.parametrize("to", LEVELS)
+def test_integers_change_a_product_by_half_a_step(each_set: library.NativeLibrary, name: str, n: int, to: str) -> None:
+    for m, of_row, values in ((1, 1, "normal"), (33, 3, "normal"), (130, 5, "zeros"), (17, 2, "all 3000"), (17, 2, "one 1e5"),
+                              (17, 2, "1e-34"), (17, 2, "1e-42")):
+        k = of_row * FORMATS[name].values
+        x = normal((n, k), 1)
+        if values not in ("normal", "one 1e5"):
+            x[:] = {"zeros": 0, "all 3000": 3000, "1e-34": 1e-34, "1e-42": 1e-42}[values]
+        x[:, 7] = 1e5 if values == "one 1e5" else x[:, 7]
+        x[-1, 9] *= -1
+        w, bias = blocks(name, m, k), normal((m,), 2)
+        exact = x.astype(float) @ dequantized(w, name, np.float64).T
+        assert (np.abs(product(each_set, name, x, w, None, to) - exact) <= rounding(name, x, w, to)).all(), (m, values)
+        off = np.abs(product(each_set, name, x, w, bias, to) - exact - bias)
+        assert (off <= rounding(name, x, w, to) + 1e-6 * np.abs(bias)).all(), (m, values)
+
+
+@each_format
+@pytest.mark.parametrize("to", LEVELS)
+def test_integers_multiplied_by_any_bytes_are_finite_where_numbers_are(each_set: library.NativeLibrary, name: str, to: str) -> None:
+    rng, block = np.random.default_rng(5), FORMATS[name]
+    w = rng.integers(0, 256, (300, 2 * block.nbytes), np.uint8)
+    x = normal((3, 2 * block.values), 6)
+    x[1, 3], x[2, 40] = np.nan, np.inf
+    with np.errstate(all="ignore"):
+        exact, terms = (f(x).astype(float) @ f(dequantized(w, name, np.float64)).T for f in (np.array, np.abs))
+        out, is_held = product(each_set, name, x, w, None, to), terms < 1e38
+        assert np.isfinite(out[is_held]).all() and not np.isfinite(out[~np.isfinite(exact)]).any()
+        assert (np.abs(out - exact) <= rounding(name, x, w, to))[is_held].all()
