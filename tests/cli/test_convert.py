@@ -53,7 +53,8 @@ def test_types_are_chosen_for_a_size_from_the_models_own_text(folder: Path, tmp_
     assert 0 < chosen["kl"] < 1e-3 and len(words) > 1 and chosen["bytes"] == file.stat().st_size
     stored = {entry.stored.lower() for entry in read_gguf(file).entries.values() if len(entry.shape) > 1}
     assert stored == words
-    assert_complains(tg("convert", folder, file, "--bytes", 9, "--precision", "F32"), "each choose the types", "fix: one of them")
+    assert_complains(tg("convert", folder, file, "--bytes", 9, "--precision", "F32"), "each choose the types", "fix: one of them",
+                     code=2)
 
 
 def test_what_is_not_written_is_refused(folder: Path, gemma: Path, tmp_path: Path) -> None:

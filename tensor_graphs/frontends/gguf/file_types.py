@@ -38,6 +38,10 @@ SENSITIVE = 2
 """pieces of text on which errors are predicted, which takes some forward passes each; importance is the mean over all pieces"""
 
 
+ALIKE = 1.25
+"""ratio of predicted errors up to which a mix of types counts as no better than a single one: predictions are off by as much"""
+
+
 @dataclass(frozen=True)
 class TypedFile:
     """words: weight site -> word. nbytes: of all tensors. error: predicted, of the metric."""
@@ -77,7 +81,7 @@ class TypeChoice:
     @cached_property
     def errors(self) -> dict[tuple[str, str], float]:
         """(tensor, word) -> what it adds to the error, by all readers of its parameters."""
-        (output, *_) = self.model.graph.outputs
+        output = "embedding" if self.model.encoder else "logits"
         totals: dict[tuple[str, str], float] = {}
         runs = self.runs[:SENSITIVE]
         for number, (inputs, sizes) in enumerate(runs):
@@ -115,12 +119,23 @@ class TypeChoice:
         return TypedFile(words, int(form.nbytes) + self.others, form.error)
 
     def within(self, nbytes: float) -> TypedFile:
-        """Return the file of at most this many bytes of tensors with the least predicted error. Raises FrontendError."""
+        """Return the file of at most this many bytes of tensors with the least predicted error; one with a single type if that is
+        predicted to be about as good. Raises FrontendError."""
         fitting = [form for form in self.front if form.nbytes + self.others <= nbytes]
         if not fitting:
             least = self.front[0].nbytes + self.others
             raise FrontendError(f"no file of {self.model.name} has {nbytes:,.0f} bytes of tensors", fix=f"{least:,.0f} or more")
-        return self.typed(fitting[-1])
+        best = fitting[-1]
+        uniform = [form for form in self.uniform if form.nbytes + self.others <= nbytes and form.error <= ALIKE * best.error]
+        return self.typed(min(uniform, key=lambda form: form.error, default=best))
+
+    @cached_property
+    def uniform(self) -> list[FormCost]:
+        """The files in which all tensors have one word."""
+        words = dict.fromkeys(word for _, word in self.errors)
+        return [FormCost(dict.fromkeys(self.tensors, word), 0.0, sum(self.errors[tensor, word] for tensor in self.tensors),
+                         sum(self._bytes(shape, word) for shape, _ in self.tensors.values()))
+                for word in words if all((tensor, word) in self.errors for tensor in self.tensors)]
 
     def _words(self, shape: tuple[int, ...]) -> list[str]:
         """Return the words that change what a tensor's file holds, and `written`."""

@@ -52,6 +52,13 @@ def test_a_file_has_the_types_and_the_bytes_that_were_chosen(choice: TypeChoice,
     assert words == {"f32" if word == "written" else word for word in typed.words.values()}
 
 
+def test_one_type_for_all_is_taken_where_a_mix_is_hardly_predicted_to_be_better(choice: TypeChoice) -> None:
+    (half,) = [form for form in choice.uniform if set(form.words.values()) == {"f16"}]
+    nbytes = half.nbytes + choice.others
+    assert set(choice.within(nbytes).words.values()) == {"f16"} and choice.within(nbytes).error == half.error
+    assert any(form.error > 1.25 * choice.within(form.nbytes + choice.others).error for form in choice.uniform)
+
+
 def test_both_readers_of_a_table_have_one_word_and_errors_of_both_count(choice: TypeChoice) -> None:
     typed = choice.within((choice.numbers * 4 + choice.others) * 0.24)
     table = [word for site, word in typed.words.items() if "embed_tokens" in site]
