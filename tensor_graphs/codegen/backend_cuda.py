@@ -81,7 +81,7 @@ def _loops(definition: Definition) -> StageProgram:
 
 def arithmetic(spec: Spec) -> Dim:
     """Return the element steps of the loops of a spec. Raises NotLowered."""
-    return backend.steps(_plain(spec_to_loops.definition_of(spec), _of_part(spec)))
+    return backend.steps(_plain(spec_to_loops.definition_of(spec)))
 
 
 def traffic(spec: Spec) -> Dim:

@@ -148,7 +148,7 @@ DEVICE = Generator(
 OF_TILES = tuple(Generator(
     name, backend_cuda.NAME, "events", _on_device, partial(tile_schedule.task_of, template), tile_schedule.seed,
     tile_schedule.choices, tile_schedule.changed, tile_schedule.program, lambda call: str(call.text), _compiled_for_device,
-    lambda call: call, _opaque) for name, template in TILES.items())
+    lambda call: call, _opaque, eager=False) for name, template in TILES.items())
 
 GENERATORS: Mapping[str, Generator] = {one.kernel: one for one in (HOST, DEVICE, *OF_TILES)}
 """the name of the kernel with the rules' schedule -> its generator"""

@@ -50,7 +50,7 @@ def test_other_columns_have_as_many_stages_as_there_is_room_for() -> None:
 
 @pytest.mark.parametrize(("action", "why"), [
     (TileSize(512, "columns"), "at most 256 columns"), (TileSize(9, "stages"), "stages are at least two"),
-    (TileSize(3, "splits"), "a cluster has no so many"), (TileSize(4, "rows"), "a shape has")])
+    (TileSize(3, "splits"), "a cluster has no such number"), (TileSize(4, "rows"), "a shape has")])
 def test_what_is_illegal_is_refused_with_the_reason(action: TileSize, why: str) -> None:
     of = task("tiles", product())
     with pytest.raises(IllegalAction, match=why):

@@ -78,7 +78,7 @@ def test_the_winner_on_a_gpu_is_judged_stored_and_chosen(tmp_path: Path, monkeyp
         assert "threads 64 (nest 0)" in part.actions
         registry.made.clear()
         plan = tg.compile(g, database=database, backends=("gencuda", "numpy"))
-        out = tg.bind(plan, {}).run(x=np.zeros((512, 1000), tg.bf16.numpy))["y"]
+        out = tg.bind(plan, {}).run({"x": np.zeros((512, 1000), tg.bf16.numpy)})["y"]
         assert np.allclose(np.asarray(out, np.float32), 1e-3, rtol=1e-2)
 
 

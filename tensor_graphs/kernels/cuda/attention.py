@@ -30,8 +30,8 @@ def _lanes_and_packs(width: int, pack: int) -> tuple[int, int]:
 
 
 def _bytes_of_sums(width: int, group: int, lanes: int, warps: int) -> int:
-    """Return the bytes of shared memory for the sums of the warps of a block of attention.cu."""
-    return warps * (32 // lanes) * group * (width + 2) * 4
+    """Return the bytes of shared memory of a block of attention.cu: sums of its warps, and whether it is the last of its row."""
+    return warps * (32 // lanes) * group * (width + 2) * 4 + 16
 
 
 def _numbers(spec: Spec) -> dict[str, object]:
@@ -94,14 +94,14 @@ def attention(spec: Spec) -> LaunchCall:
     numbers = _numbers(spec) | {"SPLITS": parts, "ROWS": BLOCKS_OF_PARTS}
     rows = n * (heads * group)
     here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
-    ints = s, spec.attrs["start"], here
     pieces = (d.ceil_div(rows * here * (width * 4), 256) * 256, d.ceil_div(rows * here * 8, 256) * 256)
 
     def form(pack: int) -> LaunchCall:
         warps = 8 if _bytes_of_sums(width, group, _lanes_and_packs(width, pack)[0], 8) <= 48 << 10 else 4
         packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
         text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _types(spec))
-        return LaunchCall(text, (Launch("attention", n * here * heads, 32 * warps, waits=True),), ints, pieces)
+        launch = Launch("attention", n * here * heads, 32 * warps, waits=True)
+        return LaunchCall(text, (launch,), (s, spec.attrs["start"], here), pieces)
 
     return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
 

@@ -269,12 +269,19 @@ def _stage(spec: Spec, wide: int, products: int, turned: bool) -> int:
 def shape_differs(spec: Spec, shape: TileShape, products: int, turned: bool) -> str | None:
     """Return None where tiles can have a shape, else the reason why not."""
     most = (128 if _piece(spec) else MOST_TURNED) // (products if turned else 1)
-    if shape.columns > most or (not turned and shape.columns not in FASTER):
-        return f"a tile has at most {most} columns"
-    if not 2 <= shape.stages <= most_stages(spec, shape.columns, products, turned):
+    if shape.columns > most or (not turned and shape.columns not in _columns_that_fit(spec, products)):
+        return f"a tile has at most {most} columns, and no more than the result"
+    room, (of_x, of_w) = most_stages(spec, shape.columns, products, turned), parts_of(spec)
+    if not min(2, room) <= shape.stages <= room:
         return "its stages are at least two, and what shared memory has room for"
-    fits = shape.splits in (1, *(splits for splits, _ in HOPPER.clustered)) and shape.splits <= _steps(spec)
-    return None if fits else "a cluster has no so many blocks, or a sum no so many steps"
+    fits = shape.splits in dict(HOPPER.clustered) and shape.splits <= _steps(spec) // STEPS_OF_A_SPLIT[of_x * of_w > 1]
+    return None if fits or shape.splits == 1 else "a cluster has no such number of blocks, or a sum too few steps"
+
+
+def _columns_that_fit(spec: Spec, products: int) -> list[int]:
+    """Return the columns of a tile of which at least half are those of the result."""
+    columns = _matrices(spec)[5] * products
+    return [wide for wide in FASTER if wide == min(FASTER) or columns > wide // 2]
 
 
 def _by_tiles(spec: Spec, shape: TileShape, tiles: Dim, piece: int, turned: bool = False, printed: Printed | None = None,
@@ -346,8 +353,7 @@ units of one step of one column (3.6 ns on an H200)"""
 def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
     """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles.
     products: number of weights, which share the columns of a tile."""
-    columns = _matrices(spec)[5] * products
-    (of_x, of_w), steps = parts_of(spec), _steps(spec)
+    (of_x, of_w), steps, columns = parts_of(spec), _steps(spec), _matrices(spec)[5] * products
 
     def time(wide: int) -> float:
         tiles = down * -(-columns // wide)
@@ -355,7 +361,7 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
         of_tile = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
         return -(-tiles // MULTIPROCESSORS) * of_tile + MEETING * (splits > 1)
 
-    return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
+    return min((w for w in _columns_that_fit(spec, products) if w <= (128 if piece else 256)), key=time)
 
 
 BOXED, BOXED_ROWS = Fraction(3, 2), Fraction(21, 20)
