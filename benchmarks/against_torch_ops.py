@@ -344,6 +344,11 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, scale: float = 1.0, caus
     return (weights @ v).movedim(0, 1).numpy()
 
 
+def batched_attention(q: Any, k: Any, v: Any, mask: Any = None, **attrs: Any) -> np.ndarray:
+    masks = [mask] * len(q) if mask is None or mask.ndim == 2 else mask
+    return np.stack([attention(*one, **attrs) for one in zip(q, k, v, masks, strict=True)])
+
+
 def paged_attention(q: Any, k: Any, v: Any, pages: Any, positions: Any, page: int, scale: float, window: int = 0,
                     softcap: float = 0.0) -> np.ndarray:
     def of_token(i: int) -> np.ndarray:
@@ -681,6 +686,16 @@ def attentions(d: Draw) -> Call:
                               "start": d.one([0, 0, 2, d.n]), "softcap": d.one([0.0, 0.0, 5.0])}
 
 
+def batched_attentions(d: Draw) -> Call:
+    heads, dtype, b, n, s = d.one([1, 2]), d.one(WIDE), d.one([1, 2, 3]), d.one([1, 3, 5]), d.one([1, 4])
+    q = d.leaf((b, n, d.one([heads, 2 * heads]), d.one([1, 4, 8])), dtype, d.one(["normal", "large mean"]))
+    k = d.like(q, (b, s, heads, d.nodes[q].shape[3]), style=d.one(["normal", "equal rows"]))
+    v = d.like(q, (b, s, heads, d.one([1, 3, 8])), style="normal")
+    mask = [d.like(q, d.one([(n, s), (b, n, s)]), tg.bool_)] if d.chance(0.3) else []
+    return (q, k, v, *mask), {"scale": d.one([0.5, 1.0]), "causal": d.chance(0.5), "window": d.one([0, 0, 1, 3]),
+                              "start": d.one([0, 0, 2]), "softcap": d.one([0.0, 0.0, 5.0])}
+
+
 def paged_attentions(d: Draw) -> Call:
     heads, dtype, t, page = d.one([1, 2]), d.one(WIDE), d.size(False), d.one([1, 2, 4])
     q = d.leaf((t, d.one([heads, 2 * heads]), d.one([1, 4, 8])), dtype, d.one(["normal", "large mean"]))
@@ -917,6 +932,7 @@ op("gather_linear", gather_linears, gather_linear, mixes=2, on_the_way=sizes_of(
 op("linear_argmax", linear_argmaxes, linear_argmax, picked(tg.linear_argmax), mixes=2)
 op("conv", convs, conv, mixes=2, on_the_way=sizes_of(conv))
 op("attention", attentions, attention, mixes=2)
+op("batched_attention", batched_attentions, batched_attention, mixes=2)
 op("paged_attention", paged_attentions, paged_attention, mixes=2)
 op("windows", pools(lambda d: {"padding": d.one([0, 1, ((0, 1), (1, 0))]), "dilation": d.one([1, 2])}, ANY), windows, exact=True)
 op("max_pool", pools(lambda d: {"padding": d.one([0, 1]), "dilation": d.one([1, 1, 2])}, NUMBERS), max_pool)

@@ -55,9 +55,9 @@ AT, LARGEST = {"n": 1, "m": 1, "p": 64}, {"n": 1, "m": 1, "p": ROOM}
 
 
 class Decoder(ABC):
-    """last: the token that is fed next."""
+    """last: the token that is fed next. logit: the largest of the last step."""
 
-    last = 0
+    last, logit = 0, 0.0
 
     @abstractmethod
     def step(self) -> int:
@@ -91,7 +91,7 @@ class Ours(Decoder):
     def step(self) -> int:
         found = self.made.run({"ids": np.array([self.last], np.int32)}, dims={"p": self.past, "m": 1}, session=self.session)
         self.past += 1
-        self.last = int(found["token"][0])
+        self.last, self.logit = int(found["token"][0]), float(found["logit"][0])
         return self.last
 
     def replays(self) -> list[tuple[int, int, float]]:
@@ -142,7 +142,8 @@ class Theirs(Decoder):
             out = self.forward(input_ids=self.ids, past_key_values=self.cache, cache_position=self.at, position_ids=self.at[None],
                                use_cache=True)
             self.at += 1
-            self.last = int(out.logits[0, -1].argmax())
+            logit, token = out.logits[0, -1].max(-1)
+            self.last, self.logit = int(token), float(logit)
         return self.last
 
     def prefill(self) -> None:

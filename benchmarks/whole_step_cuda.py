@@ -26,9 +26,9 @@ import torch
 
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.cuda import HEADERS
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.decoder import one_kernel
 from tensor_graphs.kernels.decoder.one_kernel import (
-    SHARED,
     SPLITS,
     Attention,
     DecoderSizes,
@@ -125,7 +125,7 @@ class Ours:
         cubin = nvrtc.compiled(self.made.text(), "sm_90a", HEADERS)
         self.kernel = self._checked(driver.cuModuleGetFunction(self._checked(driver.cuModuleLoadData(cubin)), b"whole"))
         most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        self._checked(driver.cuFuncSetAttribute(self.kernel, most, SHARED))
+        self._checked(driver.cuFuncSetAttribute(self.kernel, most, HOPPER.shared_alone))
 
     def _checked(self, result: tuple[Any, ...]) -> Any:
         if int(result[0]):
@@ -135,7 +135,7 @@ class Ours:
     def launch(self) -> None:
         """A step; the next one is fed its token."""
         given = (ctypes.c_void_p * 1)(ctypes.addressof(self.model))
-        self._checked(self.driver.cuLaunchKernel(self.kernel, self.made.grid, 1, 1, self.made.threads, 1, 1, SHARED,
+        self._checked(self.driver.cuLaunchKernel(self.kernel, self.made.grid, 1, 1, self.made.threads, 1, 1, HOPPER.shared_alone,
                                                  torch.cuda.current_stream().cuda_stream, ctypes.addressof(given), 0))
         self.model.position += 1
         self.model.set = 1 - self.model.set

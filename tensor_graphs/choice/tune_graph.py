@@ -17,8 +17,9 @@ from tensor_graphs.measure.judge import Judge
 from tensor_graphs.measure.queue.profile_report import TunedPart
 from tensor_graphs.paths.lower import PlanError
 from tensor_graphs.paths.path import NoPathError
+from tensor_graphs.tuning.generators import GENERATORS
 from tensor_graphs.tuning.strategies import STRATEGIES, Strategy, StrategyError, known, register
-from tensor_graphs.tuning.tune import LOOPS, tune
+from tensor_graphs.tuning.tune import tune
 
 LEAST_LEFT = 0.1
 """least share of a kernel's time that counts as possible gain: rates were measured at other times and may be too low"""
@@ -34,11 +35,13 @@ CLOSE = 1.5
 
 @dataclass(frozen=True)
 class Worth:
-    """A signature at some sizes, and the most seconds of a run that a better schedule might save there."""
+    """A signature at some sizes, the most seconds of a run that a better schedule might save there, and the kernel with the rules'
+    schedule."""
 
     signature: Signature
     binding: Mapping[str, int]
     seconds: float
+    seed_kernel: str
 
 
 def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Request) -> list[Worth]:
@@ -52,15 +55,16 @@ def worth_tuning(graph: Graph, points: Sequence[Mapping[str, int]], request: Req
         signatures = {s.key: s for s in paths.known()}
         for key, way in paths.kernels(path).items():
             s, calls = signatures[key], path.calls[key]
-            loops = next((k for k in matching(s.spec, table) if k.name == LOOPS), None)
-            its = None if loops is None else costs.cost(loops, s, point, True)
-            if its is None or not calls or its.seconds > CLOSE * way.cost.seconds:
+            seeds = {k: its for k in matching(s.spec, table) if k.name in GENERATORS
+                     and (its := costs.cost(k, s, point, True)) is not None}
+            loops = min(seeds, key=lambda k: seeds[k].seconds, default=None)
+            if loops is None or not calls or seeds[loops].seconds > CLOSE * way.cost.seconds:
                 continue
             binding = {n: int(point[n]) for n in s.dim_names}
-            left = max(LEAST_LEFT * way.cost.seconds, way.cost.seconds - costs.roofline("gen", s, binding, loops)) * calls
+            left = max(LEAST_LEFT * way.cost.seconds, way.cost.seconds - costs.roofline(loops.backend, s, binding, loops)) * calls
             asked = key, tuple(sorted(binding.items()))
             if asked not in parts or parts[asked].seconds < left:
-                parts[asked] = Worth(s, binding, left)
+                parts[asked] = Worth(s, binding, left, loops.name)
     return sorted(parts.values(), key=lambda part: -part.seconds)
 
 
@@ -80,7 +84,8 @@ def tune_graph(judge: Judge, graph: Graph, points: Sequence[Mapping[str, int]], 
         say(f"schedules of {part.signature.title()}")
         begun = time.perf_counter()
         try:
-            tuned.append(tune(judge, part.signature, part.binding, max(LEAST_SECONDS, share), strategy=strategy))
+            tuned.append(tune(judge, part.signature, part.binding, max(LEAST_SECONDS, share), strategy=strategy,
+                              seed_kernel=part.seed_kernel))
         except StrategyError:
             raise
         except TensorGraphsError as e:

@@ -57,7 +57,8 @@ def demo(
     text, result = generate_and_show(model_ready, start, tokens, Sampling(), (), None if json else print_text)
     if json:
         embedded = {"texts": list(SENTENCES), "embeddings": vectors.tolist()}
-        options.print_json({"embed": embedded, "run": document(model_ready, start, text, result)})
+        answer = document(model_ready, start, text, result, {"n": 1, "m": 1}, {"n": len(start), "m": 1})
+        options.print_json({"embed": embedded, "run": answer})
         return
     print(
         f"\n\n{len(result.ids)} tokens · {result.tokens_per_second:.1f} tokens/s (median step "

@@ -37,7 +37,7 @@ log = logging.getLogger("tensor_graphs.phase_times")
 app = Verbs(name="tg", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
             help="Say the math once. Run the fastest path that is accurate enough: measured, recorded, explained.")
 
-VERBS = ("run", "chat", "embed", "train", "bench_serve", "serve", "demo", "models", "list_paths", "pareto", "profile",
+VERBS = ("run", "chat", "embed", "image", "train", "bench_serve", "serve", "demo", "models", "list_paths", "pareto", "profile",
          "explain", "plan", "convert", "evaluate", "trace", "show", "studio", "equal", "rewrites", "db", "costs", "dataset",
          "devices", "conformance", "new_backend")
 

@@ -48,7 +48,7 @@ GROUPS = {"source": "Sources", "unary": "Elementwise, one operand", "binary": "E
 SUBJECTS = {"arithmetic": "Arithmetic, comparisons, reductions", "elementary": "Elementary functions and activations",
             "trigonometry": "Inverse trigonometric and hyperbolic functions", "special": "Special functions",
             "normalisation": "Softmax, means, norms", "products": "Products and attention", "gated": "Gated layers",
-            "paged": "Attention over pages",
+            "batches": "Products and attention", "paged": "Attention over pages",
             "positions": "Rotary positions", "indexing": "Indexing, order, running sums", "windows": "Windows and pooling",
             "convolution": "Convolution", "upsampling": "Upsampling", "resizing": "Resizing",
             "writes": "Writing into a tensor", "random": "Random numbers", "rounded": "Rounding to formats that are no dtype",

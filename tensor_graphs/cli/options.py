@@ -121,8 +121,8 @@ PrecisionWords = Annotated[
         callback=_precision,
         metavar="WORDS",
         help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16, written for all of it, tf32, bf16x2, f8e4m3, "
-        "int8 or int8x2 (x of products by blocks) for its products, q8_0, q6_k, q5_k, q4_k, q4_0, … for its weights, or words of sites, as "
-        "between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
+        "int8 or int8x2 (x of products by blocks) for its products, q8_0, q6_k, q5_k, q4_k, q4_0, … for its weights, or words of "
+        "sites, as between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
         "[default: as the tolerance says]",
     ),
 ]
@@ -492,7 +492,7 @@ def progress(what: str, quiet: bool, total: int | None = None) -> Iterator[Calla
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=shown, disable=quiet or not shown.is_terminal) as bar:
         task = bar.add_task("", total=total)
-        yield lambda done, of, text: bar.update(task, completed=done, total=of, description=text)
+        yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
 
 
 @contextmanager

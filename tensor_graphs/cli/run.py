@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tensor_graphs.cli import option_groups, options, run_graph
+from tensor_graphs.cli import option_groups, options, run_batch, run_graph
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
 from tensor_graphs.cli.graphs import STEP
 from tensor_graphs.errors import counted
 from tensor_graphs.phase_times import IMPORT, OURS, phase
 
 if TYPE_CHECKING:
-    from tensor_graphs.serving.generate import Generation
+    from tensor_graphs.serving.generate import Generation, TextDecoder
+    from tensor_graphs.serving.requests import GenerationRequest
 
 FEW = 256
 """positions for which memory is always planned, so that a shorter or longer generation can use the same plan next time"""
@@ -44,6 +46,7 @@ def run(
     chat: Annotated[bool, typer.Option(help="Use the folder's chat template, when it has one.")] = True,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on behind an end-of-text token.")] = False,
     choice: option_groups.ModelOptions,
+    invariant: options.Invariant = False,
     decoder: option_groups.DecoderOptions,
 ) -> None:
     """Generate tokens with a decoder model, or run an ONNX file once, on the fastest path that is accurate enough."""
@@ -52,6 +55,7 @@ def run(
         return
     with phase(IMPORT):
         from tensor_graphs.serving.generate import check_room
+        from tensor_graphs.serving.requests import GenerationRequest
 
     print_document = decoder.document_printer()
     sampling, stop_texts = drawing.sampling(), drawing.stop_texts()
@@ -61,27 +65,90 @@ def run(
         raise options.NotPossible(f"{loaded.name} has no tokenizer, so --stop has no text to look at\n  fix: leave it out")
     for start in asked:
         check_room(start.ids, tokens, loaded.max_positions, loaded.facts.vocabulary, most=loaded.config.max_position_embeddings)
-    longest = max(len(start.ids) for start in asked)
-    positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
-    model_ready = ready(loaded, choice, decoder.db, at=STEP, largest={"n": longest, "m": 1, "p": positions},
-                        quiet=print_document is not None, memory_limit=decoder.memory_limit,
-                        greedy=not (sampling.needs_logits or decoder.logprobs), text=decoder.text)
+    request = GenerationRequest((), tokens, sampling, frozenset(() if ignore_eos else loaded.end_ids),
+                                0 if decoder.logprobs else None)
     several = prompts is not None or len(asked) > 1
-    documents = []
-    for number, start in enumerate(asked):
-        if several and print_document is None:
-            print(("\n" if number else "") + f"> {start.title}", flush=True)
-        show = token_lines({"prompt": number} if several else {}) if decoder.jsonl else None if decoder.json else print_text
-        text, result = generate_and_show(model_ready, start.ids, tokens, sampling, () if ignore_eos else loaded.end_ids, show,
-                                         stop_texts=stop_texts, logprobs=decoder.logprobs)
-        if print_document is None:
-            _print_times(model_ready, start.ids, result)
-        else:
-            outcome = document(model_ready, start.ids, text, result)
-            documents.append({"prompt": start.text, **outcome} if several else outcome)
-        model_ready = replace(model_ready, compile_seconds=0.0)     # once for all prompts
+    alone = next((option for option, value in (("--tolerance", choice.tolerance), ("--plan", choice.plan), ("--text", decoder.text))
+                  if value is not None), None)
+    if invariant and alone is not None:
+        raise options.UsageError(f"{alone} is not for prompts that are answered together, as with --invariant\n"
+                                 "  fix: --precision chooses words; or leave it out")
+    answered = _together if invariant or (several and alone is None) else _one_after_another
+    documents = answered(loaded, asked, request, stop_texts, choice, decoder, several, invariant)
     if print_document is not None:
         print_document(documents if several else documents[0])
+
+
+def _one_after_another(loaded: Any, asked: Sequence[Start], request: GenerationRequest, stop_texts: Sequence[str],
+                       choice: option_groups.ModelOptions, decoder: option_groups.DecoderOptions, several: bool,
+                       invariant: bool) -> list[Any]:
+    """Answer each prompt on its own, print it unless a document is wanted, and return the documents."""
+    longest, tokens, sampling = max(len(start.ids) for start in asked), request.tokens or 0, request.sampling
+    positions = min(max(longest + tokens, FEW), loaded.max_positions - 1)
+    quiet = decoder.json or decoder.jsonl
+    model_ready = ready(loaded, choice, decoder.db, at=STEP, largest={"n": longest, "m": 1, "p": positions}, quiet=quiet,
+                        memory_limit=decoder.memory_limit, text=decoder.text,
+                        greedy=not (sampling.needs_logits or decoder.logprobs))
+    documents = []
+    for number, start in enumerate(asked):
+        if several and not quiet:
+            print(("\n" if number else "") + f"> {start.title}", flush=True)
+        show = token_lines({"prompt": number} if several else {}) if decoder.jsonl else None if decoder.json else print_text
+        text, result = generate_and_show(model_ready, start.ids, tokens, sampling, request.stop_ids, show, stop_texts=stop_texts,
+                                         logprobs=decoder.logprobs)
+        if not quiet:
+            _print_times(model_ready, start.ids, result)
+        outcome = document(model_ready, start.ids, text, result, {"n": 1, "m": 1}, {"n": len(start.ids), "m": 1})
+        documents.append({"prompt": start.text, **outcome} if several else outcome)
+        model_ready = replace(model_ready, compile_seconds=0.0)     # once for all prompts
+    return documents
+
+
+def _together(loaded: Any, asked: Sequence[Start], request: GenerationRequest, stop_texts: Sequence[str],
+              choice: option_groups.ModelOptions, decoder: option_groups.DecoderOptions, several: bool,
+              invariant: bool) -> list[Any]:
+    """Answer all prompts at once, print them in order unless a document is wanted, and return the documents."""
+    quiet = decoder.json or decoder.jsonl
+    engine, seconds = run_batch.started(loaded, [len(start.ids) + (request.tokens or 0) for start in asked], choice, decoder,
+                                        invariant=invariant, quiet=quiet)
+    model_ready = Ready(loaded, engine.compiled.plan, engine.compiled, seconds)
+    rows = min(len(asked), run_batch.TOGETHER)
+    sizes = {"t": rows, "m": rows, "w": 1}
+    texts, documents, shown, began = [""] * len(asked), dict[int, Any](), 0, time.perf_counter()
+    lines = [token_lines({"prompt": number} if several else {}) for number in range(len(asked))]
+    requests = [replace(request, prompt=tuple(start.ids)) for start in asked]
+    if several and not quiet:
+        print(f"> {asked[0].title}", flush=True)
+    for item in run_batch.answers(engine, requests, lambda: _decoder(loaded, stop_texts)):
+        number, result = item.prompt, item.result
+        texts[number] += item.text
+        if item.token is not None and decoder.jsonl:
+            lines[number](item.token, item.text, result)
+        if item.token is None:
+            outcome = document(model_ready, asked[number].ids, texts[number], result, sizes, {})
+            outcome["cached_tokens"] = item.cached_tokens
+            documents[number] = {"prompt": asked[number].text, **outcome} if several else outcome
+        if not quiet and number == shown:
+            print_text(0, item.text, result)
+        while not quiet and shown in documents and shown + 1 < len(asked):
+            shown += 1
+            print(f"\n\n> {asked[shown].title}\n{texts[shown]}", end="", flush=True)
+    if not quiet:
+        _print_totals(model_ready, documents, time.perf_counter() - began)
+    return [documents[number] for number in range(len(asked))]
+
+
+def _print_totals(model_ready: Ready, documents: Mapping[int, Any], seconds: float) -> None:
+    """Print the times of all prompts together."""
+    print()
+    new, read, cached = (sum(f(d) for d in documents.values()) for f in (
+        lambda d: len(d["ids"]), lambda d: d["prompt_tokens"], lambda d: d["cached_tokens"]))
+    use = model_ready.plan.memory()
+    options.console().print(
+        f"[dim]{counted(len(documents), 'prompt')} · {counted(new, 'token')} in {seconds:.2f} s, {new / seconds:.1f} tokens/s "
+        f"together · prompts of {read} tokens, {cached} of them shared · compile {model_ready.compile_seconds:.2f} s · memory "
+        f"{use.allocated / 1e6:.1f} MB beside {(use.parameters + use.bind_only) / 1e6:.0f} MB of weights[/dim]"
+    )
 
 
 def _print_times(model_ready: Ready, start: list[int], result: Any) -> None:
@@ -180,15 +247,18 @@ class _Ids:
         return ""
 
 
+def _decoder(model: Any, stop_texts: Sequence[str]) -> TextDecoder:
+    """Return a decoder of one answer's tokens."""
+    return _Ids() if model.tokenizer is None else model.tokenizer.stream(stop_texts=stop_texts)
+
+
 def generate_and_show(model_ready: Ready, start: list[int], tokens: int, sampling: Any, stop: Any, show: Show | None, *,
                       stop_texts: Sequence[str] = (), logprobs: bool = False) -> tuple[str, Generation]:
     """Generate tokens, calling `show` for each. Return the text (the ids if there is no tokenizer) and the Generation."""
     from tensor_graphs.serving.generate import Generation, stream_text
 
     result = Generation(log_probabilities=[] if logprobs else None)
-    tokenizer = model_ready.model.tokenizer
-    decoder = _Ids() if tokenizer is None else tokenizer.stream(stop_texts=stop_texts)
-    texts = []
+    decoder, texts = _decoder(model_ready.model, stop_texts), []
     compiled = model_ready.compiled
     for token, text in stream_text(compiled, compiled.session(), start, tokens, decoder, result, sampling=sampling, stop=stop):
         texts.append(text)
@@ -197,8 +267,10 @@ def generate_and_show(model_ready: Ready, start: list[int], tokens: int, samplin
     return "".join(texts), result
 
 
-def document(model_ready: Ready, start: list[int], text: str, result: Generation) -> dict[str, Any]:
-    use, step = model_ready.plan.memory(n=len(start), m=1), model_ready.plan.variant(model_ready.plan.binding({"n": 1, "m": 1}))
+def document(model_ready: Ready, start: list[int], text: str, result: Generation, step_sizes: Mapping[str, int],
+             largest: Mapping[str, int]) -> dict[str, Any]:
+    """Return the JSON document of an answer. step_sizes: dims of a step that decodes; largest: dims that memory is needed for."""
+    use, step = model_ready.plan.memory(**largest), model_ready.plan.variant(model_ready.plan.binding(step_sizes))
     return {
         "ids": result.ids, "text": None if model_ready.model.tokenizer is None else text,
         **({} if result.log_probabilities is None else {"logprobs": result.log_probabilities}),

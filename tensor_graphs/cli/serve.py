@@ -10,6 +10,7 @@ import typer
 
 from tensor_graphs.cli import option_groups, options
 from tensor_graphs.cli.compiling import ready
+from tensor_graphs.cli.embed import packed_encoder
 from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
@@ -81,11 +82,14 @@ def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, 
                                   "  fix: save the tokenizer into the folder: tokenizer.save_pretrained(folder)")
     positions = loaded.max_positions
     if loaded.encoder:
+        if choice.tolerance is None and choice.plan is None and text is None:
+            encoder, _ = packed_encoder(loaded, choice, common.db, quiet=common.json, memory_limit=memory_limit)
+            return Served(name, loaded.tokenizer, positions, embed=encoder)
         compiled = ready(loaded, choice, common.db, quiet=common.json, memory_limit=memory_limit, text=text, at={"n": 16},
                          largest={"n": positions}).compiled
 
-        def embed(ids: Any) -> Any:
-            return compiled.run({"ids": np.asarray(ids, dtype=np.int32)})["embedding"].reshape(-1).copy()
+        def embed(texts: Any) -> Any:
+            return [compiled.run({"ids": np.asarray(ids, dtype=np.int32)})["embedding"].reshape(-1).copy() for ids in texts]
 
         return Served(name, loaded.tokenizer, positions, embed=embed)
     for option, value in (("--tolerance", choice.tolerance), ("--plan", choice.plan), ("--text", text)):

@@ -19,7 +19,7 @@ from tensor_graphs.codegen.mapping import cpu_parts
 from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import c_loops, scan_c
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
-from tensor_graphs.codegen.spec_to_loops import PAGE, AskedSpec, asked, definition_of, loops_of, one_pass_of, products_of
+from tensor_graphs.codegen.spec_to_loops import PAGE, Apart, AskedSpec, asked, definition_of, loops_of, one_pass_of, products_of
 from tensor_graphs.codegen.traffic import traffic_of
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, NativeCall, NotLowered, Sharing, Spec
@@ -94,8 +94,11 @@ def shares(spec: Spec) -> Sharing:
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-    """Return the call for operands whose rows have arbitrary strides. It is one kernel for all row strides. None where elements
-    within a row are not adjacent, or rows are short."""
+    """Return the call for operands whose rows have arbitrary strides. It is one kernel for all row strides, or one for these where
+    elements of an operand are repeated along a row. None where elements within a row are apart, or rows are short."""
+    if any(lie[-1:] == (0,) for lie in strides) and all(isinstance(s, int) and s >= 0 for lie in strides for s in lie):
+        repeated = or_none(_loops, asked(spec), apart=tuple(map(tuple, strides)))
+        return None if repeated is None else call_of(repeated, len(spec.inputs))
     longest = max((d.bounds(t.shape[-1])[1] for t in spec.inputs if t.rank), default=0)
     steps: list[Dim] = []
     for t, lie in zip(spec.inputs, strides, strict=True):
@@ -175,7 +178,7 @@ def _program(spec: Spec) -> StageProgram:
 
 
 @cached(maxsize=4096)
-def _loops(asked: AskedSpec, apart: bool = False) -> StageProgram:
+def _loops(asked: AskedSpec, apart: Apart = False) -> StageProgram:
     definition = definition_of(asked.spec)
     program = one_pass_of(definition, apart)
     if program is not None:

@@ -1,4 +1,4 @@
-"""backend_cuda: `gencuda`, the loops of `gen` as GPU kernels. It covers what stages can express, except matrix products."""
+"""backend_cuda: `gencuda`, the loops of `gen` as GPU kernels: what stages can express, and matrix products of few rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.pipelines import arranged
 from tensor_graphs.codegen.print import cuda_tiles, scan_cuda
 from tensor_graphs.codegen.print.cuda_loops import printed
-from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, program_of
+from tensor_graphs.codegen.print.cuda_program import ALIGNED, HEADER, loops_of, program_of
 from tensor_graphs.codegen.refusals import cached, or_none, why_not
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.kernels.kernel import ANY_OP, Kernel, LaunchCall, NotLowered, Sharing, Spec
 from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
-from tensor_graphs.language.defined_ops import DefinedOp
 from tensor_graphs.language.dims import Dim
 
 NAME = "gencuda"
 DEVICE = "cuda"
+TUNED = backend.TUNED
 
 
 def available() -> str | None:
@@ -56,50 +56,43 @@ def whole_kernels() -> list[Kernel]:
 
 def refuse(spec: Spec) -> str | None:
     """Return why no kernels are generated for a spec; None where they are."""
-    return why_not(_loops, spec_to_loops.definition_of(spec), _of_part(spec))
+    return why_not(_loops, spec_to_loops.definition_of(spec))
 
 
 def shares(spec: Spec) -> Sharing:
     """Return the outputs that are updated in place: only the rows that differ from an operand are stored."""
-    program = or_none(_plain, spec_to_loops.definition_of(spec), _of_part(spec))
+    program = or_none(_plain, spec_to_loops.definition_of(spec))
     return Sharing() if program is None else Sharing(program.updated, program.updated)
 
 
-def _of_part(spec: Spec) -> bool:
-    """Return whether a spec is a part of a graph (backend.py). Only there may products be streams and rows be written in place; as
-    single ops both have handwritten kernels."""
-    return isinstance(spec.op, DefinedOp)
-
-
-def _plain(definition: Definition, of_part: bool) -> StageProgram:
+def _plain(definition: Definition) -> StageProgram:
     lists = or_none(spec_to_loops.lists_of, definition)
-    return spec_to_loops.loops_of(definition, few_rows=of_part, updates=of_part) if lists is None else lists
+    return loops_of(definition) if lists is None else lists
 
 
 @cached(maxsize=4096)
-def _loops(definition: Definition, of_part: bool) -> StageProgram:
+def _loops(definition: Definition) -> StageProgram:
     """Return the loops of a definition for which kernels are generated. Raises NotLowered."""
-    program = _plain(definition, of_part)
+    program = _plain(definition)
     if skinny_product.is_streams(program) or any(s.scan is not None for s in program.stages):
-        _whole_call(definition, of_part)
+        _whole_call(definition)
     return program
 
 
 def arithmetic(spec: Spec) -> Dim:
     """Return the element steps of the loops of a spec. Raises NotLowered."""
-    lists = or_none(spec_to_loops.lists_of, spec_to_loops.definition_of(spec))
-    return backend.arithmetic(spec) if lists is None else backend.steps(lists)
+    return backend.steps(_plain(spec_to_loops.definition_of(spec)))
 
 
 def traffic(spec: Spec) -> Dim:
     """Return the bytes that the kernels of a spec move; weights of products count once for each row. Raises NotLowered."""
-    program = _plain(spec_to_loops.definition_of(spec), _of_part(spec))
+    program = _plain(spec_to_loops.definition_of(spec))
     return skinny_product.traffic_of(program) if skinny_product.is_streams(program) else backend.traffic_in(program)
 
 
 def build(spec: Spec) -> LaunchCall:
     """Return the call of the kernels of a spec; they are compiled when a plan needs them. Raises NotLowered."""
-    return call_of(spec_to_loops.definition_of(spec), _of_part(spec))
+    return call_of(spec_to_loops.definition_of(spec))
 
 
 def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
@@ -107,14 +100,14 @@ def strided(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
     if not all(d.is_static(s) and int(d.evaluate(s, {})) >= 0 for lie in strides for s in lie):
         return None
     definition = spec_to_loops.definition_of(spec)
-    if or_none(_loops, definition, _of_part(spec)) is None:
+    if or_none(_loops, definition) is None:
         return None
-    return _strided_call(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides), _of_part(spec))
+    return _strided_call(definition, tuple(tuple(int(d.evaluate(s, {})) for s in lie) for lie in strides))
 
 
 @lru_cache(maxsize=1024)
-def _strided_call(definition: Definition, strides: tuple[tuple[int, ...], ...], of_part: bool) -> LaunchCall | None:
-    return or_none(lambda: _call(program_of(definition, strides, of_part)))     # no streams, whose weights are to lie in rows
+def _strided_call(definition: Definition, strides: tuple[tuple[int, ...], ...]) -> LaunchCall | None:
+    return or_none(lambda: _call(program_of(definition, strides)))     # no streams, whose weights are to lie in rows
 
 
 def text_of(spec: Spec) -> str:
@@ -122,16 +115,16 @@ def text_of(spec: Spec) -> str:
     return build(spec).text
 
 
-def call_of(definition: Definition, of_part: bool = False) -> LaunchCall:
+def call_of(definition: Definition) -> LaunchCall:
     """Return the call that computes a definition. Raises NotLowered."""
-    _loops(definition, of_part)
-    return _whole_call(definition, of_part)
+    _loops(definition)
+    return _whole_call(definition)
 
 
 @cached(maxsize=1024)
-def _whole_call(definition: Definition, of_part: bool) -> LaunchCall:
+def _whole_call(definition: Definition) -> LaunchCall:
     """Return the call for contiguous operands. Raises NotLowered."""
-    return _call(program_of(definition, None, of_part))
+    return _call(program_of(definition))
 
 
 def _call(program: StageProgram) -> LaunchCall:

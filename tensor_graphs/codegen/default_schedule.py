@@ -7,9 +7,10 @@ In: a program as lowered.  Out: an arranged program; its results do not change, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from tensor_graphs.codegen.loop_ir import (
@@ -21,9 +22,11 @@ from tensor_graphs.codegen.loop_ir import (
     Running,
     Stage,
     StageProgram,
+    Top,
     Value,
     Values,
     dim_of,
+    flat,
     lies_across,
     rewritten,
     values_in,
@@ -33,6 +36,18 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import proved_equal
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
+
+
+@dataclass(frozen=True)
+class PartSize:
+    """The elements of a part by rule (0: uncut), and those of all parts (0: there are no parts but the rule's)."""
+
+    size: int
+    whole: int
+
+
+BY_RULE: Mapping[str, int] = MappingProxyType({})
+"""no elements of a part in place of the rule's"""
 
 CHUNK = 1 << 14
 """elements of one part of a sum over everything"""
@@ -79,9 +94,9 @@ def merged(program: StageProgram) -> StageProgram:
     return program
 
 
-def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgram:
-    """Return the program with each nest cut into parts. parts: elements of a part, for each nest (None: by rule). A nest stays
-    uncut if the number is 0 or if it cannot be cut.
+def cut(program: StageProgram, parts: Mapping[str, int] = BY_RULE) -> StageProgram:
+    """Return the program with each reduction to one number, and each scan, cut into parts. parts: elements of a part in place of
+    the rule's, by the name of what is computed. A nest stays uncut if the number is 0 or if it cannot be cut.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> program = lower_text("input x f32[98304]", "output y = sum(x; axes=(0,))")
@@ -94,7 +109,8 @@ def cut(program: StageProgram, parts: Sequence[int] | None = None) -> StageProgr
     nest over nothing
         y0[0] = sum over _r0t in 0..6 of y0p[_r0t]
     """
-    sizes = [part_by_rule(nest) for nest in program.nests] if parts is None else parts
+    own = {name: one.size for name, one in whole_parts(program).items()} | {**parts}
+    sizes = [own.get(nest.stages[0].target.name, 0) if cut_along(nest) else 0 for nest in program.nests]
     if not any(sizes):
         return program
     return program.made_of(piece for nest, size in zip(program.nests, sizes, strict=True)
@@ -312,6 +328,12 @@ def part_by_rule(nest: Nest) -> int:
     return CHUNK if over and d.bounds(d.product(a.size for a in over))[1] > 4 * CHUNK else 0
 
 
+def whole_parts(program: StageProgram) -> dict[str, PartSize]:
+    """Return the parts of each reduction to one number, and of each scan, that can be cut."""
+    return {nest.stages[0].target.name: PartSize(part_by_rule(nest), d.bounds(over[0].size)[1] if len(over) == 1 else 0)
+            for nest in program.nests if (over := cut_along(nest))}
+
+
 def cut_along(nest: Nest) -> tuple[Axis, ...]:
     """Return the axes along which a nest of one reduction to one number, or of one scan, can be cut; empty for other nests."""
     if nest.axes or len(nest.stages) != 1:
@@ -329,38 +351,55 @@ def in_parts(program: StageProgram, nest: Nest, size: int) -> list[Nest]:
     over = cut_along(nest)
     if not over:
         return [nest]
-    (stage,) = nest.stages
-    scan = stage.scan
-    first, *rest = over
-    if rest:
-        part, inner, value, index = first, tuple(rest), stage.value, stage.index
-    else:
-        cut = value_in_parts(program, stage.value, first, size)
-        if cut is None:
-            return [nest]
-        part, turns, value = cut
-        inner = (turns,)
-        try:
-            index = in_chunks(first, size)[2](stage.index)
-        except Entangled:
-            return [nest]
-    values, name = program.values, stage.target.name                # of two nests that are cut the names differ
-    if stage.monoid == "sum" and scan is None and value.dtype is f32:
-        value = in_f64(values, value)                               # one number of many, which may cancel; memory takes as long
-    parts = Array(f"{name}p", "scratch", 0, value.dtype, part.size)
-    total = Axis(f"{first.name}t", part.size)
-    read = values.load(parts, total.symbol)
-    assert stage.monoid is not None
-    first_nest = Nest((part,), (Stage(parts, part.symbol, (), value, 1, Reduce(inner, stage.monoid), f"{stage.note}, in parts"),))
+    (stage,), (first, *rest), scan = nest.stages, over, nest.stages[0].scan
+    cut = (first, tuple(rest), stage.value) if rest else value_in_parts(program, stage.value, first, size)
+    if cut is None:
+        return [nest]
+    part, turns, value = cut
+    inner = turns if isinstance(turns, tuple) else (turns,)
     if scan is None:
-        last = Stage(stage.target, stage.index, (), read, 0, Reduce((total,), stage.monoid), f"{stage.note} of the parts")
-        return [first_nest, Nest((), (last,))]
-    begun = Array(f"{name}b", "scratch", 0, stage.value.dtype, part.size)
+        if stage.monoid == "sum" and value.dtype is f32:
+            value = in_f64(program.values, value)                   # one number of many, which may cancel; memory takes as long
+        return in_two(program, nest, stage, part, inner, value)
+    try:
+        index = in_chunks(first, size)[2](stage.index)
+    except Entangled:
+        return [nest]
+    whole = replace(stage, axes=(), does=Reduce(over, scan.monoid))
+    totals, combined = in_two(program, Nest((), (whole,)), whole, part, inner, value)
+    (total,), read = combined.stages[0].reduce, combined.stages[0].value
+    begun = Array(f"{stage.target.name}b", "scratch", 0, stage.value.dtype, part.size)
     before = Stage(begun, total.symbol, (total,), read, 0, Running(total, scan.monoid, True, scan.start), "before each part",
                    SCAN_ADVICE)
     last = Stage(stage.target, index, inner, value, 1,
-                 Running(inner[0], scan.monoid, scan.before, values.load(begun, part.symbol)), stage.note, SCAN_ADVICE)
-    return [first_nest, Nest((), (before,)), Nest((part,), (last,))]
+                 Running(inner[0], scan.monoid, scan.before, program.values.load(begun, part.symbol)), stage.note, SCAN_ADVICE)
+    return [totals, Nest((), (before,)), Nest((part,), (last,))]
+
+
+def in_two(program: StageProgram, nest: Nest, s: Stage, part: Axis, inner: tuple[Axis, ...], value: Value) -> list[Nest]:
+    """Return a nest as two: parts of a reduction, of a value over the axes `inner`, and the nest with their combination. Parts of a
+    row lie beside each other, those of columns are rows."""
+    assert isinstance(s.does, Reduce)
+    own = (*nest.axes, *s.axes)
+    offset, width = flat(own), s.monoid.count if isinstance(s.monoid, Top) else 1       # elements of a result
+    results = Array(f"{s.target.name}p", "scratch", 0, value.dtype, part.size * width * d.product(a.size for a in own))
+    total = Axis(f"{s.reduce[0].name}t", part.size * width)
+    if s.axes:
+        lines = d.product(a.size for a in own)
+        axes, index, read = (part, *nest.axes), part.symbol * lines + offset, total.symbol * lines + offset
+    else:
+        axes = with_parts(nest.axes, part, value)
+        index, read = (offset * part.size + part.symbol) * width, offset * part.size * width + total.symbol
+    of_parts = Stage(results, index, s.axes, value, len(nest.axes) + 1, replace(s.does, over=inner), f"{s.note}, in parts")
+    whole = replace(s, value=program.values.load(results, read), does=replace(s.does, over=(total,)), note=f"{s.note} of the parts")
+    return [Nest(axes, (of_parts,)), nest.mapped(lambda stage: [whole if stage is s else stage])]
+
+
+def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
+    """Return the axes of a nest of parts. The axis of parts comes first where its elements are further apart in memory."""
+    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, *axes[-1:])] for v in values_in(value) if v.op == "load"]
+    first = bool(axes and steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
+    return (part, *axes) if first else (*axes, part)
 
 
 def in_chunks(axis: Axis, chunk: int) -> tuple[Axis, Axis, Callable[[Dim], Dim]]:

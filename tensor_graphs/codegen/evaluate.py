@@ -16,7 +16,7 @@ from tensor_graphs.codegen.loop_ir import Monoid, Top, Value
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import DTYPES, DType
+from tensor_graphs.language.dtypes import DTYPES
 from tensor_graphs.language.node import TensorType
 from tensor_graphs.meaning.algebra import At, Real, carrier
 
@@ -96,26 +96,16 @@ def at_sizes(x: Dim, at: Mapping[str, Any]) -> Any:
     return total
 
 
-def _least(dtype: DType) -> Any:
-    return -math.inf if dtype.is_float else dtype.min
-
-
-MONOIDS: Mapping[Monoid, tuple[np.ufunc, Callable[[DType], Any]]] = {
-    "sum": (np.add, lambda _: 0), "product": (np.multiply, lambda _: 1), "max": (np.maximum, _least)}
-"""monoid of single numbers -> (the operation on two arrays, its identity for a dtype)"""
-
-
-def identity_of(monoid: Monoid, dtype: DType) -> Any:
-    """Return the identity of a monoid, or each element of it."""
-    return _least(dtype) if isinstance(monoid, Top) else MONOIDS[monoid][1](dtype)
+MONOIDS: Mapping[Monoid, np.ufunc] = {"sum": np.add, "product": np.multiply, "max": np.maximum}
+"""monoid of single numbers -> the operation on two arrays"""
 
 
 def combined(monoid: Monoid, x: Numbers, rank: int) -> Numbers:
     """Return x with all axes from `rank` on combined: to one number, or to an axis of the list that is the result."""
     least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
     if not isinstance(monoid, Top):
-        first = least if monoid == "max" else MONOIDS[monoid][0].identity
-        return np.asarray(MONOIDS[monoid][0].reduce(x, axis=tuple(range(rank, x.ndim)), dtype=x.dtype, initial=first))
+        first = least if monoid == "max" else MONOIDS[monoid].identity
+        return np.asarray(MONOIDS[monoid].reduce(x, axis=tuple(range(rank, x.ndim)), dtype=x.dtype, initial=first))
     none = np.full((*x.shape[:rank], monoid.count), least, x.dtype)
     every = np.concatenate([x.reshape(*x.shape[:rank], math.prod(x.shape[rank:])), none], axis=rank)
     return np.sort(every, axis=rank)[..., ::-1][..., :monoid.count]

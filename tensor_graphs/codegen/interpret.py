@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes, combined, identity_of
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Top, Value, index_symbol
+from tensor_graphs.codegen.evaluate import MONOIDS, Evaluation, Numbers, StageError, at_sizes, combined
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Top, Value, identity_of, index_symbol
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.meaning.algebra import carrier, wide
@@ -126,7 +126,7 @@ class _StageTurns(Evaluation):
             identity = identity_of(s.monoid, s.value.dtype)
             value = np.where(whole, value, np.asarray(identity, value.dtype))
             if s.scan is not None:
-                value = self.scanned(value, MONOIDS[s.monoid][0], identity)
+                value = self.scanned(value, MONOIDS[s.monoid], identity)
             else:
                 value = combined(s.monoid, value, rank)
                 whole = self.around
@@ -148,7 +148,7 @@ class _StageTurns(Evaluation):
             held = target.values.reshape(-1)[flat]
             if factor is not None:
                 held = held * factor[whole]
-            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"][0](held, value[whole])
+            target.values.reshape(-1)[flat] = MONOIDS[s.monoid or "sum"](held, value[whole])
         else:
             target.values.reshape(-1)[flat] = value[whole]
         target.known.reshape(-1)[flat] = True

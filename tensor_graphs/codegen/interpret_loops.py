@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tensor_graphs.codegen import loop_program as lp
-from tensor_graphs.codegen.evaluate import MONOIDS, Numbers, StageError, at_sizes, combined, identity_of
-from tensor_graphs.codegen.loop_ir import Array, Monoid, Top, Value, computed_in
+from tensor_graphs.codegen.evaluate import MONOIDS, Numbers, StageError, at_sizes, combined
+from tensor_graphs.codegen.loop_ir import Array, Monoid, Top, Value, computed_in, identity_of
 from tensor_graphs.codegen.loop_points import UnitPoints
 from tensor_graphs.codegen.races import TrackedMemory, Units
 from tensor_graphs.language import dims as d
@@ -66,6 +66,10 @@ class _KernelRun:
         self.outside = {s for body in bodies for s in body
                         if any(isinstance(x, lp.Loop) and x.kind in ("grid", "thread") for x in lp.statements(body))}
         self.written = {array.name for s in inside for array in lp.written(s)}
+        rows = {b.name for b in kernel.buffers if b.row}
+        for s in inside:
+            if isinstance(s, lp.Load | lp.Put) and s.buffer.name in rows and s.lanes * s.buffer.dtype.itemsize > ALIGNED:
+                raise StageError(f"{lp.text_of(s)}: {ALIGNED} bytes of a row are together, and it is one access of more")
         for alias in reversed([s for s in inside if isinstance(s, lp.Alias)]):
             self.written |= {alias.buffer.name} if alias.array.name in self.written else set()
         most = self.most(kernel.body)
@@ -269,7 +273,7 @@ class _KernelRun:
         if len(np.unique(units // lanes * m.size + offsets)) < len(units):
             units = units // lanes * lanes                          # a thread combines the elements of its vector loop
         m.read(offsets, units)
-        MONOIDS[s.monoid][0].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
+        MONOIDS[s.monoid].at(m.values, m.claim(offsets, units), value.astype(m.values.dtype))
 
     def rewrite(self, m: TrackedMemory, units: Numbers, change: Callable[[Numbers], Numbers]) -> None:
         """Replace all of a buffer that these units have by what `change` returns for it, a row for each."""
@@ -302,7 +306,7 @@ class _KernelRun:
             self.rewrite(m, units, lambda lists: np.repeat(
                 combined(s.monoid, lists.reshape(len(groups), -1), 1), n, axis=0))
             return
-        along = MONOIDS[s.monoid][0].accumulate(m.read(offsets, units).reshape(len(groups), n), axis=1, dtype=m.values.dtype)
+        along = MONOIDS[s.monoid].accumulate(m.read(offsets, units).reshape(len(groups), n), axis=1, dtype=m.values.dtype)
         if s.before is not None:
             earlier, _ = p.place(s.before, s.index)
             first = np.full((len(groups), 1), identity_of(s.monoid, m.array.dtype), m.values.dtype)

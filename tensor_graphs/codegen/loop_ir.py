@@ -58,7 +58,17 @@ class Top:
 
 
 Monoid = Literal["sum", "max", "product"] | Top
-"""the operation that combines values: associative, with an identity (0, the least number or −∞, 1, a list of least numbers)"""
+"""the operation that combines values: associative, with an identity"""
+
+JOINS: Mapping[Monoid, tuple[str, int | None, str]] = {
+    "sum": ("add", 0, "+"), "max": ("max", None, "max"), "product": ("mul", 1, "*")}
+"""monoid of single numbers -> (the op of two values, its identity, its sign in C); None: the least number"""
+
+
+def identity_of(monoid: Monoid, dtype: DType) -> float:
+    """Return the identity of a monoid, or each element of it."""
+    identity = None if isinstance(monoid, Top) else JOINS[monoid][1]
+    return identity if identity is not None else -math.inf if dtype.is_float else dtype.min
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from tensor_graphs.codegen.loop_ir import (
     Value,
     Values,
     computed_in,
+    identity_of,
     rewritten,
 )
 from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
@@ -466,7 +467,7 @@ class _PartLowering:
         inner = axes.pop(over[0])
         for part in (1, 2):
             other = value.args[3 - part]
-            if other.op != "constant" or not _is_identity(other, monoid):
+            if other.op != "constant" or other.attr != identity_of(monoid, other.dtype):
                 continue
             for at, outer in enumerate(axes):
                 if outer.symbol == 0 or not same_dim(outer.size, inner.size):
@@ -687,12 +688,6 @@ def _is_stored_in(x: Value, dtype: DType) -> bool:
     if x.op == "where":
         return all(_is_stored_in(a, dtype) for a in x.args[1:])
     return x.attr == 0 if x.op == "constant" else x.op == "load" and x.attr[0].dtype is dtype
-
-
-def _is_identity(value: Value, monoid: Monoid) -> bool:
-    if monoid == "max":
-        return bool(value.attr == (-math.inf if value.dtype.is_float else value.dtype.min))
-    return bool(value.attr == (0 if monoid == "sum" else 1))
 
 
 def least_of(condition: Value, holds: bool) -> Dim | None:

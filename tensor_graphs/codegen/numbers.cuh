@@ -114,19 +114,10 @@ TG_INLINE float f32_exp(float x) { return expf(x); }
 TG_INLINE float f32_exp_in_sum(float x) { return exp2_flushed(x * 1.44269504f); }   /* softmax_exp.py says where that is near enough */
 TG_INLINE double f64_exp(double x) { return exp(x); }
 TG_INLINE float f32_exp2(float x) { return exp2f(x); }
-TG_INLINE double f64_exp2(double x) { return exp2(x); }
 TG_INLINE float f32_log2(float x) { return log2f(x); }
-TG_INLINE double f64_log2(double x) { return log2(x); }
-TG_INLINE float f32_sin(float x) { return sinf(x); }
-TG_INLINE double f64_sin(double x) { return sin(x); }
-TG_INLINE float f32_cos(float x) { return cosf(x); }
-TG_INLINE double f64_cos(double x) { return cos(x); }
-TG_INLINE float f32_tan(float x) { return tanf(x); }
-TG_INLINE double f64_tan(double x) { return tan(x); }
 TG_INLINE float f32_tanh(float x) { return tanhf(x); }
 TG_INLINE double f64_tanh(double x) { return tanh(x); }
 TG_INLINE float f32_erf(float x) { return erff(x); }
-TG_INLINE double f64_erf(double x) { return erf(x); }
 /* exp(-x²) · t · p(t), t = 1 / (1 + 0.44 |x|): p is the polynomial of degree 7 that has the least relative error, 1.9e-7, up to 12.
  * What rounding x² and its multiple of log2 e loses is put back to first order. Half the instructions of erfcf. */
 #ifdef NARROW
@@ -159,21 +150,10 @@ TG_INLINE float f32_erfc(float x) {
     return x < 0 ? 2.0f - y : y;
 }
 #endif
-TG_INLINE double f64_erfc(double x) { return erfc(x); }
-TG_INLINE float f32_sqrt(float x) { return sqrtf(x); }
-TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
-TG_INLINE float f32_floor(float x) { return floorf(x); }
-TG_INLINE double f64_floor(double x) { return floor(x); }
 
-/* x mod y with the sign of y. fmod is exact; the one addition is rounded. */
-TG_INLINE double f64_mod(double x, double y) {
-    const double rest = fmod(x, y);
-    return rest == 0 ? copysign(0.0, y) : (rest < 0) != (y < 0) ? rest + y : rest;
-}
-TG_INLINE float f32_mod(float x, float y) {
-    const float rest = fmodf(x, y);
-    return rest == 0 ? copysignf(0.0f, y) : (rest < 0) != (y < 0) ? rest + y : rest;
-}
+TG_INLINE float f32_fmod(float x, float y) { return fmodf(x, y); }
+TG_INLINE double f64_fmod(double x, double y) { return fmod(x, y); }
+#include "functions.h"
 
 /* The larger; NaN where one is, +0 above -0. */
 TG_INLINE float f32_max(float a, float b) {

@@ -36,7 +36,6 @@ TG_INLINE float f32_exp2(float x) {
     int32_t half = n >> 1, rest = n - half; /* in two steps: 2^n alone may be neither finite nor normal */
     return exp2_fraction(a - whole) * exp2_integer(half) * exp2_integer(rest);
 }
-TG_INLINE double f64_exp2(double x) { return exp2(x); }
 
 /* log2 x = e + log2 m, m in [sqrt(1/2), sqrt 2): log2 m = 2 / ln 2 * atanh(s), s = (m - 1) / (m + 1), by its Taylor series. */
 TG_INLINE float f32_log2(float x) {
@@ -56,14 +55,6 @@ TG_INLINE float f32_log2(float x) {
     out = x == INFINITY ? x : out;
     return x < 0.0f ? NAN : x != x ? x : out;
 }
-TG_INLINE double f64_log2(double x) { return log2(x); }
-
-TG_INLINE float f32_sin(float x) { return sinf(x); }
-TG_INLINE double f64_sin(double x) { return sin(x); }
-TG_INLINE float f32_cos(float x) { return cosf(x); }
-TG_INLINE double f64_cos(double x) { return cos(x); }
-TG_INLINE float f32_tan(float x) { return tanf(x); }
-TG_INLINE double f64_tan(double x) { return tan(x); }
 
 /* x y + z, rounded once. */
 #ifdef __FP_FAST_FMAF
@@ -143,7 +134,6 @@ TG_INLINE float f32_erfc(float x) {
     const float tail = n * 0x1p-64f * scaled / d;
     return x < 0 ? 2.0f - tail : tail;
 }
-TG_INLINE double f64_erfc(double x) { return erfc(x); }
 
 /* erf x = x P(x^2) below 3/4 (its Taylor series), 1 - erfc x beyond. */
 TG_INLINE float f32_erf(float x) {
@@ -160,12 +150,6 @@ TG_INLINE float f32_erf(float x) {
     float beyond = 1.0f - f32_erfc(a);
     return a < 0.75f ? x * p : x < 0 ? -beyond : beyond;
 }
-TG_INLINE double f64_erf(double x) { return erf(x); }
-
-TG_INLINE float f32_sqrt(float x) { return sqrtf(x); }
-TG_INLINE double f64_sqrt(double x) { return sqrt(x); }
-TG_INLINE float f32_floor(float x) { return floorf(x); }
-TG_INLINE double f64_floor(double x) { return floor(x); }
 
 TG_INLINE int bool_finite(float x) { return __builtin_fabsf(x) < INFINITY; }
 
@@ -224,16 +208,7 @@ TG_INLINE double f64_fmod(double x, double y) {
     return fmod(x, y);
 }
 
-/* x mod y with the sign of y: an exact remainder, and one addition, which is rounded. */
-TG_INLINE double f64_mod(double x, double y) {
-    const double rest = f64_fmod(x, y);
-    return rest == 0 ? copysign(0.0, y) : (rest < 0) != (y < 0) ? rest + y : rest;
-}
-TG_INLINE float f32_mod(float x, float y) {
-    const float rest = f32_fmod(x, y);
-    return rest == 0 ? copysignf(0.0f, y) : (rest < 0) != (y < 0) ? rest + y : rest;
-}
-
+#include "functions.h"
 #include "integers.h"
 
 /* floor(a / b) and a mod b of indices, b > 0. */

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, TypeVar
 
@@ -242,7 +242,7 @@ Schedule = tuple[Action, ...]
 Thing = TypeVar("Thing")
 
 OF_STAGE = (SumBlock, Accumulators, Unroll, Columns, NarrowRows)
-ACTIONS: Mapping[str, Callable[..., Action]] = {
+ACTIONS: Mapping[str, type[Action]] = {
     kind.__name__: kind for kind in (Again, Parts, Tiled, Grain, SumBlock, Accumulators, Unroll, Columns, NarrowRows)}
 
 
@@ -251,10 +251,16 @@ def to_json(schedule: Schedule) -> str:
     return json.dumps([{"action": type(a).__name__, **asdict(a)} for a in schedule], sort_keys=True)
 
 
-def from_json(text: str) -> Schedule:
-    """Return the schedule that `to_json` wrote. Raises IllegalAction."""
+def from_json(text: str, kinds: Mapping[str, type[Action]] = ACTIONS) -> Schedule:
+    """Return the schedule that `to_json` wrote. kinds: the actions that it may have. Raises IllegalAction."""
+    def read(action: dict[str, Any]) -> Action:
+        kind = kinds[action.pop("action")]
+        names = {f.name for f in fields(kind) if f.type == "str"}
+        values: dict[str, Any] = {k: str(v) if k in names else int(v) for k, v in action.items()}
+        return kind(**values)
+
     try:
-        return tuple(ACTIONS[action.pop("action")](**{k: int(v) for k, v in action.items()}) for action in json.loads(text))
+        return tuple(read(action) for action in json.loads(text))
     except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise IllegalAction(f"{text[:80]!r} is no schedule: {type(e).__name__}: {e}\n  fix: what actions.to_json writes") from e
 

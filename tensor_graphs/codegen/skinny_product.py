@@ -107,6 +107,27 @@ def _stream(nest: Nest, targets: Set[Array], is_first: bool) -> Nest:
                        advice=replace(nest.advice, shared=shared, beside=not is_first))
 
 
+def alike(program: StageProgram) -> StageProgram:
+    """Return the program with products that nothing joins in nests of their own, where its nests have different numbers of
+    products: the blocks of one launch have as many weights in registers, as of a query of many heads, and of a key and a value."""
+    nests = [nest for nest in program.nests if any(s.product for s in nest.stages)]
+    if len({sum(bool(s.product) for s in nest.stages) for nest in nests}) == 1:
+        return program
+    return program.made_of(part for nest in program.nests for part in (_parted(nest) if nest in nests else (nest,)))
+
+
+def _parted(nest: Nest) -> list[Nest]:
+    """Return a nest for each group of stages that read what others of the group compute for an element."""
+    groups: list[list[Stage]] = []
+    for s in nest.stages:
+        loaded = {v.attr[0] for v in values_in(*s.roots()) if v.op == "load"}
+        joined = [group for group in groups if any(other.target in loaded and other.target.level for other in group)]
+        groups = [*(group for group in groups if group not in joined), [*(other for group in joined for other in group), s]]
+    first = nest.advice
+    return [nest.mapped(lambda s, group=group: [s] if s in group else [],     # type: ignore[misc]
+                        advice=first if group is groups[0] else replace(first, beside=True)) for group in groups]
+
+
 def weight_of(s: Stage) -> Value | None:
     """Return the load of a product's larger factor. None where that is no operand, or where either factor is not contiguous."""
     loads = [v.args[0] if v.op == "cast" else v for v in s.value.args]

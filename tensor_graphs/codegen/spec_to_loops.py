@@ -17,6 +17,7 @@ from tensor_graphs.codegen.pipelines import LOOPS, PARTS, STREAMS, WHOLE, fused,
 from tensor_graphs.codegen.refusals import TooManyTurns, cached, or_none, refused
 from tensor_graphs.kernels.c import library
 from tensor_graphs.kernels.kernel import NotLowered, Spec
+from tensor_graphs.kernels.strides import Strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import CompositeOp, Definition, definition_digest
 from tensor_graphs.language.dtypes import f32, f64
@@ -32,6 +33,9 @@ that are counted), whose cost decides"""
 
 FEW_ROWS = 4
 """the equivalent limit for products that stream over weights: about as many rows"""
+
+Apart = bool | tuple[Strides, ...]
+"""strides of operands: contiguous (False), any row strides (True), or these"""
 
 PAGE = 4096
 """bytes to which the pool rounds each block up"""
@@ -66,7 +70,7 @@ def _of_itself(asked: AskedSpec) -> Definition:
 
 
 @lru_cache(maxsize=4096)
-def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | None:
+def one_pass_of(definition: Definition, apart: Apart = False) -> StageProgram | None:
     """Return the loops of a definition whose reductions fuse into one pass (online_reductions.py); None where they do not."""
     plain = or_none(loops_of, definition, apart)
     if plain is not None and not any(s.monoid == "max" for s in plain.stages):
@@ -74,7 +78,7 @@ def one_pass_of(definition: Definition, apart: bool = False) -> StageProgram | N
     return or_none(_one_pass_of, definition, apart)
 
 
-def _one_pass_of(definition: Definition, apart: bool) -> StageProgram:
+def _one_pass_of(definition: Definition, apart: Apart) -> StageProgram:
     with refused():
         program = lower(definition, apart, updates=True)
         tile = library.load().tile(8 if any(a.dtype is f64 for a in program.operands) else 4)
@@ -82,8 +86,8 @@ def _one_pass_of(definition: Definition, apart: bool) -> StageProgram:
 
 
 @cached(maxsize=4096)
-def loops_of(definition: Definition, apart: bool = False, few_rows: bool = False, updates: bool = True) -> StageProgram:
-    """Return the loops of a definition. apart: for operands with arbitrary row strides. few_rows: products with weights stream over
+def loops_of(definition: Definition, apart: Apart = False, few_rows: bool = False, updates: bool = True) -> StageProgram:
+    """Return the loops of a definition. apart: strides of operands (`Apart`). few_rows: products with weights stream over
     these (skinny_product.py), for any number of rows; costs decide when that pays. updates: memory into which rows are written
     already holds the operand (`StageProgram.updated`). Raises NotLowered; for a product, which is for other kernels,
     TooManyTurns."""
@@ -139,7 +143,7 @@ def tiles_of(definition: Definition) -> EpilogueProduct:
 
 
 @cached(maxsize=4096)
-def _plain_of(definition: Definition, apart: bool, updates: bool) -> StageProgram:
+def _plain_of(definition: Definition, apart: Apart, updates: bool) -> StageProgram:
     """Return `loops_of` without streams, cached because several callers request it."""
     if not updates:
         rows = or_none(_plain_of, definition, apart, True)
@@ -160,7 +164,7 @@ def _within_limit(program: StageProgram) -> StageProgram:
     return program
 
 
-def _streams_of(definition: Definition, apart: bool) -> StageProgram:
+def _streams_of(definition: Definition, apart: Apart) -> StageProgram:
     with refused():
         program = through(STREAMS, lower(definition, apart, few_rows=True))
     elements, turns, _ = _counted(program, 0)

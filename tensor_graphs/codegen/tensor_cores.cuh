@@ -94,11 +94,6 @@ TG_INLINE void barriers_begun() {                                   /* then a ba
 TG_INLINE void arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* At the barrier that this block's has in another block of its cluster. */
-TG_INLINE void arrive_at(uint32_t barrier, uint32_t block) {
-    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier), "r"(block) : "memory");
-}
 /* All blocks of a cluster wait for each other, by threads that have not ended; what they wrote into shared memory is seen then. */
 TG_INLINE void cluster_meets() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -126,8 +121,6 @@ TG_INLINE bool has_ended(uint32_t barrier, uint32_t parity) {
 TG_INLINE void wait_for(uint32_t barrier, uint32_t parity) {
     while (!has_ended(barrier, parity)) {}
 }
-/* What this thread has written into shared memory by ordinary stores, before what reads it as wgmma and maps do. */
-TG_INLINE void stores_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 /* Some warps of a block wait for each other; number: 1 to 15. */
 TG_INLINE void meet(int number, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory"); }
 TG_INLINE void let_pass(int number, int threads) {                  /* those that wait there; it does not wait */
@@ -152,12 +145,6 @@ TG_INLINE void copy_box(uint32_t shared, const void *map, uint32_t barrier, int 
 TG_INLINE void copy_box(uint32_t shared, const void *map, uint32_t barrier, int at0, int at1, int at2, int at3, int at4) {
     asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], [%2];"
                  ::"r"(shared), "l"(map), "r"(barrier), "r"(at0), "r"(at1), "r"(at2), "r"(at3), "r"(at4) : "memory");
-}
-/* A box of three axes into the same place of each block of the cluster that `blocks` has a bit for, arriving at the barrier of each. */
-TG_INLINE void copy_box_to(uint32_t shared, const void *map, uint32_t barrier, int at0, int at1, int at2, uint16_t blocks) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-                 " [%0], [%1, {%3, %4, %5}], [%2], %6;"
-                 ::"r"(shared), "l"(map), "r"(barrier), "r"(at0), "r"(at1), "r"(at2), "h"(blocks) : "memory");
 }
 
 /* ---- products of a warpgroup: 64 rows, N columns, 16 summed, or 32 of eight bits ---- */

@@ -111,8 +111,13 @@ def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[fl
         traffic = outs + _nbytes(x, at) + _nbytes(index, at) + share * stacks
     elif facts.reads and facts.reads.at is not None:        # reads only the rows it is asked for
         traffic = 2.0 * outs + _nbytes(spec.inputs[facts.reads.at], at)
-    elif name == "write_rows":                              # in place: only the rows written
+    elif name in ("write_rows", "write_at_index"):          # in place: only the rows written
         traffic = 2.0 * _nbytes(spec.inputs[1], at)
+    elif name == "paged_attention":                         # the pages in the table, and not the pool
+        q, *pools, pages, _ = spec.inputs
+        rows = _elements(pages.shape, at) * spec.attrs["page"]
+        share = min(1.0, rows / max(1.0, float(d.evaluate(pools[0].shape[0], at))))
+        traffic = outs + _nbytes(q, at) + _nbytes(pages, at) + share * sum(_nbytes(t, at) for t in pools)
     else:
         traffic = float(outs + sum(_nbytes(t, at) for t in spec.inputs))
     return traffic, sum(flops * _elements(shape, at) for shape, flops in _arithmetic(signature))

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tensor_graphs.devices.mapped_files import map_file
-from tensor_graphs.devices.safetensors import Entry, WeightsError
+from tensor_graphs.devices.safetensors import Entry, WeightsError, replaced
 from tensor_graphs.language.composites.blocks import FORMATS
 from tensor_graphs.language.dtypes import bf16, f16, f32, f64, i8, i16, i32, i64
 from tensor_graphs.regular_file import open_regular
@@ -238,25 +238,17 @@ def write_gguf(path: str | os.PathLike[str], metadata: Mapping[str, Any], tensor
         at = _padded(at + size, ALIGNMENT)
     header = MAGIC + struct.pack("<IQQ", VERSIONS[-1], len(tensors), len(metadata))
     header += b"".join(_text(key) + _value(value) for key, value in metadata.items()) + places
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(partial, "wb") as file:
-            file.write(header + bytes(-len(header) % ALIGNMENT))
-            for name, (stored, shape) in tensors.items():
-                array = make(name)
-                dtype = PLAIN.get(stored)
-                own = (array.dtype == dtype.numpy and array.shape == tuple(shape)) if dtype else array.dtype == np.uint8
-                if not own:
-                    raise WeightsError(f"tensor {name!r} was declared {stored}{list(shape)}, and is "
-                                       f"{array.dtype}{list(array.shape)}", file=path)
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-                file.write(bytes(-array.nbytes % ALIGNMENT))
-        os.replace(partial, path)
-    except OSError as error:
-        raise WeightsError(f"cannot write the weights: {error.strerror}", file=path,
-                           fix=f"{(at + len(header)) / 1e6:.0f} MB are needed in a folder that can be written") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    with replaced(path, at + len(header)) as file:
+        file.write(header + bytes(-len(header) % ALIGNMENT))
+        for name, (stored, shape) in tensors.items():
+            array = make(name)
+            dtype = PLAIN.get(stored)
+            own = (array.dtype == dtype.numpy and array.shape == tuple(shape)) if dtype else array.dtype == np.uint8
+            if not own:
+                raise WeightsError(f"tensor {name!r} was declared {stored}{list(shape)}, and is {array.dtype}{list(array.shape)}",
+                                   file=path)
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            file.write(bytes(-array.nbytes % ALIGNMENT))
 
 
 def _text(text: str) -> bytes:

@@ -14,10 +14,11 @@ import math
 import mmap
 import os
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -184,21 +185,28 @@ def write_weights(path: str | os.PathLike[str], tensors: Mapping[str, tuple[DTyp
         at += nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    with replaced(path, at + len(text) + 8) as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for name in order:
+            dtype, shape = tensors[name]
+            array = make(name)
+            if array.dtype != dtype.numpy or array.shape != tuple(shape):
+                raise WeightsError(f"tensor {name!r} was declared {dtype}{list(shape)}, and is {array.dtype}{list(array.shape)}",
+                                   file=path)
+            file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+@contextmanager
+def replaced(path: Path, nbytes: int) -> Iterator[IO[bytes]]:
+    """Context manager: a file to write that takes the place of `path` once all `nbytes` are written. Raises WeightsError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with open(partial, "wb") as file:
-            file.write(struct.pack("<Q", len(text)) + text)
-            for name in order:
-                dtype, shape = tensors[name]
-                array = make(name)
-                if array.dtype != dtype.numpy or array.shape != tuple(shape):
-                    raise WeightsError(f"tensor {name!r} was declared {dtype}{list(shape)}, and is "
-                                       f"{array.dtype}{list(array.shape)}", file=path)
-                file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+            yield file
         os.replace(partial, path)
     except OSError as error:
         raise WeightsError(f"cannot write the weights: {error.strerror}", file=path,
-                           fix=f"{(at + len(text) + 8) / 1e6:.0f} MB are needed in a folder that can be written") from error
+                           fix=f"{nbytes / 1e6:.0f} MB are needed in a folder that can be written") from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 class Target:
     """units: multiprocessors. warp: threads that run together. threads: most threads of a block. vector: bytes of one access to
     memory. line: bytes of a cache line. shared: most bytes of shared memory of a block, so that a multiprocessor has two.
+    shared_alone: the same of a block that has a multiprocessor for itself.
+    registers, registers_of_thread: 32-bit registers of a multiprocessor, and most of a thread.
     clustered: (blocks of a cluster, blocks in such clusters that run at once); more of them would take twice the time. bandwidth:
     bytes of memory a second. turn: seconds from a load to what depends on it for all threads of a block. launch: of one more."""
 
@@ -18,6 +20,9 @@ class Target:
     vector: int = 16
     line: int = 128
     shared: int = 96 << 10
+    shared_alone: int = 227 << 10
+    registers: int = 1 << 16
+    registers_of_thread: int = 255
     clustered: tuple[tuple[int, int], ...] = ((2, 132), (4, 112), (8, 96))
     bandwidth: float = 4.3e12
     turn: float = 0.6e-6

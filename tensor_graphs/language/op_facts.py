@@ -52,6 +52,8 @@ class OpFacts:
     them.
     smaller: function of operand types and attributes that returns operand types of smaller sizes, or None: where sizes depend on
     each other. Built-in kernels are compared there first (measure/points/size_classes.py).
+    by_rows: built-in kernels compute it row by row, in pieces of bounded size: one that is right at `smaller` sizes, which have
+    several pieces, is right at more rows, and is not compared there.
     piecewise: operands that its direct evaluation reads in their stored dtype, narrower than float64. It widens them one piece at a
     time, so that a large weight is never in memory in float64 as a whole.
     """
@@ -83,6 +85,7 @@ class OpFacts:
     licence: bool = False
     joined: bool = True
     smaller: Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any] | None] | None = None
+    by_rows: bool = False
     piecewise: tuple[str, ...] = ()
 
 

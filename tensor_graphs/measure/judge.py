@@ -592,8 +592,7 @@ class Judge:
         if asked.kernel.assuming:
             shown = [p for p in shown if holds(asked.kernel.assuming, asked.signature, p)]
         if asked.verify and not shown:
-            why = f"no point was drawn at which {' and '.join(asked.kernel.assuming)} holds"
-            raise _Refused(_failure("RUNTIME_ERROR", why))
+            raise _Decided(_failure("RUNTIME_ERROR", f"no point was drawn at which {' and '.join(asked.kernel.assuming)} holds"))
         return shown
 
     def _drawn_points(self, asked: JudgeTask) -> list[Point]:
@@ -604,6 +603,7 @@ class Judge:
             return foreseen
         small = self._class_of(asked.kernel, asked.signature)
         if small is not None:
+            _stop_where_rows_repeat(asked, small, self._passed[asked.kernel.identity, small.key])
             points = points_at_size(asked.kernel, asked.signature, small, asked.typical, self.secret(asked.signature))
             if any(self._stored_answer(asked.signature, p) is not None for p in points):
                 return points
@@ -802,7 +802,7 @@ class Judge:
 
     def prepared(self, kernel: Kernel, signature: Signature) -> tuple[str, ...]:
         """Return the inputs from which this kernel declares that it prepares something. A user-registered kernel's declaration is
-        evaluated in the worker, as it may raise, hang, or return anything. Raises _Refused."""
+        evaluated in the worker, as it may raise, hang, or return anything. Raises _Decided."""
         if kernel.prepare is None or kernel.ours:
             return prepared_names(signature.graph, kernel)
         key = kernel.identity, signature.key
@@ -814,11 +814,11 @@ class Judge:
                                     dialogue.forget)
             try:
                 if reply.status != "RAN":
-                    raise _Refused(self._not_run(kernel, reply, dialogue))
+                    raise _Decided(self._not_run(kernel, reply, dialogue))
                 if not set(reply.names) <= signature.graph.inputs.keys():
                     raise ProtocolError(f"it prepares from {', '.join(reply.names)}, which are no inputs")
             except ProtocolError as e:
-                raise _Refused(_inconsistent(e)) from e
+                raise _Decided(_inconsistent(e)) from e
             self._prepared[key] = reply.names
         return self._prepared[key]
 
@@ -1246,12 +1246,19 @@ MOST_BLOCKS = 7
 """most blocks of one worker's measurement: one of each name, and a second cold one"""
 
 
-class _Refused(Exception):
-    """Kernel that fails before it is run; carries the verdict."""
+class _Decided(Exception):
+    """A verdict that needs no run: of a kernel that fails before it, or has passed where it does the same."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.log)
         self.verdict = verdict
+
+
+def _stop_where_rows_repeat(asked: JudgeTask, small: Signature, error: float | None) -> None:
+    """Raise _Decided for a kernel of an op `by_rows` that has passed, with this error, at the smaller sizes of its class."""
+    if asked.time_at is None and asked.signature.spec.op.facts.by_rows:
+        covers = {"points": 0, "and": f"all points of {small.title()}"}
+        raise _Decided(Verdict("PASSED", error, error, error, None, "", covered=covers))
 
 
 def _edited(kernel: Kernel) -> bool:
@@ -1294,7 +1301,7 @@ def _or_judge_error(find: Callable[[JudgeTask], T], asked: JudgeTask) -> T | Ver
     """Return find(asked), or a JUDGE_ERROR verdict if the judge's own code fails. Raises errors that a user can fix."""
     try:
         return find(asked)
-    except _Refused as e:
+    except _Decided as e:
         return e.verdict
     except TensorGraphsError:
         raise

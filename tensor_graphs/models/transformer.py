@@ -27,7 +27,7 @@ from tensor_graphs.language.composites.indexing import argmax, embedding, linear
 from tensor_graphs.language.composites.normalisation import layer_norm, logsumexp, mean, rms_norm, softmax
 from tensor_graphs.language.composites.paged import paged_attention
 from tensor_graphs.language.composites.products import attention, dot, gather_linear, linear
-from tensor_graphs.language.dims import Dim, dim
+from tensor_graphs.language.dims import Dim, bounds, dim
 from tensor_graphs.language.dtypes import DType, f32, i32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.graph import Graph, graph
@@ -271,36 +271,37 @@ def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
 
 
 def encoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
-                  activation_dtype: DType = f32) -> Graph:
+                  activation_dtype: DType = f32, packed: int | None = None) -> Graph:
     """Return an encoder: `ids` i32[n], one sentence with its special tokens -> `hidden` [n, hidden], `embedding` f32[hidden].
 
     n: 1 … max_positions. Every token sees every token, or those in its window; all are of sentence type 0. Parameters are
     declared in `weight_dtype` under the names of the checkpoint; activations, `hidden` too, in `activation_dtype`.
     Raises AttributeValueError when max_positions < 1, or beyond a table of learnt positions.
+
+    packed: return an encoder of several sentences, one after another, of `packed` tokens at most (at least max_positions). Inputs
+    of its t tokens: `ids`, `positions` in their sentence and `sentences`, the numbers of these, all i32[t]; `firsts` i32[s], the
+    numbers of the sentences' first tokens. Output `embedding` f32[s, hidden]. Dims: t, s.
     """
     if max_positions < 1:
         raise AttributeValueError(f"encoder_graph: max_positions is {max_positions}", fix="at least 1")
-    step = _Step(facts, names, weight_dtype, dim("n", 1, max_positions), 0, max_positions, activation_dtype, cached=False)
+    if packed is None:
+        step = _Step(facts, names, weight_dtype, dim("n", 1, max_positions), 0, max_positions, activation_dtype, cached=False)
+    else:
+        step = _PackedStep(facts, names, weight_dtype, max_positions, activation_dtype, max(packed, max_positions))
     x, _ = step.embed(input("ids", (step.n,), i32))
     for i in range(len(facts.layers)):
         x = step.layer(i, x)
     x = step.norm(names.norm, x)
-    return graph({"hidden": x, "embedding": pool(facts, x)})
+    return graph({"embedding": step.pooled(x)} if packed is not None else {"hidden": x, "embedding": step.pooled(x)})
 
 
-def pool(facts: Facts, hidden: Node) -> Node:
-    """Return one vector f32[d] for hidden[n, d]: the tokens' mean, the first, or each channel's maximum; of length 1 if
-    facts.normalise."""
-    hidden = atomic.cast(hidden, f32)
-    pooled: Node
-    if facts.pooling == "mean":
-        pooled = mean(hidden, axis=0)
-    else:
-        pooled = hidden[0] if facts.pooling == "cls" else atomic.reduce_max(hidden, (0,))
+def unit(facts: Facts, pooled: Node) -> Node:
+    """Return the pooled vectors [..., d], scaled to length 1 if facts.normalise."""
     if not facts.normalise:
         return pooled
-    length = atomic.sqrt(atomic.sum(atomic.mul(pooled, pooled)))
-    return pooled / arithmetic.maximum(length, _SHORTEST)
+    squares = atomic.mul(pooled, pooled)
+    total = atomic.sum(squares) if pooled.rank == 1 else arithmetic.sum(squares, 1, keepdims=True)
+    return pooled / arithmetic.maximum(atomic.sqrt(total), _SHORTEST)
 
 
 class _Step:
@@ -412,6 +413,8 @@ class _Step:
                 seen = seen * self.kept(layer, q, keys[:end], sinks)
         elif facts.buckets:
             scores = dot(atomic.permute(q, (1, 0, 2)), atomic.permute(k, (1, 2, 0))) * layer.scale + self.relative()
+            visible = self.near(0)
+            scores = scores if visible is None else arithmetic.where(visible, scores, -math.inf)
             seen = atomic.permute(dot(softmax(scores), atomic.permute(v, (1, 0, 2))), (1, 0, 2))
         else:
             seen = attention(q, k, v, self.near(layer.window), scale=layer.scale, softcap=facts.attention_softcap)
@@ -449,11 +452,18 @@ class _Step:
 
     def near(self, window: int) -> Node | None:
         """Return bool[n, n], True where two tokens are at most `window` positions apart; None for window 0 (all see all)."""
-        if not window:
-            return None
-        shape = (self.n, self.n)
-        apart = arithmetic.sub(atomic.iota(shape, 0, i32), atomic.iota(shape, 1, i32))
-        return arithmetic.less_equal(arithmetic.abs(apart), window)
+        return arithmetic.less_equal(arithmetic.abs(self.ahead()), window) if window else None
+
+    def ahead(self) -> Node:
+        """Return i32[n, n]: by how many positions each token (axis 1) comes after another one (axis 0)."""
+        return arithmetic.sub(atomic.iota((self.n, self.n), 1, i32), atomic.iota((self.n, self.n), 0, i32))
+
+    def pooled(self, hidden: Node) -> Node:
+        """Return one vector f32[d] for hidden[n, d]: the tokens' mean, the first, or each channel's maximum."""
+        hidden = atomic.cast(hidden, f32)
+        if self.facts.pooling == "mean":
+            return unit(self.facts, mean(hidden, axis=0))
+        return unit(self.facts, hidden[0] if self.facts.pooling == "cls" else atomic.reduce_max(hidden, (0,)))
 
     def relative(self) -> Node:
         """Return [heads, n, n]: each head's addition to the score of two tokens by distance; large distances share buckets."""
@@ -463,8 +473,7 @@ class _Step:
         far = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(exact)) / np.float32(math.log(128 / exact))
         beyond = exact + (far * np.float32(half - exact)).astype(np.int64)
         buckets = np.where(distances < exact, distances, np.minimum(beyond, half - 1))
-        shape = (self.n, self.n)
-        ahead = arithmetic.sub(atomic.iota(shape, 1, i32), atomic.iota(shape, 0, i32))
+        ahead = self.ahead()
         bucket = atomic.gather(constant(buckets.astype(np.int32)), arithmetic.abs(ahead), axis=0)
         bucket = bucket + arithmetic.where(arithmetic.less(0, ahead), half, 0)
         table = self.weight(self.names.relative + ".weight", self.facts.buckets, self.facts.heads)
@@ -541,6 +550,45 @@ class _PagedStep(_Step):
         out: Node = paged_attention(q, keys, values, self.pages, self.positions, page=self.pool.page, scale=layer.scale,
                                     window=layer.window, softcap=self.facts.attention_softcap)
         return out
+
+
+class _PackedStep(_Step):
+    """An encoder of several sentences, whose tokens follow each other: each token sees those of its own sentence."""
+
+    def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, max_positions: int, dtype: DType,
+                 tokens: int) -> None:
+        t = dim("t", 1, tokens)
+        self.positions, self.sentences = input("positions", (t,), i32), input("sentences", (t,), i32)
+        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, cached=False, positions=self.positions)
+
+    def learnt(self, table: Node) -> Node:
+        """Return the rows of a table of learnt positions for the tokens."""
+        return atomic.gather(table, self.positions + self.facts.first_position, axis=0)
+
+    def ahead(self) -> Node:
+        """Return i32[t, t]: by how many positions each token (axis 1) comes after another one (axis 0)."""
+        t = self.n
+        return arithmetic.sub(atomic.reshape(self.positions, (1, t)), atomic.reshape(self.positions, (t, 1)))
+
+    def near(self, window: int) -> Node:
+        """Return bool[t, t], True where two tokens are of one sentence, and at most `window` positions apart if it is not 0."""
+        t, near = self.n, super().near(window)
+        same = arithmetic.equals(atomic.reshape(self.sentences, (t, 1)), atomic.reshape(self.sentences, (1, t)))
+        return same if near is None else atomic.bit_and(same, near)
+
+    def pooled(self, hidden: Node) -> Node:
+        """Return one vector for each sentence, f32[s, d]."""
+        hidden, t, s = atomic.cast(hidden, f32), self.n, dim("s", 1, bounds(self.n)[1])
+        firsts = input("firsts", (s,), i32)
+        if self.facts.pooling == "cls":
+            return unit(self.facts, atomic.gather(hidden, firsts, axis=0))
+        own = atomic.reshape(atomic.gather(self.sentences, firsts, axis=0), (s, 1))
+        inside = arithmetic.equals(own, atomic.reshape(self.sentences, (1, t)))
+        if self.facts.pooling == "max":
+            rows = arithmetic.where(atomic.reshape(inside, (s, t, 1)), atomic.reshape(hidden, (1, t, hidden.shape[1])), -math.inf)
+            return unit(self.facts, atomic.reduce_max(rows, (1,)))
+        counted = atomic.cast(inside, f32)
+        return unit(self.facts, dot(counted, hidden) / arithmetic.sum(counted, 1, keepdims=True))
 
 
 def _gated(gate: Node, up: Node, activation: str) -> Node:

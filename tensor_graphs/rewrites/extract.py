@@ -123,15 +123,15 @@ class Extractor:
                     merged = {**merged, number: node}
                     total = below + own
                 else:
-                    merged = {}
+                    merged, agree = {}, True
                     for child in node.children:
                         for key, value in grown[child][1].items():
-                            merged.setdefault(key, value)
+                            agree &= merged.setdefault(key, value) is value
                     if number in merged:
                         continue
                     merged[number] = node
                     total = sum([costs[id(n)] for n in merged.values()])
-                if (best is None or total < best[0] - 1e-12) and self._is_acyclic(number, merged):
+                if (best is None or total < best[0] - 1e-12) and (agree or self._is_acyclic(number, merged)):
                     best = (total, merged)
             if best is not None and (number not in grown or best[0] < grown[number][0] - 1e-12):
                 grown[number] = best
@@ -146,7 +146,8 @@ class Extractor:
         return self._needed(choice)
 
     def _is_acyclic(self, root: int, choice: Choice) -> bool:
-        """Return whether a merged choice computes its root without a cycle. The union of two acyclic sets may contain one."""
+        """Return whether a merged choice computes its root without a cycle. The union of two acyclic sets may contain one where
+        they choose differently."""
         state: dict[int, int] = {}
         stack = [(root, 0)]
         while stack:
@@ -165,26 +166,25 @@ class Extractor:
                 state[number] = 2
         return True
 
-    def _needed(self, choice: Choice) -> Choice | None:
-        """Return the part of a choice that the roots need, operands first; None if it contains a cycle."""
+    def _needed(self, *choices: Choice) -> Choice | None:
+        """Return the part of a choice that the roots need, operands first; None if it contains a cycle. choices: the first that has
+        a class counts for it."""
         order: dict[int, ENode] = {}
-        state: dict[int, int] = {}
-        for root in self.roots:
-            stack = [(root, 0)] if root not in state else []
-            while stack:
-                number, at = stack.pop()
-                node = choice[number]
-                state.setdefault(number, 1)
-                if at < len(node.children):
-                    stack.append((number, at + 1))
-                    child = node.children[at]
-                    if state.get(child) == 1:
-                        return None
-                    if child not in state:
-                        stack.append((child, 0))
-                else:
-                    state[number] = 2
-                    order[number] = node
+        above: dict[int, ENode] = {}                                # classes whose operands are being ordered
+        stack = list(reversed(self.roots))
+        while stack:
+            number = stack[-1]
+            if number in order or number in above:
+                if number in above:
+                    order[number] = above.pop(number)
+                stack.pop()
+                continue
+            node = above[number] = next(choice[number] for choice in choices if number in choice)
+            for child in reversed(node.children):
+                if child in above:
+                    return None
+                if child not in order:
+                    stack.append(child)
         return order
 
     def score(self, choice: Choice) -> float:
@@ -205,7 +205,7 @@ class Extractor:
         choice = self.descend(choice)
         cost = self.score(choice)
         for shared in self._shareable(choice)[:MOST_SHARED]:
-            trial = self._needed({**self.everything, **choice, **self._cheaper_by(shared)})
+            trial = self._needed(self._cheaper_by(shared), choice, self.everything)
             if trial is not None and (new := self.score(trial)) < cost - 1e-9:
                 choice, cost = trial, new
         return self.descend(choice)
@@ -246,7 +246,7 @@ class Extractor:
         """Return a choice in which this e-node computes its class and the other classes are as chosen; None if that is a cycle."""
         if any(c not in self.everything for c in node.children):
             return None
-        return self._needed({**self.everything, **choice, number: node})
+        return self._needed({number: node}, choice, self.everything)
 
     def descend(self, choice: Choice) -> Choice:
         """Swap single e-nodes (with their operands as chosen) as long as the entire graph gets cheaper; return the result."""

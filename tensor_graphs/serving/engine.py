@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from tensor_graphs.serving.generate import check_room
 from tensor_graphs.serving.pages import Pages
 from tensor_graphs.serving.requests import EngineClosedError, EngineStatus, Finish, GenerationRequest, NewToken, QueueFullError
 from tensor_graphs.serving.sampling import Sampler, likeliest
-from tensor_graphs.serving.scheduler import Scheduler, TokenSequence
+from tensor_graphs.serving.scheduler import Scheduler, StepTimes, TokenSequence
 from tensor_graphs.serving.step import LANES, BatchStep
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class _Generation:
         self.request, self.left = request, tokens
         self.sequence, self.sampler = TokenSequence(list(request.prompt)), Sampler(request.sampling)
         self.finish: Finish | None = None
+        self.stop: NewToken | None = None
         self.cached_tokens, self.cancelled = 0, False
         self._items: queue.SimpleQueue[Item] = queue.SimpleQueue()
 
@@ -53,6 +55,12 @@ class _Generation:
                 raise item
             yield item
         self._items.put(None)
+
+    def with_stop(self) -> Iterator[NewToken]:
+        """Yield the new tokens, and the stop id that ended them, if one did."""
+        yield from self
+        if self.stop is not None:
+            yield self.stop
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -67,11 +75,12 @@ class _Generation:
         row = logits
         if request.allowed is not None and (mask := request.allowed(tokens[self.sequence.prompt:])) is not None:
             row = np.where(mask, logits, -np.inf).astype(logits.dtype)
-        token = self.sampler.pick(row, tokens)
+        token, count = self.sampler.pick(row, tokens), request.log_probabilities
+        new = NewToken(token) if count is None else NewToken(token, *likeliest(logits, token, count))
         if token in request.stop_ids:
+            self.stop = new
             return "stop"
-        count = request.log_probabilities
-        self._items.put(NewToken(token) if count is None else NewToken(token, *likeliest(logits, token, count)))
+        self._items.put(new)
         tokens.append(token)
         self.left -= 1
         return None if self.left else "length"
@@ -82,9 +91,10 @@ class PagedEngine:
 
     def __init__(self, step: BatchStep, *, max_positions: int, sequences: int, waiting: int = 1024) -> None:
         self.vocabulary = bounds(step.compiled.graph.outputs["logits"].shape[1])[1]
-        self.max_positions, self.most_waiting = max_positions, waiting
+        self.max_positions, self.most_waiting, self.compiled = max_positions, waiting, step.compiled
         self._step, self._pages = step, Pages(step.pool.pages, step.pool.page)
         self._scheduler = Scheduler(self._pages, tokens=step.pool.tokens, sequences=min(sequences, step.pool.asked))
+        self._times = StepTimes()
         self._generations: dict[TokenSequence, _Generation] = {}
         self._prompt = self._shared = self._new = 0
         self._closed = False
@@ -150,13 +160,16 @@ class PagedEngine:
             for generation in [g for g in self._generations.values() if g.cancelled]:
                 self._end(generation, "cancelled")
             fresh = [s for s in self._scheduler.waiting if s.shared is None]
-            pieces = self._scheduler.step()
+            pieces = self._scheduler.step(self._times.prompts(self._scheduler.decoding))
             for sequence in fresh:
                 self._generations[sequence].cached_tokens = sequence.shared or 0
             self._shared += sum(sequence.shared or 0 for sequence in fresh)
         if not pieces:
             return True
+        began = time.perf_counter()
         logits = self._step.run(pieces)                                 # without the lock: requests may come meanwhile
+        decoding = sum(piece.last and piece.count == 1 for piece in pieces)
+        self._times.note(decoding, sum(piece.count for piece in pieces) - decoding, time.perf_counter() - began)
         last = [self._generations[piece.sequence] for piece in pieces if piece.last]
         with self._changed:
             self._scheduler.done(pieces)
@@ -179,13 +192,15 @@ class PagedEngine:
 
 
 def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, page: int = 16, pages: int | None = None,
-                 waiting: int = 1024, invariant: bool = False, backends: Sequence[str] | None = None,
-                 database: Database | str | Path | None = None, memory_limit: int | None = None, threads: int | None = None,
-                 precision: Precision = None, progress: Callable[[str], None] | None = None) -> PagedEngine:
+                 lengths: Sequence[int] | None = None, waiting: int = 1024, invariant: bool = False,
+                 backends: Sequence[str] | None = None, database: Database | str | Path | None = None,
+                 memory_limit: int | None = None, threads: int | None = None, precision: Precision = None,
+                 progress: Callable[[str], None] | None = None) -> PagedEngine:
     """Compile a decoder for many sequences, bind it and start its engine.
 
     sequences: most that run together. tokens: most in one step. pages: size of the pool, of `page` tokens each (default: what
-    `sequences` of the model's max_positions take, as far as memory_limit, or half of the free memory, allows). waiting: most
+    texts of these lengths, or `sequences` of the model's max_positions, take, as far as memory_limit, or half of the free memory,
+    allows). waiting: most
     requests that wait. precision: words, as in `tg.compile`. invariant: the tokens of a request do not depend on the requests it
     shares steps with, bit by bit. Raises FrontendError where that is not possible, AttributeValueError for a decoder without a step
     of many sequences; else as `tg.compile` does.
@@ -198,7 +213,9 @@ def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, 
         raise FrontendError(f"{model.name} is an encoder, which generates no tokens", fix="a decoder")
     rows = LANES if invariant else 1
     sequences, tokens = -(-sequences // rows) * rows, -(-max(tokens, sequences) // rows) * rows
-    pool = Pool(pages or pool_pages(model, sequences, page, memory_limit), page, tokens, sequences)
+    if pages is None:
+        pages = pool_pages(model, lengths or [model.max_positions] * sequences, page, memory_limit)
+    pool = Pool(pages, page, tokens, sequences)
     graph = model.paged_graph(pool)
     one_choice = ("t", "w", "m") if invariant else ("w", "m")
     if invariant and backends is None:
@@ -210,16 +227,17 @@ def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, 
                        sequences=sequences, waiting=waiting)
 
 
-def pool_pages(model: LoadedModel, sequences: int, page: int, memory_limit: int | None) -> int:
-    """Return the pages that `sequences` of the model's positions take, or as many as memory allows. Raises FrontendError where
-    there is none for one sequence."""
-    facts, whole = model.facts, -(-model.max_positions // page)
+def pool_pages(model: LoadedModel, lengths: Sequence[int], page: int, memory_limit: int | None) -> int:
+    """Return the pages that texts of these lengths in tokens take, or as many as memory allows. Raises FrontendError where the
+    longest one has no room."""
+    facts, most = model.facts, memory_limit
+    wanted, longest = sum(-(-length // page) for length in lengths), -(-max(lengths) // page)
     nbytes = 2 * len(facts.layers) * facts.kv_heads * facts.head_dim * page * model.activations.itemsize
     weights = sum(int(node.type.nbytes()) for node in model.graph.parameters.values())
-    free = free_memory()
-    most = memory_limit if memory_limit is not None else None if free is None else int(SHARE * free)
-    pages = sequences * whole if most is None else min(sequences * whole, (most - weights) // nbytes)
-    if pages < whole:
-        raise FrontendError(f"the pool has memory for {max(pages, 0)} pages of {page} tokens, one sequence may take {whole}",
+    if most is None and (free := free_memory()) is not None:
+        most = int(SHARE * free)
+    pages = wanted if most is None else min(wanted, (most - weights) // nbytes)
+    if pages < longest:
+        raise FrontendError(f"the pool has memory for {max(pages, 0)} pages of {page} tokens, one sequence may take {longest}",
                             fix="a larger --memory-limit, or fewer --max-positions")
     return pages

@@ -78,10 +78,13 @@ class Sampler:
         row = penalised(_checked(logits), context, self.sampling.repetition_penalty)
         if self.sampling.greedy:
             return int(row.argmax())
-        ids, probabilities = candidates(row, self.sampling)
-        reached = np.cumsum(probabilities)
-        # the last sum may round below 1: scale the draw instead of running off the end
-        return int(ids[np.searchsorted(reached, self._generator.random() * reached[-1], side="right")])
+        ids, weights = _kept(_checked(row), self.sampling)
+        starts = np.arange(0, weights.size, 256)
+        blocks = np.cumsum(np.add.reduceat(weights, starts))            # a running sum of all takes longer than the rest
+        at = self._generator.random() * blocks[-1]
+        block = min(int(np.searchsorted(blocks, at, side="right")), starts.size - 1)
+        reached = np.cumsum(weights[starts[block]:starts[block] + 256]) + (blocks[block - 1] if block else 0.0)
+        return int(ids[starts[block] + min(int(np.searchsorted(reached, at, side="right")), reached.size - 1)])
 
 
 def penalised(row: np.ndarray[Any, Any], context: Sequence[int], penalty: float) -> np.ndarray[Any, Any]:
@@ -116,32 +119,46 @@ def candidates(
     row = _checked(logits)
     if sampling.greedy:
         return np.array([row.argmax()]), np.ones(1)
+    ids, weights = _kept(row, sampling)
+    order = np.argsort(-weights, kind="stable")
+    return ids[order], weights[order] / weights.sum()
+
+
+def _kept(row: np.ndarray[Any, Any], sampling: Sampling) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return (ids i64[c] of the tokens that may be drawn, rising; weights f64[c], the likeliest token's is 1)."""
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to −inf, as it should
         scaled = (row.astype(np.float64) - float(row.max())) / sampling.temperature
-    keep = min(sampling.top_k or row.size, row.size)
-    if sampling.top_p == 1:
-        ids = _largest(scaled, keep)
-        weights = np.exp(scaled[ids])
-    else:
-        total = np.exp(scaled).sum() if keep == row.size else np.exp(scaled[_largest(scaled, keep)]).sum()
-        # 262144 logits take 25 ms to sort, and a few hundred of them usually hold p: sort a growing part of them
-        size = min(512, keep)
-        while True:
-            ids = _largest(scaled, size)
-            weights = np.exp(scaled[ids])
-            held = np.cumsum(weights)
-            if size == keep or held[-1] >= sampling.top_p * total:
-                break
-            size = min(8 * size, keep)
-        needed = int(np.searchsorted(held, sampling.top_p * total, side="left")) + 1
-        ids, weights = ids[:needed], weights[:needed]
-    possible = (weights > 0) & (weights >= sampling.min_p * weights[0])
-    ids, weights = ids[possible], weights[possible]
-    return ids, weights / weights.sum()
+    ids = np.arange(row.size)
+    if 0 < sampling.top_k < row.size:
+        ids = np.sort(_largest(scaled, sampling.top_k))
+        scaled = scaled[ids]
+    weights = np.exp(scaled)
+    possible = (weights > 0) & (weights >= sampling.min_p)
+    if sampling.top_p < 1:
+        possible &= _nucleus(scaled, weights, sampling.top_p)
+    return (ids, weights) if possible.all() else (ids[possible], weights[possible])
+
+
+def _nucleus(scaled: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], share: float) -> np.ndarray[Any, Any]:
+    """Return which tokens are in the smallest set of the likeliest that holds this share of the weights = exp(scaled), bool[c].
+
+    Weights are summed by bins of equal scaled logits, and only the bin in which the share is reached is sorted: a flat row of
+    49152 logits takes 1 ms, where sorting it whole takes 10."""
+    bins = (np.maximum(scaled, -63.0) * -64.0).astype(np.int32)
+    sums = np.cumsum(np.bincount(bins, weights))
+    last = int(np.searchsorted(sums, share * sums[-1]))
+    edge = np.flatnonzero(bins == last)
+    edge = edge[np.argsort(-scaled[edge], kind="stable")]
+    held = np.cumsum(weights[edge]) + (sums[last - 1] if last else 0.0)
+    inside: np.ndarray[Any, Any] = bins < last
+    inside[edge[: int(np.searchsorted(held, share * sums[-1])) + 1]] = True
+    return inside
 
 
 def _largest(row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
     """Return the indices of the `count` largest values, in falling order, equal values by rising index."""
+    if count == 0:
+        return np.arange(0)
     if count < row.size:
         least = np.partition(row, row.size - count)[row.size - count]
         above = np.flatnonzero(row > least)

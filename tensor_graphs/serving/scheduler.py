@@ -1,6 +1,7 @@
 """scheduler: packs the next step of many sequences: tokens that decode first, then pieces of prompts, within a budget of tokens.
 
-Sequences are served in order of arrival. When no page is left for one that decodes, the one that arrived last gives its pages back
+Sequences are served in order of arrival, except that one whose prompt begins with pages that another one is computing waits for
+these. When no page is left for one that decodes, the one that arrived last gives its pages back
 and waits; its tokens, generated ones too, are computed again later.
 """
 
@@ -66,8 +67,13 @@ class Scheduler:
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
-    def step(self) -> list[Portion]:
-        """Return the pieces of the next step; none if nothing runs or waits."""
+    @property
+    def decoding(self) -> int:
+        """Number of sequences that get one token each in the next step."""
+        return sum(sequence.missing == 1 for sequence in self.running)
+
+    def step(self, prompts: int | None = None) -> list[Portion]:
+        """Return the pieces of the next step; none if nothing runs or waits. prompts: most tokens of those that do not decode."""
         pieces, left = [], self.tokens
         for sequence in [s for s in self.running if s.missing == 1]:
             while sequence in self.running and not self._room(sequence, 1):
@@ -75,11 +81,16 @@ class Scheduler:
             if sequence in self.running:
                 pieces.append(Portion(sequence, sequence.computed, 1))
                 left -= 1
+        left = left if prompts is None else min(left, prompts)
         for sequence in [s for s in self.running if s.missing > 1]:
             left -= self._add_piece(pieces, sequence, left)
-        while left and self.waiting and len(self.running) < self.sequences:
-            sequence = self.waiting[0]
+        for sequence in list(self.waiting):
+            if not left or len(self.running) == self.sequences:
+                break
             sequence.pages = self.pages.shared(sequence.tokens)
+            if self._prefix_is_coming(sequence):
+                self._release(sequence)
+                continue
             needed = -(-len(sequence.tokens) // self.pages.page) - len(sequence.pages)
             if needed + len(self.running) > self.pages.free:        # those that run may each need another page soon
                 self._release(sequence)
@@ -87,11 +98,12 @@ class Scheduler:
             sequence.computed = len(sequence.pages) * self.pages.page
             if sequence.shared is None:
                 sequence.shared = sequence.computed
-            self.running.append(self.waiting.popleft())
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
             left -= self._add_piece(pieces, sequence, left)
         if not pieces and len(self.running) > 1:                # prompts in pieces wait for each other's pages
             self._preempt()
-            return self.step()
+            return self.step(prompts)
         return pieces
 
     def done(self, pieces: list[Portion]) -> None:
@@ -102,6 +114,12 @@ class Scheduler:
             sequence.computed = piece.start + piece.count
             for index in range(piece.start // page, sequence.computed // page):
                 self.pages.full(sequence.pages, index, sequence.tokens[index * page:(index + 1) * page])
+
+    def _prefix_is_coming(self, sequence: TokenSequence) -> bool:
+        """Return whether a sequence that runs computes the next full page of this one's prompt."""
+        end = (len(sequence.pages) + 1) * self.pages.page
+        return end < len(sequence.tokens) and any(other.computed < end <= len(other.tokens)
+                                                  and other.tokens[:end] == sequence.tokens[:end] for other in self.running)
 
     def _add_piece(self, pieces: list[Portion], sequence: TokenSequence, left: int) -> int:
         """Append a piece of at most `left` tokens, as many as pages have room for, and return its length."""
@@ -131,3 +149,34 @@ class Scheduler:
     def _release(self, sequence: TokenSequence) -> None:
         self.pages.give_back(sequence.pages)
         sequence.pages, sequence.computed = [], 0
+
+
+class StepTimes:
+    """Seconds that steps took, as seconds of a step that only decodes plus seconds for each token of a prompt. From these follows
+    how many tokens of prompts a step takes without making those that decode wait longer than STALL such steps."""
+
+    STALL = 2.0
+    LEAST, FIRST = 16, 32
+    """tokens of prompts in a step: at least, and before any was timed"""
+
+    def __init__(self) -> None:
+        self._alone: float | None = None
+        self._token: float | None = None
+
+    def note(self, decoding: int, prompts: int, seconds: float) -> None:
+        """Note a step of a number of sequences that decode and of tokens of prompts."""
+        def average(before: float | None, now: float) -> float:
+            return now if before is None else before + 0.2 * (now - before)
+
+        if not prompts:
+            self._alone = average(self._alone, seconds)
+        elif self._alone is not None or not decoding:
+            self._token = average(self._token, max(seconds - (self._alone or 0.0), 0.0) / prompts)
+
+    def prompts(self, decoding: int) -> int | None:
+        """Return the most tokens of prompts in a step next to this number of sequences that decode; None: no limit."""
+        if not decoding:
+            return None
+        if self._alone is None or not self._token:
+            return self.FIRST
+        return max(self.LEAST, int((self.STALL - 1.0) * self._alone / self._token))

@@ -7,7 +7,7 @@ apart when one opens, and decides nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tensor_graphs.choice.measured_front import FrontPoint
@@ -15,22 +15,29 @@ from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, is_step, walk
+from tensor_graphs.meaning.accuracy import RANGES, Accuracy
 from tensor_graphs.paths.lower import arena_buffers
 from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan, Variant
 from tensor_graphs.views.diagram import Diagram, of_definition, of_graph, of_plan
 from tensor_graphs.views.explain import explain_data
 from tensor_graphs.views.layout import block_of
+from tensor_graphs.views.roofline_chart import KernelTable
+
+LOOSER = 10.0
+"""Factor of the error with which the page compares a plan."""
 
 MOST_DEFINITIONS = 400
 """Most ops whose definitions a page holds."""
 
 
 def page_data(graph: Graph, plan: Plan, title: str, sizes: Mapping[str, int], *, paths: Sequence[Path] = (),
-              front: Sequence[FrontPoint] = (), run: Mapping[str, Any] | None = None) -> dict[str, Any]:
+              front: Sequence[FrontPoint] = (), statistic: str = "", run: Mapping[str, Any] | None = None,
+              roofline: KernelTable | None = None, looser: Plan | None = None) -> dict[str, Any]:
     """Return the document of a page. graph: as written. sizes: that select the plan's variant. paths: to show side by side, the
-    cheapest first. front: measured forms. run: a trace of views/timeline.py."""
-    v = plan.variant({**plan.variants[0].at, **sizes})
+    cheapest first. front: measured forms, with the statistic of their errors. run: a trace of views/timeline.py. looser: what would
+    be chosen with LOOSER times the error."""
+    v = _variant(plan, sizes)
     explained = explain_data(plan, v.at)
     mine = next(one for one in explained["variants"] if one["path"] == v.path.id)
     details = {e.signature: {**choice, "text": str(v.program.signatures[e.signature].title())}
@@ -47,11 +54,38 @@ def page_data(graph: Graph, plan: Plan, title: str, sizes: Mapping[str, int], *,
         "pictures": {"graph": _picture(of_graph(graph, title)), "kernels": _picture(of_plan(plan, v.at, title))},
         "definitions": _definitions(graph),
         "steps": details,
+        "ways": _ways(v.path),
         "paths": _paths(paths),
         "memory": _memory(v, explained["memory"]),
-        "front": [point.to_json() for point in front],
+        "front": [{**point.to_json(), "name": point.id or "as written", "ways": _ways(_variant(point.plan, v.at).path)}
+                  for point in front],
+        "statistic": statistic,
+        "roofline": None if roofline is None else roofline.to_json(),
+        "looser": None if looser is None else {"asked": looser.asked, "us": _variant(looser, v.at).predicted * 1e6,
+                                               "precision": looser.precision, "ways": _ways(_variant(looser, v.at).path)},
         "run": run,
     }
+
+
+def ten_times(accuracy: Accuracy) -> Accuracy | None:
+    """Return an accuracy that allows LOOSER times the error; None for one without a limit of that kind.
+
+    >>> from tensor_graphs.meaning.accuracy import parse
+    >>> print(ten_times(parse("norm:1e-4&cosine:0.999")), ten_times(parse(None)))
+    norm 0.001 and cosine 0.99 None
+    """
+    terms = [replace(term, limit=1 - LOOSER * (1 - term.limit) if RANGES[term.statistic].best else LOOSER * term.limit)
+             for term in accuracy.terms]
+    return Accuracy(tuple(terms)) if terms else None
+
+
+def _variant(plan: Plan, at: Mapping[str, int]) -> Variant:
+    return plan.variant({**plan.variants[0].at, **at})
+
+
+def _ways(path: Path) -> dict[str, str]:
+    """Return the kernel, or the way, of each part of a path, by the part's text."""
+    return {path.titles.get(key, key): name for key, name in path.choices.items()}
 
 
 def _picture(diagram: Diagram) -> dict[str, Any]:
@@ -89,7 +123,7 @@ def _paths(paths: Sequence[Path]) -> list[dict[str, Any]]:
             "measured": p.measured,
             "error": p.error,
             "form": dict(p.form),
-            "ways": {p.titles.get(key, key): name for key, name in p.choices.items()},
+            "ways": _ways(p),
         }
         for p in paths
     ]

@@ -248,7 +248,7 @@ function table(caption, columns, rows, pick) {
       return line;
     }));
   };
-  const head = el("tr", {}, ...columns.map(([name], k) => el("th", { scope: "col" }, el("button", { onclick: () => { down = sorted === k ? !down : true; sorted = k; fill(); } }, name))));
+  const head = el("tr", {}, ...columns.map(([name, , , text], k) => el("th", { scope: "col", class: text ? "text" : null }, el("button", { onclick: () => { down = sorted === k ? !down : true; sorted = k; fill(); } }, name))));
   fill();
   return el("table", {}, el("caption", {}, caption), el("thead", {}, head), body);
 }
@@ -257,7 +257,9 @@ function stepsView() {
   const rows = Object.values(data.steps).map(step => ({ ...step, all: step.us_per_call * step.calls })).sort((a, b) => b.all - a.all);
   const total = rows.reduce((sum, row) => sum + row.all, 0) || 1;
   const bar = row => el("span", { class: "bar" + (row.measured ? "" : " estimate"), style: `width:${Math.max(1, 160 * row.all / total)}px` });
-  return [table("Kinds of steps, the dearest first. Pale bars are estimates. A row shows why its kernel was chosen.", [
+  const looser = data.looser && el("p", {}, `With ten times the error (${data.looser.asked}) a run takes ${micros(data.looser.us)}, ${number(data.looser.us / data.us)} of this plan's time${data.looser.precision ? `: ${data.looser.precision}` : ""}. `,
+    el("button", { onclick: () => details.replaceChildren(el("h2", {}, data.looser.asked), ...differing(data.looser.ways)) }, "what is different"));
+  return [...(looser ? [looser] : []), table("Kinds of steps, the dearest first. Pale bars are estimates. A row shows why its kernel was chosen.", [
     ["step", stepName, null, true], ["kernel", row => row.kernel, null, true], ["calls", row => row.calls], ["a call", row => row.us_per_call, row => micros(row.us_per_call)],
     ["of a run", row => row.all, row => el("span", {}, bar(row), ` ${(100 * row.all / total).toFixed(1)} %`)], ["error", row => row.error, row => row.error === null ? "–" : number(row.error)],
     ["next best", row => row.others.length ? row.others[0].us_per_call / row.us_per_call : null, row => row.others.length ? `${way(row.others[0].kernel)} × ${number(row.others[0].us_per_call / row.us_per_call)}` : "–", true],
@@ -325,32 +327,3 @@ function runView() {
   return [root, table("Slices", [["step", row => row.name, null, true], ["kernel", row => row.args.kernel, null, true], ["took", row => row.dur, row => micros(row.dur)],
     ["predicted", row => row.args.predicted_us ?? null, row => micros(row.args.predicted_us)], ["limit", row => row.args.least_us ?? null, row => micros(row.args.least_us)]], steps)];
 }
-
-function frontView() {
-  return [table("Measured forms: none is beaten in time and error.", [["form", row => JSON.stringify(row.precision), null, true], ["a run", row => row.us, row => micros(row.us)], ["error", row => row.error, row => number(row.error)],
-    ["bound", row => row.bound, row => number(row.bound)], ["parameters", row => row.parameter_bytes, row => bytes(row.parameter_bytes)]], data.front)];
-}
-
-// ---- tabs ----
-
-const VIEWS = { Graph: () => pictureView("graph"), Kernels: () => pictureView("kernels"), Steps: stepsView, Paths: pathsView, Memory: memoryView };
-if (data.run) VIEWS.Run = runView;
-if (data.front.length) VIEWS.Front = frontView;
-const kept = {};
-function open(name) {
-  for (const button of tabs.children) { const here = button.textContent === name; button.setAttribute("aria-selected", here); button.tabIndex = here ? 0 : -1; }
-  details.replaceChildren();
-  kept[name] ??= VIEWS[name]();
-  view.setAttribute("aria-label", name);
-  view.replaceChildren(...kept[name]);
-}
-for (const name of Object.keys(VIEWS)) tabs.append(el("button", { role: "tab", onclick: () => { location.hash = name; } }, name));
-tabs.addEventListener("keydown", event => {
-  const names = Object.keys(VIEWS), move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (move) { const next = names[(names.indexOf(event.target.textContent) + move + names.length) % names.length]; location.hash = next; tabs.children[names.indexOf(next)].focus(); }
-});
-const here = () => VIEWS[location.hash.slice(1)] ? location.hash.slice(1) : "Graph";
-window.addEventListener("hashchange", () => open(here()));
-const sizes = each(data.at, (name, size) => `${name}=${size}`).join(", ");
-document.getElementById("summary").textContent = `${micros(data.us)} a run${sizes ? " at " + sizes : ""}, ${Math.round(100 * data.measured_share)} % of it measured · ${data.asked} · path ${data.path} · ${data.backends.join(", ")}`;
-open(here());

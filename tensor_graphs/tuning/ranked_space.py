@@ -15,6 +15,7 @@ from tensor_graphs.codegen.schedule_actions import Action, Schedule
 from tensor_graphs.costs.learned import cost_model
 from tensor_graphs.costs.learned.trees import Estimate
 from tensor_graphs.costs.schedule_features import features_of_schedule
+from tensor_graphs.tuning.generators import HOST
 from tensor_graphs.tuning.space import Measured, Space
 
 POOL, FEW, ANY = 32, 6, 2
@@ -37,9 +38,9 @@ Predict = Callable[[Schedule], Estimate]
 
 
 def ranked(space: Measured) -> Space:
-    """Return the space ranked by this machine's cost model of schedules; the given space where none was trained."""
+    """Return the space ranked by this machine's cost model of schedules on a CPU; the given space where none was trained."""
     model = cost_model.of_machine(cost_model.SCHEDULES)
-    if model is None:
+    if model is None or space.generator is not HOST:
         return space
     rules = space.program(space.seed)
     return Ranked(space, lambda schedule: model.estimate(

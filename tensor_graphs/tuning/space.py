@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from tensor_graphs.codegen import schedule_actions, spec_to_loops
-from tensor_graphs.codegen.compiled_libraries import code_of
-from tensor_graphs.codegen.interpret import run
-from tensor_graphs.codegen.loop_ir import StageProgram
-from tensor_graphs.codegen.schedule_actions import Action, Again, IllegalAction, Parts, Schedule
+from tensor_graphs.codegen.schedule_actions import Action, IllegalAction, Schedule
+from tensor_graphs.devices.device import DeviceLost
+from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.kernels.signature import Signature
-from tensor_graphs.language import dims as d
-from tensor_graphs.tuning.timing import Paired, ScheduleBench, WrongOutputs, compiled
+from tensor_graphs.tuning.generators import HOST, Generator, TimingBench
+from tensor_graphs.tuning.timing import Paired, WrongOutputs
 
 FIRST, MORE, LAST, PLACES = 5, 12, 15, 3
 """pairs of samples: of every schedule; of one that may beat the seed; of the winner at each place in memory; number of places"""
@@ -30,9 +27,6 @@ second (one in two hundred equal schedules would win that share of 45 pairs); el
 
 KEPT = 0.2
 """share of the time reserved for the final test"""
-
-SMALL = 1 << 16
-"""most iterations of a program that the interpreter checks, if it is cut or lowered differently"""
 
 BAD = float("inf")
 """the score of a schedule that is illegal, does not compile or computes a different result"""
@@ -75,39 +69,48 @@ class Looked:
 
 class Measured:
     """The space of a signature on this machine, with measured scores. first: pairs of samples of every schedule. Raises the errors
-    of `actions.seed` where `gen` cannot generate the signature."""
+    of `generator.seed` where the signature cannot be generated."""
 
-    def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST) -> None:
+    def __init__(self, signature: Signature, binding: Mapping[str, int], seconds: float, first: int = FIRST,
+                 generator: Generator = HOST) -> None:
         self.signature, self.deadline, self.first = signature, time.perf_counter() + (1.0 - KEPT) * seconds, first
-        self.definition = spec_to_loops.definition_of(signature.spec)
-        self.seed = schedule_actions.seed(self.definition)
+        self.generator, self.task = generator, generator.task(signature.spec)
+        self.seed = generator.seed(self.task)
         self.known_sites: dict[Schedule, list[list[Action]]] = {}
         self.looked: dict[Schedule, Looked] = {}
         self.texts: dict[str, Schedule] = {}
-        self.bench = ScheduleBench(signature, binding)
+        self.bench = generator.bench(signature, binding)
         self.dims = dict(self.bench.ints)
-        program = schedule_actions.replay(self.definition, self.seed)
-        (why,) = compiled([program])
+        program = generator.program(self.task, self.seed)
+        (why,) = generator.compiled([program])
         if why is not None:
             raise WrongOutputs(why)
-        self.run_seed = self.bench.load(program)
+        self.run_seed = self.loaded(self.bench, program)
         self.bench.compare(self.run_seed)
-        self.programs: dict[Schedule, StageProgram] = {self.seed: program}
-        self.meant: list[np.ndarray] | None = None
+        self.programs: dict[Schedule, Any] = {self.seed: program}
         self.looked[self.seed] = Looked(self.seed, Paired((1.0,), (1.0,)))
-        self.texts[code_of(program).symbol] = self.seed
+        self.texts[generator.text(program)] = self.seed
+        if generator.eager:
+            generator.compiled(self._neighbours())
+
+    def _neighbours(self) -> Iterator[Any]:
+        """Yield the programs of all schedules that differ from the seed by one action, while there is time."""
+        with contextlib.suppress(TimeIsOver):
+            for action in (action for site in self.sites(self.seed) for action in site):
+                with contextlib.suppress(IllegalAction, NotLowered):
+                    yield self.program(self.changed(self.seed, action))
 
     def sites(self, schedule: Schedule) -> list[list[Action]]:
         self._still()
         if schedule not in self.known_sites:
-            self.known_sites[schedule] = schedule_actions.choices(self.definition, schedule)
+            self.known_sites[schedule] = self.generator.choices(self.task, schedule)
         return self.known_sites[schedule]
 
     def changed(self, schedule: Schedule, action: Action) -> Schedule:
         self._still()
         try:
-            return schedule_actions.changed(self.definition, schedule, action)
-        except IllegalAction:
+            return self.generator.changed(self.task, schedule, action)
+        except (IllegalAction, NotLowered):
             return schedule
 
     def scores(self, schedules: Sequence[Schedule]) -> list[float]:
@@ -115,27 +118,37 @@ class Measured:
         new = [s for s in dict.fromkeys(schedules) if s not in self.looked]
         fresh = []
         for s in new:
-            same = self.texts.setdefault(code_of(self.program(s)).symbol, s)
+            try:
+                text = self.generator.text(self.program(s))
+            except (IllegalAction, NotLowered) as e:                # a device has no room for it
+                self.looked[s] = Looked(s, None, f"it is not compiled: {e}")
+                continue
+            same = self.texts.setdefault(text, s)
             if same != s and same in self.looked:                   # nothing of the text depends on what was chosen
                 self.looked[s] = Looked(s, self.looked[same].samples)
             else:
                 fresh.append(s)
-        whys = compiled([self.programs[s] for s in fresh])
+        whys = self.generator.compiled([self.programs[s] for s in fresh])
         for s, why in zip(fresh, whys, strict=True):
             self.looked[s] = Looked(s, None, why) if why is not None else self._look(s)
         return [self.looked[s].score for s in schedules]
 
-    def program(self, schedule: Schedule) -> StageProgram:
-        """Return the stage program of a legal schedule."""
+    def program(self, schedule: Schedule) -> Any:
+        """Return the program of a legal schedule. Raises IllegalAction, NotLowered."""
         if schedule not in self.programs:
-            self.programs[schedule] = schedule_actions.replay(self.definition, schedule)
+            self.programs[schedule] = self.generator.program(self.task, schedule)
         return self.programs[schedule]
+
+    def loaded(self, bench: TimingBench, program: Any) -> Any:
+        """Return a compiled program as a bench runs it."""
+        return bench.load(self.generator.runnable(program))
 
     def better(self, one: Schedule, other: Schedule) -> bool:
         if one == other or BAD in self.scores([one, other]):
             return False
         self._still()
-        pairs = self.bench.pairs(self.bench.load(self.programs[one]), self.bench.load(self.programs[other]), MORE)
+        own, its = (self.loaded(self.bench, self.programs[schedule]) for schedule in (one, other))
+        pairs = self.bench.pairs(own, its, MORE)
         return pairs.ratio < FASTER and pairs.wins >= WINS
 
     def winner(self) -> tuple[Schedule, Paired | None]:
@@ -152,49 +165,34 @@ class Measured:
                 return looked.schedule, pairs
         return self.seed, None
 
-    def elsewhere(self) -> list[ScheduleBench]:
+    def elsewhere(self) -> list[TimingBench]:
         """Return benches with operands at PLACES other addresses, all alive, so that no two share memory."""
-        return [ScheduleBench(self.signature, self.dims) for _ in range(PLACES)]
+        return [self.generator.bench(self.signature, self.dims) for _ in range(PLACES)]
 
-    def beside_seed(self, schedule: Schedule, benches: Sequence[ScheduleBench], rounds: int) -> list[Paired]:
+    def beside_seed(self, schedule: Schedule, benches: Sequence[TimingBench], rounds: int) -> list[Paired]:
         """Return interleaved samples of a schedule and of the seed on each bench."""
         own, its = self.programs[schedule], self.programs[self.seed]
-        return [bench.pairs(bench.load(own), bench.load(its), rounds) for bench in benches]
+        return [bench.pairs(self.loaded(bench, own), self.loaded(bench, its), rounds) for bench in benches]
 
     def _look(self, schedule: Schedule) -> Looked:
         self._still()
         try:
-            self._interpreted(schedule)
-            call = self.bench.load(self.programs[schedule])
+            self.generator.interpret(self.programs[schedule], self.programs[self.seed], (schedule, self.seed), self.bench.operands,
+                                     self.dims)
+            call = self.loaded(self.bench, self.programs[schedule])
             self.bench.compare(call)
         except WrongOutputs as e:
             return Looked(schedule, None, str(e))
+        except DeviceLost as e:                                     # nothing can be timed in this process any more
+            self.looked[schedule] = Looked(schedule, None, f"the device was lost: {e}")
+            raise
         pairs = self.bench.pairs(call, self.run_seed, self.first)
         if pairs.ratio < MAY_BE:
             more = self.bench.pairs(call, self.run_seed, MORE)
             pairs = Paired((*pairs.own, *more.own), (*pairs.seed, *more.seed))
         return Looked(schedule, pairs)
 
-    def _interpreted(self, schedule: Schedule) -> None:
-        """Check a small program that is lowered or cut differently with the interpreter. Raises WrongOutputs if it differs."""
-        program, seed = self.programs[schedule], self.programs[self.seed]
-        if _structure(schedule) == _structure(self.seed) or self._turns(seed) > SMALL or self._turns(program) > SMALL:
-            return
-        operands = [x.reshape(-1) for x in self.bench.sets[0][1]]
-        if self.meant is None:
-            self.meant = run(seed, operands, self.dims)
-        for output, meant in zip(run(program, operands, self.dims), self.meant, strict=True):
-            if not np.allclose(output, meant, rtol=1e-7, atol=1e-7, equal_nan=True):
-                raise WrongOutputs("the interpreter computes something else than from the rules' schedule")
-
-    def _turns(self, program: StageProgram) -> int:
-        axes = ((*n.axes[:s.level], *s.axes, *s.reduce) for n in program.nests for s in n.stages)
-        return sum(int(np.prod([d.bounds(a.size)[1] for a in nest_axes], dtype=float)) for nest_axes in axes)
-
     def _still(self) -> None:
         if time.perf_counter() > self.deadline:
             raise TimeIsOver
 
-
-def _structure(schedule: Schedule) -> tuple[Action, ...]:
-    return tuple(a for a in schedule if isinstance(a, (Again, Parts)))

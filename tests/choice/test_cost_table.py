@@ -203,12 +203,12 @@ def test_kernels_that_were_not_compared_are_told_from_wrong_ones_and_from_missin
     graph = tg.graph(tg.gelu(tg.input("x", (4, 8))))
     with pytest.raises(NoPathError) as uncompared:
         list_paths(graph, database=database, backends=("c", "numpy"), all_kernels_count=False)
-    assert "gelu f32[4, 8]: what computes it was not compared with the oracle yet: c.add" in str(uncompared.value)
+    assert "gelu f32[4, 8]: what computes it was not compared with the oracle yet: numpy.add" in str(uncompared.value)
     assert "fix: tg profile compares them" in str(uncompared.value) and "without all_kernels_count=False" in str(uncompared.value)
     assert next(list_paths(graph, database=database, backends=("c", "numpy"))).error is None
     with pytest.raises(NoPathError, match=r"gelu f32\[4, 8\]: what computes it was not compared .*: torch\.gelu"):
         list_paths(graph, database=database, backends=("torch",), all_kernels_count=False)
-    with pytest.raises(NoPathError, match=r"no kernel of c computes less f32.* in it(.|\n)*fix: --backends c,\w+ .*computes it"):
+    with pytest.raises(NoPathError, match=r"no kernel of c computes \w+ f32.* in it(.|\n)*fix: --backends c,\w+ .*computes it"):
         list_paths(graph, database=database, backends=("c",))
 
 

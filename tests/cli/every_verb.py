@@ -58,6 +58,7 @@ def calls(folder: Path) -> dict[tuple[str, ...], Call]:
         ("chat",): Call((model, "--tokens", "2"), "", typed="w7\n/quit\n"),
         ("serve",): Call((model,), "tensor_graphs[serve]", 1),
         ("embed",): Call((model, "--text", "w7"), "", 1),
+        ("image",): Call((model, "--prompt", "w7", "--out", str(folder / "x.png")), "no folder of diffusers", 1),
         ("convert",): Call((model, str(folder / "words.gguf")), "WordLevel are not written as GGUF", 1),
         ("evaluate",): Call((model, "--text", str(folder / "words.txt"), "--window", "8"), "KL divergence"),
         ("bench-serve",): Call((model, "--requests", "2", "--prompt-tokens", "2-4", "--new-tokens", "2", "--clients", "2"),

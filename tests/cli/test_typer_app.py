@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -149,12 +150,31 @@ def test_several_prompts_are_answered_each_on_its_own(wordy: Path, tmp_path: Pat
     said = document(tg("run", wordy, "--prompts", tmp_path / "prompts", *options, "--json"))
     assert [d["prompt"] for d in said] == ["w9 w10", "w11", "w9 w10"] and [d["prompt_tokens"] for d in said] == [9, 8, 9]
     assert said[0]["ids"] == said[2]["ids"] != said[1]["ids"]
-    assert said[0]["compile_ms"] > 0 and [d["compile_ms"] for d in said[1:]] == [0.0, 0.0]
+    assert said[0]["cached_tokens"] == 0 and said[0]["compile_ms"] > 0
     alone = document(tg("run", wordy, "--prompt", "w11", *options, "--json"))
     assert alone["ids"] == said[1]["ids"] and "prompt" not in alone
     shown = tg("run", wordy, "--prompt", "w9 w10", "--prompt", "w11", *options)
     assert shown.stdout == f"> w9 w10\n{said[0]['text']}\n\n> w11\n{said[1]['text']}\n"
-    assert shown.stderr.count("· compile ") == 1
+    assert "2 prompts · 8 tokens" in shown.stderr and shown.stderr.count("compile ") == 1
+    shown = tg("run", wordy, "--prompt", "w9 w10", "--prompt", "w11", *options, "--jsonl")
+    lines = [json.loads(line) for line in shown.stdout.splitlines()]
+    for number in range(2):
+        assert [line["id"] for line in lines[:-1] if line["prompt"] == number] == said[number]["ids"]
+    assert [d["ids"] for d in lines[-1]] == [d["ids"] for d in said[:2]]
+
+
+def test_invariant_answers_are_those_of_each_prompt_alone(wordy: Path) -> None:
+    def answers(*prompts: str) -> list[tuple[Any, Any]]:
+        said = document(tg("run", wordy, *(part for p in prompts for part in ("--prompt", p)), "--tokens", 6, "--stop", "w146",
+                           "--logprobs", "--json", "--invariant"))
+        return [(d["ids"], d["logprobs"]) for d in (said if isinstance(said, list) else [said])]
+
+    prompts = [f"w{i} w{i + 7}" for i in range(9, 14)]
+    assert answers(*prompts) == [answers(prompt)[0] for prompt in prompts]
+    shown = tg("run", wordy, "--prompt", "w9", "--invariant", "--tolerance", "1e-3")
+    assert_complains(shown, "--tolerance is not for prompts", code=2)
+    each = document(tg("run", wordy, "--prompt", "w9", "--prompt", "w11", "--tolerance", "1e-3", "--tokens", 2, "--json"))
+    assert len(each) == 2 and "cached_tokens" not in each[0]
 
 
 @pytest.mark.long

@@ -13,46 +13,12 @@ from tensor_graphs.kernels.kernel import LaunchCall
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composite import Definition
 from tensor_graphs.language.node import Node
-from tensor_graphs.runtime.segments.launches import encoded_maps
+from tensor_graphs.tuning.device_timing import Launched, uploaded
+
+__all__ = ["Launched", "downloaded", "run", "run_call", "uploaded"]
 
 GUARD = 64
 """bytes behind each output that must stay as they are"""
-
-
-class Launched:
-    """One call on memory of a device that holds its operands."""
-
-    def __init__(self, device: Device, call: LaunchCall, outs: Sequence[Memory], ins: Sequence[Memory],
-                 dims: Mapping[str, int]) -> None:
-        given = [m.address for m in (*outs, *ins)]
-        form = call.otherwise if call.otherwise is not None and any(a % call.alignment for a in given) else call
-        self.device, self.form, self.held = device, form, [*outs, *ins]
-        self.held += [device.allocate(int(d.evaluate(p, dims))) for p in form.pieces]
-        scratch = [m.address for m in self.held[len(given):]]
-        if form.ints:
-            self.held.append(uploaded(device, np.array([int(d.evaluate(i, dims)) for i in form.ints], np.int64)))
-        words = [*given, *([self.held[-1].address] if form.ints else []), *scratch]
-        self.words = np.array(words, np.uint64)
-        self.parameters = self.words.ctypes.data + 8 * np.arange(len(words), dtype=np.uint64)
-        if form.maps:
-            numbers = [[int(d.evaluate(s, dims)) for s in (*one.sizes, *one.steps)] for one in form.maps]
-            self.maps = encoded_maps(device, form.maps, self.words, numbers)
-            self.parameters = np.append(self.parameters, np.uint64(self.maps.ctypes.data))
-        self.launches = [(device.entry(form.text, each.entry, each.shared), int(d.evaluate(each.grid, dims)), each.block,
-                          each.shared, each.waits) for each in form.launches]
-
-    def __call__(self, stream: object = 0) -> None:
-        for entry, grid, block, shared, waits in self.launches:
-            if grid:
-                self.device.launch(entry, grid, block, shared, self.parameters.ctypes.data, stream, waits)
-
-
-def uploaded(device: Device, array: np.ndarray, shift: int = 0) -> Memory:
-    memory = device.allocate(array.nbytes + shift + 1)
-    inner = device.part(memory, shift, array.nbytes)
-    if array.nbytes:
-        device.upload(memory_of(np.ascontiguousarray(array)), inner)
-    return inner
 
 
 def downloaded(device: Device, memory: Memory, like: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ def of_definition(name: str, definition: Definition) -> Texts:
         yield f"{name}: loops {asked}", lambda asked=asked: loops(*asked)                     # type: ignore[misc]
     for apart in (False, True):
         yield f"{name}: one pass {apart}", lambda apart=apart: one_pass(apart)                # type: ignore[misc]
-        yield f"{name}: cuda {apart}", lambda apart=apart: of_call(backend_cuda.call_of(definition, apart))   # type: ignore[misc]
+    yield f"{name}: cuda", lambda: of_call(backend_cuda.call_of(definition))
     yield f"{name}: cuda strided", strided
     for template in cuda_tiles.TEMPLATES:
         yield f"{name}: cuda {template.name}", lambda t=template: of_call(cuda_tiles.call_of(t, definition))         # type: ignore[misc]

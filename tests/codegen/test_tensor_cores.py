@@ -15,9 +15,8 @@ extern "C" __global__ void product(float *y, const __grid_constant__ TensorMaps<
     if (threadIdx.x == 0) {{
         barrier_begin(barrier, 1);
         barriers_begun();
-        arrive_expecting(barrier, 16384);
+        arrive_expecting(barrier, 8192);
         copy_box(at, &maps.at[0], barrier, 0, 0, 0);
-        copy_box_to(at + 8192, &maps.at[0], barrier, 0, 0, 0, 1);
     }}
     __syncthreads();
     give_registers<40>();
@@ -33,9 +32,7 @@ extern "C" __global__ void product(float *y, const __grid_constant__ TensorMaps<
     hold(d);
     for (int i = 0; i < {n} / 2; i++) y[threadIdx.x * {n} / 2 + i] = d[i];
     arrive(barrier);
-    arrive_at(barrier, 0);
     meet(1, 128);
-    stores_before_copies();
 }}
 """
 OLDER = """#include "tensor_cores.cuh"

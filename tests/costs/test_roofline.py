@@ -49,6 +49,15 @@ def test_reading_rows_of_a_table_does_not_read_the_table() -> None:
     for node in (tg.embedding(tg.input("t", (100000, 8)), ids), tg.language.atomic.gather(tg.input("t", (100000, 8)), ids)):
         assert at(asked(node), n=3)[0] == 2 * 3 * 8 * 4 + 3 * 4
     assert at(asked(tg.write_rows(tg.input("t", (100000, 8)), tg.input("v", (N, 8)), start=0)), n=3)[0] == 2 * 3 * 8 * 4
+    assert at(asked(tg.write_at_index(tg.input("t", (100000, 8)), tg.input("v", (N, 8)), ids)), n=3)[0] == 2 * 3 * 8 * 4
+
+
+def test_attention_over_pages_reads_those_of_its_table() -> None:
+    q, pages, positions = tg.input("q", (N, 4, 8)), tg.input("pages", (N, 2), tg.i32), tg.input("positions", (N,), tg.i32)
+    for rows in (16, 1000, 10**6):
+        node = tg.paged_attention(q, *(tg.input(name, (rows, 2, 8)) for name in "kv"), pages, positions, page=16, scale=1.0)
+        read = min(rows, 3 * 2 * 16)
+        assert at(asked(node), n=3)[0] == (2 * 3 * 4 * 8 + 3 * 2 + 2 * read * 2 * 8) * 4
 
 
 @pytest.mark.parametrize("op", CASES)

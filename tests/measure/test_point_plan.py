@@ -103,7 +103,7 @@ def emulated_gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     emulated.remove()
 
 
-@pytest.mark.parametrize("name", ["numpy.mul", "numpy.linear", "c.mul", "c.rms_norm", "c.linear", "c.softmax", "gen.loops",
+@pytest.mark.parametrize("name", ["numpy.mul", "numpy.linear", "c.rms_norm", "c.linear", "c.softmax", "gen.loops",
                                   "gencuda.loops"])
 @pytest.mark.usefixtures("emulated_gpu")
 def test_a_kernel_is_shown_operands_that_lie_as_lowering_hands_them_over(name: str) -> None:

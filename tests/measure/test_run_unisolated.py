@@ -32,9 +32,9 @@ def test_a_kernel_runs_on_arrays_in_a_list_or_by_name_with_attributes() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", ["numpy.add", "c.add"])
+@pytest.mark.parametrize("name", ["numpy.softmax", "c.softmax"])
 def test_kernels_of_the_package_run_alone_too(name: str) -> None:
-    np.testing.assert_array_equal(kernel_named(name).run([X, X]), X + X)
+    np.testing.assert_allclose(kernel_named(name).run([X]), np.exp(X) / np.exp(X).sum(), rtol=1e-6)
 
 
 def test_several_outputs_are_a_tuple() -> None:

@@ -401,3 +401,21 @@ def test_a_worker_does_not_wait_for_the_oracle_where_it_has_answered_about_anoth
         assert judge.is_foreseen(asked[0]) and not judge.is_foreseen(asked[1])
         assert {each.signature.key: v.status for each, v in compare(judge, asked)} == {cheap.key: "PASSED", dear.key: "PASSED"}
     assert order == [cheap.key, dear.key]
+
+
+def test_a_kernel_that_computes_row_by_row_is_compared_at_several_pieces_and_not_at_more_rows(
+        judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_named("numpy.quantize")
+    large = signature_of(tg.quantize(tg.input("x", (4096, 1024), tg.f32), format="Q4_K"))
+    small = smaller(kernel, large)
+    assert small is not None and small.title() == "quantize f32[261, 768]"
+    asked = JudgeTask(kernel, large, {})
+    monkeypatch.setattr(judge, "_passed", {(kernel.identity, small.key): 0.0})
+    monkeypatch.setattr(judge, "_run_jobs", None)                   # nothing runs
+    verdict = judge.returned(asked, judge.worker)
+    assert isinstance(verdict, Verdict) and verdict.status == "PASSED" and judge.examine(kernel, large, {}).status == "PASSED"
+    assert verdict.covered == {"points": 0, "and": "all points of quantize f32[261, 768]"}
+    monkeypatch.setattr(judge, "_passed", {(kernel.identity, small.key): None})     # it failed there
+    monkeypatch.setattr(judge, "_candidates", lambda *asked: points)
+    points = [Point((), 7)]
+    assert judge._compared_points(asked) is points

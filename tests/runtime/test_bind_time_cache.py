@@ -126,6 +126,21 @@ def test_of_values_that_are_made_of_each_other_the_last_is_kept_and_mapped_and_t
     assert model.run({"x": X})["y"].tolist() == (X.astype(np.float64) @ -weight).argmax(axis=1).tolist() and not _mapped(model)
 
 
+def test_a_quantised_weight_is_mapped_by_the_next_process(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bind_time_cache, "LEAST_OF_HOST", 1)
+    x, w = tg.input("x", (3, INNER), tg.f32), tg.parameter("w", (ROWS, INNER), tg.f32)
+    plan = plan_of(tg.graph({"y": tg.block_linear(x, tg.quantize(w, format="Q8_0"), format="Q8_0")}), ("c", "numpy"))
+    weight = _write(tmp_path / "a.safetensors", 1)
+    results = []
+    for number in range(2):
+        model = bind(plan, {"w": open_weights(tmp_path / "a.safetensors").array("w")})
+        results.append(model.run({"x": X})["y"])
+        assert len(list(folder.iterdir())) == 1 and _mapped(model) == number
+    assert np.array_equal(*results) and np.allclose(results[0], X @ weight.T, atol=0.5)
+    monkeypatch.setattr(bind_time_cache, "_python_digest", lambda: "other code")
+    assert not _mapped(bind(plan, {"w": open_weights(tmp_path / "a.safetensors").array("w")}))
+
+
 @pytest.mark.parametrize("place", [3, 1000, -1])
 def test_bytes_that_changed_where_they_are_kept_are_made_again(plan: Plan, folder: Path, tmp_path: Path, place: int) -> None:
     weight = _write(tmp_path / "a.safetensors", 1)

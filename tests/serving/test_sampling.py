@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from tensor_graphs.frontends.errors import SamplingError
-from tensor_graphs.serving.sampling import Sampler, Sampling, candidates, log_probability, penalised
+from tensor_graphs.serving.sampling import Sampler, Sampling, candidates, likeliest, log_probability, penalised
 
 ROWS = arrays(np.float32, st.integers(1, 40), elements=st.floats(-20, 20, width=32), unique=True)
 
@@ -201,3 +201,9 @@ def test_logits_that_are_wrong_are_refused(sampling: Sampling) -> None:
 def test_settings_out_of_range_are_refused(settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(SamplingError, match=message):
         Sampling(**settings_)
+
+
+def test_a_token_s_logarithm_needs_no_alternatives() -> None:
+    logits = np.array([0.5, 2.0, -1.0])
+    assert likeliest(logits, 2, 0) == (log_probability(logits, 2), ())
+    assert [i for i, _ in likeliest(logits, 2, 9)[1]] == [1, 0, 2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from tensor_graphs.serving.pages import Pages
-from tensor_graphs.serving.scheduler import Portion, Scheduler, TokenSequence
+from tensor_graphs.serving.scheduler import Portion, Scheduler, StepTimes, TokenSequence
 
 
 def scheduler(pages: int = 32, page: int = 4, tokens: int = 16, sequences: int = 4) -> Scheduler:
@@ -101,3 +101,57 @@ def test_a_thousand_random_requests_with_cancellations_leak_no_page_and_starve_n
         held = {page for sequence in s.running for page in sequence.pages}
         assert s.pages.free == s.pages.count - len(held)
     assert served + cancelled == 1000 and s.preemptions > 10 and s.pages.free == s.pages.count
+
+
+def test_a_prefix_that_many_prompts_share_is_computed_once_though_all_come_at_once() -> None:
+    s = scheduler(pages=400, page=16, tokens=1024, sequences=17)
+    prefix = list(range(512))
+    sequences = [TokenSequence([*prefix, 1000 + i]) for i in range(16)]
+    for sequence in sequences:
+        s.add(sequence)
+    other = TokenSequence([7, 8])
+    s.add(other)
+    assert {portion.sequence for portion in run(s)} == {sequences[0], other}     # one that shares nothing does not wait
+    assert sum(portion.count for portion in run(s) if portion.sequence in sequences) == 1 + 15
+    assert [sequence.shared for sequence in sequences] == [0] + 15 * [512]
+
+
+def test_few_slots_of_pages_are_empty() -> None:
+    draw = random.Random(0)
+    s = scheduler(pages=2000, page=16, tokens=256, sequences=32)
+    for _ in range(64):
+        s.add(TokenSequence([draw.randrange(10**6) for _ in range(draw.randint(32, 256))]))
+    ends = {sequence: len(sequence.tokens) + draw.randint(32, 256) for sequence in s.waiting}
+    empty = slots = 0
+    while s.running or s.waiting:
+        run(s)
+        slots += sum(len(sequence.pages) * 16 for sequence in s.running)
+        empty += sum(len(sequence.pages) * 16 - sequence.computed for sequence in s.running)
+        for sequence in [sequence for sequence in s.running if len(sequence.tokens) >= ends[sequence]]:
+            s.remove(sequence)
+    assert 0 < empty / slots < 0.04
+
+
+def test_a_long_prompt_that_joins_holds_others_up_no_longer_than_three_steps() -> None:
+    for alone, token, seen in ((0.06, 0.003, 20), (0.06, 0.0001, 600)):
+        s, times = scheduler(pages=4000, page=16, tokens=4096, sequences=17), StepTimes()
+        for i in range(16):
+            s.add(TokenSequence([i]))
+        longest, pieces = 0.0, []
+        for number in range(300):
+            if number == 20:
+                s.add(TokenSequence(list(range(2000))))
+            portions = s.step(times.prompts(s.decoding))
+            decoding = sum(portion.last and portion.count == 1 for portion in portions)
+            prompts = sum(portion.count for portion in portions) - decoding
+            seconds = alone + token * prompts
+            times.note(decoding, prompts, seconds)
+            for portion in portions:
+                if portion.last:
+                    portion.sequence.tokens.append(0)
+            s.done(portions)
+            if number >= 20 and prompts:
+                longest, pieces = max(longest, seconds), [*pieces, prompts]
+        assert sum(pieces) == 2000 and pieces[0] <= StepTimes.FIRST
+        assert longest <= 3 * alone
+        assert max(pieces) >= seen

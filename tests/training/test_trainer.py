@@ -140,6 +140,17 @@ def test_dropout_drops_its_share_by_seed_batch_site_and_element() -> None:
         assert abs(((first["a"] == 0) & (other == 0)).mean() - 0.09) < 0.02
 
 
+@pytest.mark.parametrize("mask_rank", [0, 2, 3])
+def test_a_step_of_attention_has_as_many_nodes_for_any_batch(mask_rank: int) -> None:
+    def nodes(batch: int) -> int:
+        masks = [tg.input("seen", (batch, 6, 6)[3 - mask_rank:], tg.bool_)] if mask_rank else []
+        q, k, v = (tg.linear(tg.input("x", (batch, 6, 8)), tg.parameter(name, (8, 8))).reshape(batch, 6, 2, 4) for name in "qkv")
+        program = tg.graph({"loss": tg.mean(tg.attention(q, k, v, *masks, scale=0.5, causal=True))})
+        return len(step_graphs(program, tg.optim.Adam()).update.nodes)
+
+    assert nodes(2) == nodes(7)
+
+
 def test_a_step_of_adam_on_two_layers_is_eleven_parts() -> None:
     x, y = tg.input("x", (tg.dim("n", 1, 256), 64)), tg.input("y", (tg.dim("n", 1, 256),), tg.i32)
     shapes = {"w1": (128, 64), "b1": (128,), "w2": (10, 128), "b2": (10,)}

@@ -12,6 +12,7 @@ import tensor_graphs as tg
 from tensor_graphs.codegen import schedule_actions
 from tensor_graphs.codegen.schedule_actions import Again, Grain, Parts
 from tensor_graphs.kernels.signature import Signature, signature_of
+from tensor_graphs.tuning import generators
 from tensor_graphs.tuning import space as module
 from tensor_graphs.tuning.space import BAD, Measured, TimeIsOver
 from tensor_graphs.tuning.strategies import walk
@@ -58,7 +59,7 @@ def test_a_schedule_that_computes_something_else_gets_no_score(monkeypatch: pyte
 
     monkeypatch.setattr(schedule_actions, "replay", wrong)
     assert space.scores([cut]) == [BAD] and "the interpreter" in space.looked[cut].why
-    monkeypatch.setattr(module, "SMALL", 0)                         # the compiled code is compared as well
+    monkeypatch.setattr(generators, "SMALL", 0)                         # the compiled code is compared as well
     other = space.changed(space.seed, Parts(256, 0))
     assert space.scores([other]) == [BAD] and "off the rules' schedule" in space.looked[other].why
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,6 @@ from tensor_graphs.errors import TensorGraphsError
 if TYPE_CHECKING:
     from tensor_graphs.records import ImplementationRecord
     from tensor_graphs.records.database import Database
-    from tensor_graphs.records.portable import OnStep
 
 FORMATS = ("own", "flashinfer-trace")
 
@@ -48,8 +46,8 @@ def export(
     if format == "own":
         from tensor_graphs.records.portable import export_file
 
-        with _progress("exporting", json) as on_step:
-            report = export_file(store, target, on_step, replace=force)
+        with options.progress("exporting", json) as show:
+            report = export_file(store, target, lambda done, total: show(done, total, "rows"), replace=force)
     else:
         from tensor_graphs.frontends.flashinfer import export_dataset
 
@@ -80,9 +78,9 @@ def import_(
             what = "is a folder\n  fix: name a file, or say --format flashinfer-trace" if source.is_dir() else (
                 "is not there\n  fix: a file that tg db export FILE wrote")
             raise options.NotPossible(f"{source} {what}")
-        with _progress("importing", json) as on_step:
+        with options.progress("importing", json) as show:
             store = _receiving(db, taken)
-            report = taken(store, on_step=on_step, installed=_installed)
+            report = taken(store, on_step=lambda done, total: show(done, total, "rows"), installed=_installed)
     else:
         from tensor_graphs.frontends.flashinfer import import_dataset
 
@@ -124,15 +122,3 @@ def _tell(report: Any, json: bool) -> None:
         options.print_json(report.to_json())
     else:
         print("\n".join(report.lines()))
-
-
-@contextmanager
-def _progress(what: str, quiet: bool) -> Iterator[OnStep]:
-    """Context manager: a progress bar that counts rows, on standard error; hidden off a terminal or when quiet."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    shown = options.console()
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
-    with Progress(*columns, console=shown, disable=quiet or not shown.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tensor_graphs.codegen.loop_ir import Array, Nest, Stage, Value, across, index_symbol, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, Value, across, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import Barrier, Clear, Let, Loop, LoopKernel, Stmt, Store, Take, Wait
+from tensor_graphs.codegen.mapping.choices import NestChoices
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, lets
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -36,14 +37,26 @@ def _is_column(nest: Nest, s: Stage) -> bool:
 
 
 class ColumnForm(NestMapper):
+    @property
+    def along(self) -> list[tuple[Stage, Axis]]:
+        """The stages with the axis of their packs."""
+        return [(s, self.nest.stages[0].axes[-1]) for s in self.nest.stages]
+
+    def seed(self) -> NestChoices:
+        s, several = self.nest.stages[0], len(self.nest.stages)
+        warps = WARPS if d.bounds(s.reduce[-1].size)[1] > FEW_WARPS // 2 else FEW_WARPS
+        return NestChoices(pack=self.pack_of(self.along), warps=min(warps, self.target.threads // self.target.warp),
+                           ahead=AHEAD if s.value.op == "load" else AHEAD_COMPUTED * several)
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        return super().why_not(choices) or self.why_no_pack(choices.pack, self.along)
+
     def mapped(self, entry: str) -> LoopKernel:
         stages = self.nest.stages
         s = stages[0]
         axis, outer, warp = s.axes[-1], (*self.nest.axes, *s.axes[:-1]), self.target.warp
-        pack = self.pack_of([(s, axis) for s in stages])
+        pack, warps = self.choices.pack, self.choices.warps
         blocks = d.dim_max(1, d.ceil_div(axis.size, warp * pack))
-        warps = WARPS if d.bounds(s.reduce[-1].size)[1] > FEW_WARPS // 2 else FEW_WARPS
-        warps = min(warps, self.target.threads // warp)
         grid = d.product(a.size for a in outer) * blocks
         b, w, thread = index_symbol("_b", grid), index_symbol("_w", warps), index_symbol("_l", warp)
         apart = warp + (warp // pack if pack > 1 else 0)            # of a lane's numbers to the next lane's: no two in one bank
@@ -87,7 +100,6 @@ class ColumnForm(NestMapper):
         stages = self.nest.stages
         s, several = stages[0], len(stages) > 1
         axis, last, lane = s.axes[-1], s.reduce[-1], index_symbol("_v", pack) if pack > 1 else 0
-        unroll = AHEAD if s.value.op == "load" else AHEAD_COMPUTED * len(stages)
         takes, first = list[Stmt](), list[Stmt]()
         copied = dict[Value, tuple[Array, Dim]]()
         if pack > 1 and several:
@@ -102,5 +114,5 @@ class ColumnForm(NestMapper):
             value = self.moved(stage.value, self.in_pack(axis, pack) if pack > 1 else {}, copies, fixed)
             takes.append(Take(part, lane, stage.monoid, value, stage.note))
         one = [*before, Loop("_v", pack, "vector", tuple(takes))] if pack > 1 else takes
-        row = Loop(last.name, last.size, "serial", tuple(one), index_symbol("_w", warps), warps, unroll)
+        row = Loop(last.name, last.size, "serial", tuple(one), index_symbol("_w", warps), warps, self.choices.ahead)
         return [*first, *self.reducing(s.reduce[:-1], [row])]

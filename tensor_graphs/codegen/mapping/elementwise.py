@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, across, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import Clear, Loop, LoopKernel, Stmt, Store, Take, Wait
+from tensor_graphs.codegen.mapping.choices import NestChoices
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, lets
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -55,23 +56,40 @@ def is_short_reduction(nest: Nest) -> bool:
 
 
 class ElementwiseForm(NestMapper):
+    @property
+    def along(self) -> list[tuple[Stage, Axis]]:
+        """The stages with the axis of their packs."""
+        axes = (*self.nest.axes, *self.nest.stages[0].axes)
+        return [(s, axes[-1]) for s in self.nest.stages] if axes else []
+
+    def seed(self) -> NestChoices:
+        return NestChoices(pack=self.pack_of(self.along) if self.along else 1, warps=WARPS, packs=1)
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        return super().why_not(choices) or (self.why_no_pack(choices.pack, self.along) if choices.pack else None)
+
     def mapped(self, entry: str) -> LoopKernel:
-        stages = self.nest.stages
+        stages, pack = self.nest.stages, self.choices.pack
         axes = (*self.nest.axes, *stages[0].axes)
-        pack = self.pack_of([(s, axes[-1]) for s in stages]) if axes else 1
         return self.kernel(entry, self.over(axes, pack, self.elements(stages, axes, pack)))
 
     def over(self, axes: tuple[Axis, ...], pack: int, body: list[Stmt]) -> list[Stmt]:
         """Return the loops of blocks and threads over the packs of all axes."""
-        total, threads = d.product(a.size for a in axes), WARPS * self.target.warp
-        grid = d.ceil_div(total, threads * pack)
-        at = index_symbol("_at", d.dim_max(total, 1))
-        flat: Dim = (index_symbol("_b", grid) * threads + index_symbol("_t", threads)) * pack
+        total, threads, packs = d.product(a.size for a in axes), self.choices.warps * self.target.warp, self.choices.packs or 1
+        grid = d.ceil_div(total, threads * pack * packs)
+        at, b = index_symbol("_at", d.dim_max(total, 1)), index_symbol("_b", grid)
+        of_block: Dim = b * packs + index_symbol("_k", packs) if packs > 1 else b
+        flat: Dim = (of_block * threads + index_symbol("_t", threads)) * pack
         inner = self.inside("_at", flat, total, [*lets(at, axes), *body])
+        if packs > 1:
+            inner = [Loop("_k", packs, "unrolled", tuple(inner))]
         return [Loop("_b", grid, "grid", (Loop("_t", threads, "thread", (Wait(), *inner)),))]
 
 
 class ShortReductionForm(ElementwiseForm):
+    def seed(self) -> NestChoices:
+        return NestChoices(warps=WARPS, packs=1)
+
     def mapped(self, entry: str) -> LoopKernel:
         (s,) = self.nest.stages
         assert s.monoid is not None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from itertools import count
 from types import MappingProxyType
 from typing import Literal
@@ -21,6 +23,7 @@ from tensor_graphs.codegen.loop_ir import (
     values_in,
 )
 from tensor_graphs.codegen.loop_program import If, Let, Load, Loop, LoopBuffer, LoopKernel, Put, Stmt, Store
+from tensor_graphs.codegen.mapping.choices import NestChoices, why_no_block
 from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -49,6 +52,25 @@ class NestMapper:
         self.places: dict[Array, Place] = {}
         self.singly = set[Array]()                                  # arrays whose elements are not accessed in packs
         self.early: tuple[int, ...] = ()
+
+    # ---- choices ----
+
+    @cached_property
+    def choices(self) -> NestChoices:
+        """The numbers by which the nest is mapped: the rules', unless a schedule has set others before."""
+        return self.seed()
+
+    def seed(self) -> NestChoices:
+        """Return the numbers that the rules of the form choose."""
+        raise NotImplementedError
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        """Return why the form cannot map the nest by these numbers; None where it can."""
+        return why_no_block(choices.warps * self.target.warp, self.target) if choices.warps else None
+
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        """Return the choices with another number, and with those that follow from it."""
+        return replace(choices, **{what: size})
 
     def kernel(self, entry: str, body: Iterable[Stmt]) -> LoopKernel:
         return LoopKernel(entry, tuple(self.buffers), tuple(body), self.early)
@@ -157,17 +179,8 @@ class NestMapper:
     def pack_of(self, along: Sequence[tuple[Stage, Axis]]) -> int:
         """Return the elements of a pack for stages that each run along an axis: one access of the largest array. Where packs would
         be so far apart that a warp reads them piece by piece, one access of the widest dtype."""
-        sizes: list[tuple[int, int]] = []
-        if not self.aligned:
-            return 1
-        for s, axis in along:
-            if axis.symbol == 0:
-                return 1
-            read = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
-            for array, offset in [*read, *([] if s.reduce else [(s.target, s.index)])]:
-                if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
-                    sizes.append((d.bounds(array.size)[1] * element_bytes(array), element_bytes(array)))
-        if not sizes:
+        sizes = self.accessed(along)
+        if not self.aligned or not sizes:
             return 1
         most = max(size for size, _ in sizes)
         vector = self.target.vector
@@ -177,6 +190,29 @@ class NestMapper:
         while not all(divides(pack, axis.size) for _, axis in along):
             pack //= 2
         return pack
+
+    def accessed(self, along: Sequence[tuple[Stage, Axis]]) -> list[tuple[int, int]]:
+        """Return the bytes, and those of an element, of arrays that lie along the axes; none where there are no packs."""
+        sizes: list[tuple[int, int]] = []
+        for s, axis in along:
+            if axis.symbol == 0:
+                return []
+            read = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
+            for array, offset in [*read, *([] if s.reduce else [(s.target, s.index)])]:
+                if not (array.role == "scratch" and array.level) and d.coefficient(offset, axis.name) == 1:
+                    sizes.append((d.bounds(array.size)[1] * element_bytes(array), element_bytes(array)))
+        return sizes
+
+    def why_no_pack(self, pack: int, along: Sequence[tuple[Stage, Axis]]) -> str | None:
+        """Return why stages cannot have packs of so many elements; None where they can."""
+        widths, vector = [width for _, width in self.accessed(along)], self.target.vector
+        if pack == 1:
+            return None
+        if not widths or not self.aligned or not all(divides(pack, axis.size) for _, axis in along):
+            return "its axes have no such packs"
+        if pack * min(widths) > vector or vector < pack * max(widths) >= FAR_APART * vector // 16:
+            return "its packs would be longer than accesses"
+        return None
 
     def elements(self, stages: Sequence[Stage], axes: Sequence[Axis], pack: int,
                  copied: Mapping[Value, tuple[Array, Dim]] = NOWHERE) -> list[Stmt]:

@@ -47,27 +47,16 @@ from tensor_graphs.codegen.loop_program import (
 )
 from tensor_graphs.codegen.mapping import running
 from tensor_graphs.codegen.mapping.elementwise import SHORT_SUM, reads
-from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, element_bytes, lets
+from tensor_graphs.codegen.mapping.nest_mapper import element_bytes, lets
+from tensor_graphs.codegen.mapping.row_choices import HELD_PACKS, RESIDENT, RowChoices
 from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import bf16, f16, f32
 
-HELD, HELD_READ = 4, 8
-"""packs of a row per thread where there are enough iterations to fill the device: usually, and where a row is only reduced"""
-
-SHORT_LIST = 8
-"""elements of a list up to which a thread takes several packs; the text of each element is as long as the list"""
-
-HELD_PACKS, HELD_ELEMENTS, HELD_WORDS = 8, 64, 96
-"""limits for rows in registers: packs and elements of a thread, and 4-byte words of packs that are loaded ahead"""
-
-SHORT = 256
-"""packs of a row up to which each thread takes a single pack, where there may be few iterations"""
-
-BLOCKS, RESIDENT = 4, 8
-"""blocks of a multiprocessor that fill it, and most blocks of one that have rows in scratch or prefetch before they wait"""
+HELD_ELEMENTS, HELD_WORDS = 64, 96
+"""limits for rows in registers: elements of a thread, and 4-byte words of packs that are loaded ahead"""
 
 FAR = 4 << 20
 """bytes of an operand from which on its rows are prefetched; most of a smaller one is still in the cache from its last write"""
@@ -94,13 +83,12 @@ class RowLoop:
         return d.product(a.size for a in self.axes)
 
 
-class RowForm(NestMapper):
+class RowForm(RowChoices):
     def mapped(self, entry: str) -> LoopKernel:
         nest, warp = self.nest, self.target.warp
         self.outer = outer = nest.axes[:parallel(nest)]             # groups of threads share their iterations
         turns = d.product(a.size for a in outer)
-        self.loops, self.group = self.shared_among(turns)
-        self.groups = max(1, 4 * warp // self.group) if self.group <= warp else 1
+        self.loops, self.group, self.groups = self.shared_among(), self.choices.threads, self.choices.rows
         grid = d.ceil_div(turns, self.groups)
         if self.place_rows(grid):
             grid = d.dim_min(grid, RESIDENT * self.target.units)
@@ -122,45 +110,18 @@ class RowForm(NestMapper):
 
     # ---- decisions ----
 
-    def shared_among(self, turns: Dim, fixed: int = 0) -> tuple[dict[int, RowLoop], int]:
-        """Return the loop of each stage, by the stage's index, and how many threads share an iteration (`fixed`, if not 0)."""
-        stages = self.nest.stages
-        inner = {k: () if s.scan is None and d.product(a.size for a in s.axes) == 1 else s.axes for k, s in enumerate(stages)}
-        along = {k: axes or stages[k].reduce for k, axes in inner.items() if axes or stages[k].reduce}
-        shared = [k for k in along if not ((inner[k] and stages[k].reduce) or stages[k].scan)]
-        pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
-        most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
-        packs = -(-most // pack)
-        held, group = self.packs_each(turns, packs), fixed or 1
-        widest = self.target.threads
-        if any(s.scan for s in stages):
-            widest = min(running.THREADS, widest)
-        elif self.has_long_lists():
-            widest //= 2                                            # a thread of more has too few registers
-        while not fixed and group < widest and group * held < packs:
-            group *= 2
-        loops = {}
+    def shared_among(self) -> dict[int, RowLoop]:
+        """Return the loop of each stage, by the stage's index."""
+        (along, shared), stages, loops = self.along(), self.nest.stages, dict[int, RowLoop]()
+        pack, group, held = self.choices.pack, self.choices.threads, self.choices.held
+        elements = HELD_ELEMENTS * max(1, held // HELD_PACKS)
         for k, axes in along.items():
             total, own = d.product(a.size for a in axes), pack if k in shared else 1
-            if stages[k].scan is not None:
-                own = self.pack_of([(stages[k], axes[-1])])
-                own = own if own <= d.bounds(axes[-1].size)[1] else 1
+            own = self.scan_pack(stages[k], axes) or own
             of_thread = -(-int(d.evaluate(total, {})) // (group * own)) if d.is_static(total) else 0
-            short = 0 < of_thread <= HELD_PACKS and of_thread * own <= HELD_ELEMENTS and k in shared
+            short = 0 < of_thread <= held and of_thread * own <= elements and k in shared
             loops[k] = RowLoop(tuple(axes), own, group, of_thread if short else 0)
-        return loops, group
-
-    def has_long_lists(self) -> bool:
-        return any(isinstance(s.monoid, Top) and s.monoid.count > SHORT_LIST for s in self.nest.stages)
-
-    def packs_each(self, turns: Dim, packs: int) -> int:
-        """Return the packs of a row that each thread has, if there are enough."""
-        if self.has_long_lists():
-            return 1
-        held = HELD if any(s.axes for s in self.nest.stages) else HELD_READ
-        fewest, many = d.bounds(turns)
-        enough = BLOCKS * self.target.units
-        return held if many >= enough and (fewest >= enough or packs > SHORT) else 1
+        return loops
 
     def place_rows(self, grid: Dim) -> bool:
         """Decide where the numbers and rows of an iteration are. Return whether some are in global scratch."""
@@ -405,6 +366,8 @@ def _stored_list(form: RowForm, s: Stage, part: Array) -> list[Stmt]:
 def _brought(form: RowForm, turns: Dim) -> list[Stmt]:
     """Return prefetches of what the first blocks load of large operands while earlier launches still run."""
     axes, far = {a.name for a in form.outer}, dict[Key, tuple[Value, RowLoop]]()
+    if form.choices.early == 1:
+        return []
     for k, loop in form.loops.items():
         if not loop.turns or len(loop.axes) != 1 or form.nest.stages[k].level != len(form.outer):
             continue
@@ -418,7 +381,7 @@ def _brought(form: RowForm, turns: Dim) -> list[Stmt]:
     if not far:
         return []
     of_block = form.groups * sum(int(d.evaluate(loop.total, {})) * element_bytes(v.attr[0]) for v, loop in far.values())
-    blocks = max(1, min(RESIDENT * form.target.units, BROUGHT // of_block))
+    blocks = max(1, min((form.choices.early - 1) * form.target.units, BROUGHT // of_block))
     b = index_symbol("_b", max(1, d.bounds(turns)[1]))
     number = d.dim_min(b * form.groups + index_symbol("_g", form.groups), turns - 1) if form.groups > 1 else b
     body = [Let("_turn", number), *lets(index_symbol("_turn", d.dim_max(1, turns)), form.outer)]

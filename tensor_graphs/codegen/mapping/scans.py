@@ -46,7 +46,8 @@ from tensor_graphs.codegen.loop_program import (
 from tensor_graphs.codegen.map_loops import nest_kernels
 from tensor_graphs.codegen.mapping.elementwise import reads
 from tensor_graphs.codegen.mapping.place_values import placed
-from tensor_graphs.codegen.mapping.rows import HELD_READ, HELD_WORDS, Key, RowForm
+from tensor_graphs.codegen.mapping.row_choices import HELD_READ
+from tensor_graphs.codegen.mapping.rows import HELD_WORDS, Key, RowForm
 from tensor_graphs.codegen.passes.row_independence import FewRows
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.kernels.kernel import NotLowered

@@ -5,6 +5,7 @@
         wait
         serial row in 0..n
             unrolled s:  of = load8 x0[2560·row + 8·(32·s + l)];  unrolled e in 0..8: part += of[e] · taken[s][e]
+                         taken[s] = load8 now of what follows in the row, where that is longer than what is held
             combine part across 32 threads
             if l < 1:  y0[columns·row + column] = part
 
@@ -34,6 +35,7 @@ from tensor_graphs.codegen.loop_program import (
     Take,
     Wait,
 )
+from tensor_graphs.codegen.mapping.choices import NestChoices
 from tensor_graphs.codegen.mapping.elementwise import is_elementwise
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, lets, memory_dtype, within
 from tensor_graphs.codegen.mapping.rows import RowForm
@@ -44,13 +46,12 @@ from tensor_graphs.kernels.kernel import NotLowered
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bool_, i64
 
 WARPS = 8
 """warps of a block, which share what it computes before the products"""
 
 MOST_TAKEN = 12
-"""most packs of weights that a thread loads before it waits"""
+"""most packs of weights that are on their way to a thread"""
 
 MANY_COLUMNS = ((4224, 1), (32768, 2))
 """(most columns, columns per warp) for the first entry that fits; beyond the last entry a warp has four columns"""
@@ -123,7 +124,8 @@ class RowsOfBlock(RowForm):
     def inside_block(self, threads: int) -> list[Stmt]:
         """Return the nest's statements. Raises NotLowered where its rows do not fit the block's memory."""
         self.outer, self.groups, self.live = (), 1, None
-        self.loops, self.group = self.shared_among(1, threads)
+        self.choices, self.group = self.by_rule(1, threads), threads
+        self.loops = self.shared_among()
         if self.place_rows(1):
             raise NotLowered("a row before products that is too long to be made again")
         return [*self.load_ahead(), *self.level(0), Barrier("block")]
@@ -151,30 +153,62 @@ class Streams(NestMapper):
         if any(not p.weight.symbols.isdisjoint(program.gathered) for stream in self.streams for p in stream.products):
             raise NotLowered("a weight whose rows are looked up")
         self.length, self.widths = int(d.evaluate(length, {})), [int(d.evaluate(stream.count, {})) for stream in self.streams]
-        self.threads, self.products = WARPS * target.warp, first.products
-        self.columns = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4)         # of a warp
-        self.blocks = [-(-n // (WARPS * self.columns)) for n in self.widths]
-        self.pack, self.pack_other = self.packs_of_products()
-        self.turns = -(-self.length // (target.warp * self.pack))
-        self.held = max(1, min(self.turns, MOST_TAKEN // (self.columns * len(self.products))))      # turns whose weights are loaded
+        self.products = first.products
 
-    def packs_of_products(self) -> tuple[int, int]:
-        """Return the elements per load of a weight, and of the other factor."""
-        products, vector = [p for stream in self.streams for p in stream.products], self.target.vector
-        pack = vector // element_bytes(products[0].weight.attr[0]) if self.aligned else 1
+    def seed(self) -> NestChoices:
+        columns, pack = next((n for most, n in MANY_COLUMNS if sum(self.widths) <= most), 4), self.longest_pack()
+        return NestChoices(pack=pack, warps=WARPS, columns=columns, taken=self.most_taken(pack, columns))
+
+    def most_taken(self, pack: int, columns: int) -> int:
+        """Return the steps of a row whose weights a thread loads before it waits."""
+        steps = -(-self.length // (self.target.warp * pack))
+        return max(1, min(steps, MOST_TAKEN // (columns * len(self.products))))
+
+    def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
+        other = super().with_one(choices, what, size)
+        return replace(other, taken=self.most_taken(other.pack, other.columns)) if what in ("pack", "columns") else other
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        steps = -(-self.length // (self.target.warp * choices.pack))
+        if choices.pack > self.longest_pack() or choices.taken > steps:
+            return "a row of its weights has no such packs"
+        threads = choices.warps * self.target.warp
+        return "too few threads for prefetches" if choices.warps != WARPS and threads <= LINES else super().why_not(choices)
+
+    def settle(self) -> None:
+        """Note the sizes of a warp and of a block that follow from the choices."""
+        self.pack, self.columns = self.choices.pack, self.choices.columns                           # of a warp
+        self.warps, self.threads = self.choices.warps, self.choices.warps * self.target.warp
+        self.blocks = [-(-n // (self.warps * self.columns)) for n in self.widths]
+        self.pack_other = self.pack_of_other()
+        self.turns = -(-self.length // (self.target.warp * self.pack))
+        self.held = self.choices.taken                              # turns whose weights are loaded
+
+    def longest_pack(self) -> int:
+        """Return the most elements of a load of a weight."""
+        products = [p for stream in self.streams for p in stream.products]
+        pack = self.target.vector // element_bytes(products[0].weight.attr[0]) if self.aligned else 1
         while not all(divides(pack, x) for p in products for x in (self.length, p.weight.attr[1] - p.along.symbol)):
             pack //= 2
+        return pack
+
+    def pack_of_other(self) -> int:
+        """Return the elements of a load of the other factor."""
+        products, vector, pack = [p for stream in self.streams for p in stream.products], self.target.vector, self.pack
         other = min(pack, *(vector // element_bytes(p.other.attr[0]) for p in products))
         while not all(divides(other, p.other.attr[1] - p.along.symbol) for p in products):
             other //= 2
-        return pack, other
+        return other
 
     def mapped(self, entry: str, times: Dim) -> LoopKernel:
         """Return the kernel of all products, which runs `times` times: 0 or 1."""
+        self.settle()
         grid, warp = sum(self.blocks) * times, self.target.warp
         self.block, self.row = index_symbol("_b", grid), index_symbol("_row", self.row_count)
-        self.warp, self.lane, self.thread = index_symbol("_w", WARPS), index_symbol("_l", warp), index_symbol("_t", self.threads)
+        self.warp, self.lane = index_symbol("_w", self.warps), index_symbol("_l", warp)
+        self.thread = index_symbol("_t", self.threads)
         self.k, self.c = d.dim("_d", 0, self.length - self.pack), index_symbol("_c", self.columns)
+        self.slot = index_symbol("_s", self.held)
         self.early = tuple(dict.fromkeys(p.weight.attr[0].number for stream in self.streams for p in stream.products))
         if self.one is not None:
             self.make_room(self.one.sizes)
@@ -182,7 +216,7 @@ class Streams(NestMapper):
         self.taken = [self.buffer("register", f"taken{p}", memory_dtype(a), size, a, self.pack) for p, a in enumerate(weights)]
         self.parts = [self.accumulator(product.stage, self.columns) for product in self.products]
         self.rows = [_coordinates(f"_row{k}_", self.row, stream.rows) for k, stream in enumerate(self.streams)]
-        body: list[Stmt] = [Let("_w", self.thread // warp), Let("_l", self.thread - self.warp * warp), *self.weights(0)]
+        body: list[Stmt] = [Let("_w", self.thread // warp), Let("_l", self.thread - self.warp * warp), *self.weights()]
         body += [*self.prefetched(), Wait(), *self.made_again(), *self.each_row()] if self.one is not None else [
             Wait(), *self.each_row()]
         return self.kernel(entry, [Loop("_b", grid, "grid", (Loop("_t", self.threads, "thread", tuple(body)),))])
@@ -195,27 +229,38 @@ class Streams(NestMapper):
 
     def column(self, k: int) -> Dim:
         """Return a column of a warp in a stream."""
-        return ((self.block - sum(self.blocks[:k])) * WARPS + self.warp) * self.columns + self.c
+        return ((self.block - sum(self.blocks[:k])) * self.warps + self.warp) * self.columns + self.c
 
-    def over_packs(self, turn: Dim, body: Sequence[Stmt]) -> list[Stmt]:
-        """Return the loop over packs of a row whose weights are held, from a turn on. A thread has one pack of a turn."""
-        s = index_symbol("_s", self.held)
-        at = ((turn + s) * self.target.warp + self.lane) * self.pack
-        return [Loop("_s", self.held, "unrolled", tuple(self.inside("_d", at, self.length, body)))]
+    def over_packs(self, turn: Dim, body: Sequence[Stmt], after: Sequence[Stmt] = ()) -> list[Stmt]:
+        """Return the loop over packs of a row whose weights are held, from a turn on. A thread has one pack of a turn. after:
+        statements that follow those of a pack, whether it is in the row or not."""
+        at = ((turn + self.slot) * self.target.warp + self.lane) * self.pack
+        return [Loop("_s", self.held, "unrolled", (*self.inside("_d", at, self.length, body), *after))]
 
-    def weights(self, turn: Dim) -> list[Stmt]:
-        """Return the loads of weights from a turn on; those of a warp's columns behind the last are loads of the last."""
-        out: list[Stmt] = []
-        for k, stream in enumerate(self.streams):
-            lets, at = _coordinates("_column", index_symbol("_place", self.widths[k]), stream.columns)
-            held = (index_symbol("_s", self.held) * self.columns + self.c) * self.pack
-            loads = [Load(self.taken[p], held, product.weight.attr[0], self.at(product.weight, product, at), self.pack, how="now")
-                     for p, product in enumerate(stream.products)]
-            place = Let("_place", d.dim_min(self.column(k), self.widths[k] - 1))
-            out += self.in_stream(k, self.over_packs(turn, [Loop("_c", self.columns, "unrolled", (place, *lets, *loads))]))
-        return out
+    def weights(self) -> list[Stmt]:
+        """Return the loads of the first packs of weights."""
+        return [s for k in range(len(self.streams)) for s in self.in_stream(k, self.over_packs(0, self.loads(k, self.k)))]
 
-    def at(self, load: Value, product: StreamProduct, dims: Mapping[str, Dim], further: Dim = 0) -> Dim:
+    def following(self, turn: Dim) -> list[Stmt]:
+        """Return the loads of the packs that take the place of those just multiplied, so that as many are always on their way."""
+        if self.held == self.turns:
+            return []
+        at = ((turn + self.held + self.slot) * self.target.warp + self.lane) * self.pack
+        there = d.dim("_f", 0, self.length - self.pack)
+        loads = [s for k in range(len(self.streams)) for s in self.in_stream(k, self.loads(k, there))]
+        return self.inside("_f", at, self.length, loads)
+
+    def loads(self, k: int, at: Dim) -> list[Stmt]:
+        """Return the loads of weights of a stream at one place of a row; those of columns behind the last are of the last."""
+        stream = self.streams[k]
+        lets, columns = _coordinates("_column", index_symbol("_place", self.widths[k]), stream.columns)
+        held = (self.slot * self.columns + self.c) * self.pack
+        loads = [Load(self.taken[p], held, product.weight.attr[0], self.index(product.weight.attr[1], {
+            **columns, product.along.name: at}), self.pack, how="now") for p, product in enumerate(stream.products)]
+        place = Let("_place", d.dim_min(self.column(k), self.widths[k] - 1))
+        return [Loop("_c", self.columns, "unrolled", (place, *lets, *loads))]
+
+    def at(self, load: Value, product: StreamProduct, dims: Mapping[str, Dim], further: Dim) -> Dim:
         """Return where a factor's pack begins."""
         return self.index(load.attr[1], {**dims, product.along.name: self.k + further})
 
@@ -264,12 +309,12 @@ class Streams(NestMapper):
         lets = [let for own, _ in self.rows for let in own]
         turn, body = index_symbol("_turn", self.turns) if self.held < self.turns else 0, list[Stmt]()
         halves = index_symbol("_half", self.pack // self.pack_other)
-        if self.held < self.turns:
-            again = self.values.make("at_least", bool_, self.values.index(self.row + turn, i64), self.values.index(1, i64))
-            body.append(If(again, tuple(self.weights(turn))))
-        body += self.over_packs(turn, [Loop("_half", self.pack // self.pack_other, "unrolled", tuple(self.multiplied(halves)))])
+        body += self.over_packs(turn, [Loop("_half", self.pack // self.pack_other, "unrolled", tuple(self.multiplied(halves)))],
+                                self.following(turn))
         if self.held < self.turns:
             body = [Loop("_turn", self.turns, "serial", tuple(body), 0, self.held)]
+            if self.row_count != 1:
+                body.append(If(self.below(self.row + 1, self.row_count), tuple(self.weights())))
         done = [Combine(part, self.c, "sum", self.target.warp) for part in self.parts]
         stored = [stmt for k in range(len(self.streams)) for stmt in self.in_stream(k, self.stored(k))]
         last = Loop("_c", self.columns, "unrolled", (*done, If(self.below(self.lane, 1), tuple(stored))))
@@ -293,7 +338,7 @@ class Streams(NestMapper):
             else:
                 packs.append(packs[0])
         e = index_symbol("_e", self.pack_other)
-        held = (index_symbol("_s", self.held) * self.columns + self.c) * self.pack + half * self.pack_other + e
+        held = (self.slot * self.columns + self.c) * self.pack + half * self.pack_other + e
         taken: list[Stmt] = [
             Take(self.parts[p], self.c, "sum", self.moved(product.stage.value, loads={
                 product.other: (packs[p], e), product.weight: (self.taken[p], held)})) for p, product in enumerate(self.products)]

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from tensor_graphs.codegen.loop_ir import Array, Axis, Value, index_symbol, lies_across, values_in
+from tensor_graphs.codegen.loop_ir import Array, Axis, Stage, Value, index_symbol, lies_across, values_in
 from tensor_graphs.codegen.loop_program import Barrier, Clear, Let, Load, Loop, LoopKernel, Put, Stmt, Wait
+from tensor_graphs.codegen.mapping.choices import NestChoices
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, divides, element_bytes, lets, memory_dtype
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -28,29 +29,63 @@ MOST = 48 << 10
 
 
 class TransposedForm(NestMapper):
-    def mapped(self, entry: str) -> LoopKernel:
+    @property
+    def along(self) -> list[tuple[Stage, Axis]]:
+        """The stages with the axis of their packs."""
+        return [(s, self.nest.stages[0].axes[0]) for s in self.nest.stages]
+
+    def look(self) -> None:
+        """Note the axes of the nest, and what it loads."""
         outer, (inner,) = self.nest.tile, self.nest.stages[0].axes
         assert outer is not None
         self.outer, self.inner = outer, inner
-        self.threads = WARPS * self.target.warp
-        self.pack = self.pack_of([(s, inner) for s in self.nest.stages])
         loads = dict.fromkeys(v for s in self.nest.stages for v in values_in(s.value) if v.op == "load")
         self.loads = list(loads)
         self.across = [v for v in loads if v.attr[0].level == 0 and not v.symbols & set(self.program.gathered)
                        and lies_across(v, outer.name, inner.name)]
-        tall = self.tall()
-        self.side = side = self.target.line // element_bytes(self.across[0].attr[0]) if tall else SIDE
-        body = self.in_packs(tall, side) if tall else self.one_by_one(side)
+
+    def seed(self) -> NestChoices:
+        self.look()
+        pack = self.pack_of(self.along)
+        tall = self.tall(pack)
+        warps = min(WARPS, self.line() ** 2 // (self.target.warp * max(tall, pack))) if tall else WARPS
+        return NestChoices(pack=pack, warps=warps, side=SIDE, across=max(1, tall))
+
+    def why_not(self, choices: NestChoices) -> str | None:
+        if (why := super().why_not(choices) or self.why_no_pack(choices.pack, self.along)) is not None:
+            return why
+        self.look()
+        tall, threads = self.tall(choices.pack), choices.warps * self.target.warp
+        if choices.across == 1:
+            return "a side has whole packs" if choices.side % choices.pack else None
+        if choices.across != tall or choices.side != SIDE:
+            return "operands that lie across have packs of one access, in squares of a line"
+        side = self.line()
+        if side * side % (threads * max(tall, choices.pack)):
+            return "a square is packs for all threads"
+        rows = side * side // (threads * tall)                      # of a thread, which it puts into a line of the square at once
+        return "a thread would have more rows than an access has elements" if rows > tall else None
+
+    def mapped(self, entry: str) -> LoopKernel:
+        self.look()
+        self.threads, self.pack = self.choices.warps * self.target.warp, self.choices.pack
+        tall = self.choices.across
+        self.side = side = self.line() if tall > 1 else self.choices.side
+        body = self.in_packs(tall, side) if tall > 1 else self.one_by_one(side)
         return self.kernel(entry, self.squares(side, body))
 
-    def tall(self) -> int:
+    def line(self) -> int:
+        """Return the elements of a cache line of the operands that lie across."""
+        return self.target.line // element_bytes(self.across[0].attr[0])
+
+    def tall(self, pack: int) -> int:
         """Return the elements of a pack along the outer axis; 0 where operands that lie across have no such packs."""
         widths = {element_bytes(v.attr[0]) for v in self.across}
         if len(widths) != 1 or not widths <= {2, 4}:
             return 0
         (width,) = widths
         tall, side = self.target.vector // width, self.target.line // width
-        packs = self.pack > 1 and tall % self.pack == 0 and divides(tall, self.outer.size) and all(
+        packs = pack > 1 and tall % pack == 0 and divides(tall, self.outer.size) and all(
             divides(tall, v.attr[1] - self.outer.symbol) for v in self.across)
         return tall if packs and len(self.across) * self.target.line * side <= MOST else 0
 

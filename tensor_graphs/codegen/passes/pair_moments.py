@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tensor_graphs.codegen.default_schedule import changed, reloaded, value_in_parts
+from tensor_graphs.codegen.default_schedule import changed, reloaded, value_in_parts, with_parts
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Value, Values, across, flat, values_in
 from tensor_graphs.codegen.passes.split_reduction import (
     BLOCKS,
@@ -30,7 +30,6 @@ from tensor_graphs.codegen.passes.split_reduction import (
     PARALLEL,
     few_and_long,
     rows_of_part,
-    with_parts,
 )
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim

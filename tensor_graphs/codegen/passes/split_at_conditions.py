@@ -12,12 +12,11 @@ In: a program as lowered.  Out: the program; its results do not change, except f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, Value, Values, values_in
+from tensor_graphs.codegen.loop_ir import Axis, Nest, Stage, StageProgram, Value, Values, identity_of, values_in
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dim_proofs import dim_ge
 from tensor_graphs.language.dims import Dim
@@ -216,11 +215,7 @@ def limits(values: Values, s: Stage, axis: Axis) -> Limits | None:
 
 def _changes_nothing(s: Stage, v: Value) -> bool:
     """Return whether a value is the identity of a stage's monoid."""
-    if v.op != "constant" or s.monoid not in ("max", "sum"):
-        return False
-    if s.monoid == "sum":
-        return bool(v.attr == 0)
-    return bool(v.attr == (-math.inf if v.dtype.is_float else v.dtype.min))
+    return v.op == "constant" and s.monoid in ("max", "sum") and bool(v.attr == identity_of(s.monoid, v.dtype))
 
 
 def _rewritten(values: Values, root: Value, change: Callable[[Dim], Dim], guard: Value | None,

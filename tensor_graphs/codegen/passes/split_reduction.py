@@ -8,10 +8,10 @@ order of sums changes.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
-from tensor_graphs.codegen.default_schedule import value_in_parts
-from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Reduce, Stage, StageProgram, Top, Value, flat, values_in
+from tensor_graphs.codegen.default_schedule import BY_RULE, PartSize, in_two, value_in_parts
+from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, Top, values_in
 from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.language import dims as d
 
@@ -31,8 +31,9 @@ LEAST_ROWS = 64
 """least rows of a part of columns"""
 
 
-def rows_in_parts(program: StageProgram) -> StageProgram:
-    """Return the program with reductions of few long rows cut into parts.
+def rows_in_parts(program: StageProgram, parts: Mapping[str, int] = BY_RULE) -> StageProgram:
+    """Return the program with reductions of few long rows cut into parts. parts: elements of a part in place of the rule's, by the
+    name of what is reduced; 0: uncut.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> program = lower_text("input x f32[2, 65536]", "output y = reduce_max(x; axes=(1,))")
@@ -45,11 +46,12 @@ def rows_in_parts(program: StageProgram) -> StageProgram:
     nest over _i0 in 0..2
         y0[_i0] = max over _r1t in 0..16 of y0p[16*_i0 + _r1t]
     """
-    return program.made_of(piece for nest in program.nests for piece in _cut_rows(program, nest))
+    sizes = {name: one.size for name, one in row_parts(program).items()} | {**parts}
+    return program.made_of(piece for nest in program.nests for piece in _cut_rows(program, nest, sizes))
 
 
-def columns_in_parts(program: StageProgram) -> StageProgram:
-    """Return the program with reductions of few long columns cut into parts.
+def columns_in_parts(program: StageProgram, parts: Mapping[str, int] = BY_RULE) -> StageProgram:
+    """Return the program with reductions of few long columns cut into parts. parts: as of rows.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> program = lower_text("input x f32[65536, 16]", "output y = sum(x; axes=(0,))")
@@ -62,59 +64,49 @@ def columns_in_parts(program: StageProgram) -> StageProgram:
     nest over nothing
         y0[_j0] = sum over _r1t in 0..1024 of y0p[_j0 + 16*_r1t]    over _j0 in 0..16
     """
-    return program.made_of(piece for nest in program.nests for piece in cut_columns(program, nest, _rows_by_rule(nest)))
+    sizes = {name: one.size for name, one in column_parts(program).items()} | {**parts}
+    return program.made_of(piece for nest in program.nests
+                           for piece in cut_columns(program, nest, sizes.get(nest.stages[0].target.name, 0)))
 
 
 def _in_two(program: StageProgram, nest: Nest, s: Stage, chunk: int) -> list[Nest]:
-    """Return a nest as two: parts of a reduction, of `chunk` iterations of its first axis, and the nest with their combination;
-    [nest] if it cannot be cut. Parts of a row lie beside each other, those of columns are rows."""
+    """Return a nest as two, with parts of `chunk` iterations of the first axis of a reduction; [nest] if it cannot be cut."""
     first, *rest = s.reduce
     pieces = value_in_parts(program, s.value, first, chunk)
-    if pieces is None:
-        return [nest]
-    assert isinstance(s.does, Reduce)
-    part, inner, value = pieces
-    own = (*nest.axes, *s.axes)
-    offset, width = flat(own), s.monoid.count if isinstance(s.monoid, Top) else 1       # elements of a result
-    results = Array(f"{s.target.name}p", "scratch", 0, s.value.dtype, part.size * width * d.product(a.size for a in own))
-    total = Axis(f"{first.name}t", part.size * width)
-    if s.axes:
-        lines = d.product(a.size for a in own)
-        axes, index, read = (part, *nest.axes), part.symbol * lines + offset, total.symbol * lines + offset
-    else:
-        axes = with_parts(nest.axes, part, value)
-        index, read = (offset * part.size + part.symbol) * width, offset * part.size * width + total.symbol
-    of_parts = Stage(results, index, s.axes, value, len(nest.axes) + 1, replace(s.does, over=(inner, *rest)), f"{s.note}, in parts")
-    whole = replace(s, value=program.values.load(results, read), does=replace(s.does, over=(total,)), note=f"{s.note} of the parts")
-    return [Nest(axes, (of_parts,)), nest.mapped(lambda stage: [whole if stage is s else stage])]
-
-
-def with_parts(axes: tuple[Axis, ...], part: Axis, value: Value) -> tuple[Axis, ...]:
-    """Return the axes of a nest of parts. The axis of parts comes first where its elements are further apart in memory."""
-    steps = [[d.coefficient(v.attr[1], axis.name) for axis in (part, *axes[-1:])] for v in values_in(value) if v.op == "load"]
-    first = bool(axes and steps) and all(isinstance(a, int) and isinstance(b, int) and a > b for a, b in steps)
-    return (part, *axes) if first else (*axes, part)
+    return [nest] if pieces is None else in_two(program, nest, s, pieces[0], (pieces[1], *rest), pieces[2])
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------------------
 
 
-def _cut_rows(program: StageProgram, nest: Nest) -> list[Nest]:
-    """Return a reduction of long rows in two nests; [nest] for others."""
-    s = _long_row(nest)
-    if s is None or nest.blocks is not None or any(stage.axes and not isinstance(s.monoid, Top) for stage in nest.stages):
-        return [nest]
+def row_parts(program: StageProgram) -> dict[str, PartSize]:
+    """Return the parts of each reduction of rows that can be cut."""
+    return {s.target.name: PartSize(_row_by_rule(nest, s), int(d.evaluate(s.reduce[0].size, {})))
+            for nest in program.nests if (s := _row(nest)) is not None}
+
+
+def _cut_rows(program: StageProgram, nest: Nest, sizes: Mapping[str, int]) -> list[Nest]:
+    """Return a reduction of rows in two nests; [nest] for others, and where it stays whole."""
+    s = _row(nest)
+    chunk = 0 if s is None else sizes.get(s.target.name, 0)
+    return _in_two(program, nest, s, chunk) if s is not None and chunk else [nest]
+
+
+def _row_by_rule(nest: Nest, s: Stage) -> int:
+    """Return the elements of a part of a row; 0 where it stays whole."""
+    if not few_and_long(nest, s):
+        return 0
     turns, count = d.bounds(d.product(a.size for a in nest.axes))[1], int(d.evaluate(s.reduce[0].size, {}))
     parts = min(count, -(-BLOCKS // turns), d.bounds(d.product(a.size for a in s.reduce))[1] // LEAST)
     wanted = -(-count // parts)
-    chunk = next((n for n in range(wanted, 2 * wanted + 1) if count % n == 0), wanted)      # the last part is as long
-    return _in_two(program, nest, s, chunk)
+    return next((n for n in range(wanted, 2 * wanted + 1) if count % n == 0), wanted)       # the last part is as long
 
 
-def _long_row(nest: Nest) -> Stage | None:
-    """Return the only reduction of a nest of few iterations, if it is long and reads nothing that the nest computes; else None."""
+def _row(nest: Nest) -> Stage | None:
+    """Return the only reduction of a nest, if it is one of rows and reads nothing that the nest computes; else None."""
     reductions = [s for s in nest.stages if s.monoid is not None]
-    if len(reductions) != 1 or not few_and_long(nest, reductions[0]):
+    if len(reductions) != 1 or not _is_row(nest, reductions[0]) or any(
+            stage.axes and not isinstance(reductions[0].monoid, Top) for stage in nest.stages):
         return None
     (s,) = reductions
     here = [stage.target for stage in nest.stages]
@@ -123,23 +115,33 @@ def _long_row(nest: Nest) -> Stage | None:
 
 def few_and_long(nest: Nest, s: Stage) -> bool:
     """Return whether a stage is a reduction of long rows, one in each of few iterations."""
+    turns = d.bounds(d.product(a.size for a in nest.axes))[1]
+    return _is_row(nest, s) and turns <= FEW and d.bounds(d.product(a.size for a in s.reduce))[1] >= 8 * LEAST
+
+
+def _is_row(nest: Nest, s: Stage) -> bool:
+    """Return whether a stage is a reduction of rows of a length that is known."""
     if s.monoid in (None, "product") or nest.tile is not None or not (nest.axes or isinstance(s.monoid, Top)):
         return False
     if nest.blocks is not None or any(stage.axes for stage in nest.stages if stage.monoid is not None):
         return False
     turns = d.bounds(d.product(a.size for a in nest.axes))[1]
-    if s.scan is not None or s.held or s.product or s.level != len(nest.axes) or not 0 < turns <= FEW:
+    if s.scan is not None or s.held or s.product or s.level != len(nest.axes) or turns <= 0:
         return False
-    return all(d.is_static(a.size) for a in s.reduce) and d.bounds(d.product(a.size for a in s.reduce))[1] >= 8 * LEAST
+    return all(d.is_static(a.size) for a in s.reduce)
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------------------
 
 
+def column_parts(program: StageProgram) -> dict[str, PartSize]:
+    """Return the parts of each reduction of columns that can be cut."""
+    return {nest.stages[0].target.name: PartSize(_rows_by_rule(nest), int(d.evaluate(nest.stages[0].reduce[0].size, {})))
+            for nest in program.nests if why_whole(nest) is None}
+
+
 def _rows_by_rule(nest: Nest) -> int:
     """Return the rows of a part of columns; 0 where the nest stays uncut."""
-    if why_whole(nest) is not None:
-        return 0
     (stage,) = nest.stages
     columns = d.bounds(d.product(a.size for a in (*nest.axes, *stage.axes)))[1]
     rows = d.bounds(stage.reduce[0].size)[1]

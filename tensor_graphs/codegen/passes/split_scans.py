@@ -9,9 +9,10 @@ In: a program with merged axes.  Out: the program with such scans as two nests; 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
-from tensor_graphs.codegen.default_schedule import Entangled, changed, in_chunks, moved, value_in_parts
+from tensor_graphs.codegen.default_schedule import BY_RULE, Entangled, PartSize, changed, in_chunks, moved, value_in_parts
 from tensor_graphs.codegen.loop_ir import SCAN_ADVICE, Array, Axis, Nest, Reduce, Running, Stage, StageProgram, flat
 from tensor_graphs.devices.target import HOPPER, Target
 from tensor_graphs.language import dims as d
@@ -27,8 +28,9 @@ LEAST = 4
 """least turns of a part"""
 
 
-def scans_in_parts(program: StageProgram) -> StageProgram:
-    """Return the program with scans of few long rows cut into parts.
+def scans_in_parts(program: StageProgram, parts: Mapping[str, int] = BY_RULE) -> StageProgram:
+    """Return the program with scans of few long rows cut into parts. parts: elements of a part in place of the rule's, by the name
+    of what is computed; 0: uncut.
 
     >>> from tensor_graphs.codegen.lower import lower_text
     >>> print(scans_in_parts(lower_text("input x i32[65536]", "output y = cumsum(x; axis=0)")))
@@ -38,16 +40,29 @@ def scans_in_parts(program: StageProgram) -> StageProgram:
         y0b[0] = sum over _j2t in 0.._j2p of y0p[_j2t]
         y0[8192*_j2p + _j2q] = sum of y0b[0] and all up to _j2q of x0[8192*_j2p + _j2q]    over _j2q in 0..8192
     """
-    return program.made_of(piece for nest in program.nests for piece in _cut(program, nest, _part(nest, HOPPER)))
+    sizes = {name: one.size for name, one in scan_parts(program).items()} | {**parts}
+    return program.made_of(piece for nest in program.nests
+                           for piece in _cut(program, nest, sizes.get(nest.stages[0].target.name, 0) if _is_scan(nest) else 0))
+
+
+def scan_parts(program: StageProgram) -> dict[str, PartSize]:
+    """Return the parts of each scan that can be cut."""
+    return {nest.stages[0].target.name: PartSize(_part(nest, HOPPER), d.bounds(nest.stages[0].axes[0].size)[1])
+            for nest in program.nests if _is_scan(nest)}
+
+
+def _is_scan(nest: Nest) -> bool:
+    """Return whether a nest is one scan, along the first axis of its stage."""
+    if len(nest.stages) != 1 or nest.blocks is not None or nest.tile is not None:
+        return False
+    (s,) = nest.stages
+    return (s.scan is not None and s.scan.start is None and s.axes[:1] == (s.scan.along,) and s.level == len(nest.axes)
+            and not s.target.level)
 
 
 def _part(nest: Nest, target: Target) -> int:
-    """Return the elements of a part; 0 where one pass takes less time, and for nests of another form."""
-    if len(nest.stages) != 1 or nest.blocks is not None or nest.tile is not None:
-        return 0
+    """Return the elements of a part of a scan; 0 where one pass takes less time."""
     (s,) = nest.stages
-    if s.scan is None or s.scan.start is not None or s.axes[:1] != (s.scan.along,) or s.level != len(nest.axes) or s.target.level:
-        return 0
     inner, length = s.axes[1:], d.bounds(s.axes[0].size)[1]
     lines = max(1, d.bounds(d.product(a.size for a in (*nest.axes, *inner)))[0])
     at_once, turn = (LINES, LINE_TURN) if inner else (ROWS, ROW_TURN)

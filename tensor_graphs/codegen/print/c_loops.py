@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tensor_graphs.codegen.loop_ir import Array, Monoid, StageProgram, Value, computed_in, values_in
+from tensor_graphs.codegen.loop_ir import JOINS, Array, Monoid, StageProgram, Value, computed_in, identity_of, values_in
 from tensor_graphs.codegen.loop_program import (
     FROM,
     TO,
@@ -44,7 +44,6 @@ from tensor_graphs.language.dtypes import bf16, bool_, f32, f64
 MOST_PARTS = 4096
 """parts of a nest whose indices are one each"""
 
-SIGNS = {"sum": "+", "max": "max", "product": "*"}
 
 
 def rendered(program: StageProgram, name: str = "generated") -> str:
@@ -107,7 +106,7 @@ class CValues(ValueWriter):
         if monoid == "max":
             return f"{place} = {text} > {place} ? {text} : {place};"
         cast = "" if kind == c_type(v.dtype) or (kind == "float") else f"({kind})"
-        return f"{place} {'+' if monoid == 'sum' else '*'}= {cast}{text};"
+        return f"{place} {JOINS[monoid][2]}= {cast}{text};"
 
     def rounded(self, array: Array, v: Value) -> str:
         """Return a value in the dtype in which an array's elements are computed."""
@@ -299,7 +298,7 @@ class _CPrinter(CValues):
             return f"order_{self.keyed(array)}(-INFINITY)"
         if monoid == "max":
             return LEAST.get(array.dtype.name, "0")
-        return "1" if monoid == "product" else "0"
+        return f"{identity_of(monoid, array.dtype)}"
 
     def argument(self, x: Dim | tuple[Array, Dim] | str) -> str:
         if isinstance(x, str):
@@ -319,7 +318,7 @@ class _CPrinter(CValues):
             step = "++" if s.step == 1 else f" += {c_of(s.step)}"
             line = f"for (int64_t {name} = {first}; {name} < {size}; {name}{step})"
         takes = [x for x in s.body if isinstance(x, Take) and is_number(x.buffer)]
-        pragma = f"omp simd reduction({SIGNS[str(takes[0].monoid)]} : {takes[0].buffer.name})" if takes else "GCC ivdep"
+        pragma = f"omp simd reduction({JOINS[takes[0].monoid][2]} : {takes[0].buffer.name})" if takes else "GCC ivdep"
         with self.open(line, pragma if s.kind == "vector" else ""):
             if s.past:
                 self.write(f"{s.past} = tg_min({name} + {c_of(s.step)}, {size});")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tensor_graphs.codegen.loop_ir import Array, Monoid, Top, Value, computed_in, values_in
+from tensor_graphs.codegen.loop_ir import Array, Monoid, Top, Value, computed_in, identity_of, values_in
 from tensor_graphs.codegen.loop_program import (
     Alias,
     Barrier,
@@ -307,7 +307,7 @@ class _Printer(CudaValues):
             return LOWEST[dtype]
         if monoid == "max" or isinstance(monoid, Top):
             return f"-({kind})INFINITY" if dtype.is_float else LEAST.get(dtype.name, "0")
-        return "1" if monoid == "product" else "0"
+        return f"{identity_of(monoid, dtype)}"
 
     def clear(self, s: Clear) -> None:
         start = self.identity(s.buffer, s.monoid)

@@ -57,7 +57,8 @@ class _Ended(CudaValues):
 class TileTemplate:
     """A kernel by hand into which the stages are printed. name, alone: marks of the kernel, and of the one of products alone. call:
     of the spec of one product, and what is printed. takes, traffic, steps: of that spec; steps: and of how many weights. arch: GPUs
-    that have its instructions. prepared: weights of f32 come as parts."""
+    that have its instructions. prepared: weights of f32 come as parts. shape: the rule's, of that spec and of how many weights,
+    where tiles may have others (tile_schedule.py). turned: rows of a tile are those of a weight."""
 
     name: str
     alone: str
@@ -68,13 +69,15 @@ class TileTemplate:
     steps: Callable[[Spec, int], Dim]
     arch: tuple[str, ...] = ("sm_90",)
     prepared: bool = True
+    shape: Callable[[Spec, int], p.TileShape] | None = None
+    turned: bool = False
 
 
 TEMPLATES = (
     TileTemplate("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic,
-                 lambda spec, weights: p.product_steps(spec) * weights),
+                 lambda spec, weights: p.product_steps(spec) * weights, shape=p.product_shape),
     TileTemplate("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes),
-                 partial(p.product_traffic, boxed=p.BOXED_ROWS), p.turned_steps),
+                 partial(p.product_traffic, boxed=p.BOXED_ROWS), p.turned_steps, shape=p.turned_shape, turned=True),
     TileTemplate("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic,
                  lambda spec, weights: p.skinny_steps(spec) * weights, FROM_80, False))
 """tiles of many rows; tiles whose rows are those of the weights, for a few dozen rows; weights from memory to registers, for few"""
@@ -131,6 +134,18 @@ def arithmetic(template: TileTemplate, spec: Spec) -> Dim:
     """Return the operations as other tensor-core kernels count them. Raises NotLowered."""
     product = _product(spec)
     return of_tiles(lambda spec: template.steps(spec, len(product.weights)), _spec_of(product))
+
+
+def with_shape(template: TileTemplate, definition: Definition, shape: p.TileShape) -> LaunchCall:
+    """Return the call with tiles of another shape. Raises NotLowered."""
+    product = spec_to_loops.tiles_of(definition)
+    return template.call(_spec_of(product), printed=printed(product, template.prepared), shape=shape)
+
+
+def product_of(spec: Spec) -> tuple[Spec, int]:
+    """Return the spec of one of the products of a spec alone, and how many there are. Raises NotLowered."""
+    product = _product(spec)
+    return _spec_of(product), len(product.weights)
 
 
 def _products_in(outputs: Sequence[Node]) -> Iterator[Node]:

@@ -16,13 +16,14 @@ from tensor_graphs.codegen.print.scan_c import each_once
 from tensor_graphs.codegen.refusals import cached, refused, why_not
 from tensor_graphs.codegen.spec_to_loops import AskedSpec, asked, loops_of
 from tensor_graphs.devices import nvrtc
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.kernel import Kernel, LaunchCall, NotLowered, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.composites.scan import SCAN
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.subgraph import Turns, slice_type
 
-ENOUGH, FEW_ELEMENTS = 264, 256
+ENOUGH, FEW_ELEMENTS = 2 * HOPPER.units, 256
 """blocks (two per multiprocessor) from which on each may have several rows, and the most carry elements of such a block"""
 
 NEAR = 96 << 10

@@ -126,8 +126,8 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
     _refuse_other_layouts(path.parent)
     config = Section(read_json(path), path)
     if "_class_name" in config.values and "model_type" not in config.values:
-        raise ConfigError(f"this is a {config.values['_class_name']} of diffusers, and such models are not read yet", file=path,
-                          fix="a folder of a decoder or an encoder of transformers (docs/adding_a_model.md lists the families)")
+        raise ConfigError(f"this is a {config.values['_class_name']} of diffusers, one model of a pipeline", file=path,
+                          fix="tg image takes the pipeline's folder, the one with model_index.json")
     kind = config.text("model_type")
     if kind in OWN:
         return read_own(config, kind)
@@ -144,8 +144,8 @@ def read_config(folder: str | os.PathLike[str]) -> FamilyConfig:
 
 
 OTHER_LAYOUTS = {
-    "model_index.json": ("a pipeline of several models (diffusers), which is not read yet",
-                         "one model of it, if a family is known: its sub-folder, like text_encoder"),
+    "model_index.json": ("a pipeline of several models (diffusers), which draws pictures",
+                         "tg image FOLDER --prompt … --out x.png"),
     "adapter_config.json": ("an adapter (LoRA): it changes the weights of another model, and is not read by itself",
                             "merge it into its base model: peft.PeftModel.from_pretrained(base, folder).merge_and_unload()"),
 }

@@ -131,6 +131,11 @@ class LoadedModel:
         return _in_blocks(decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
                                         activation_dtype=self.activations, paged=pool), self.formats)
 
+    def packed_graph(self, tokens: int) -> Graph:
+        """Return the encoder of several sentences with `tokens` tokens in all (or as many as one sentence may have)."""
+        return _in_blocks(encoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
+                                        activation_dtype=self.activations, packed=tokens), self.formats)
+
     @cached_property
     def samples(self) -> SampledText | None:
         """Function from a seed to the model's own text, `inputs` for `tg.compile`; None for an encoder, which writes none."""

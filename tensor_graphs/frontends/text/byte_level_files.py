@@ -21,6 +21,8 @@ MOST_MERGES = 1 << 26
 
 QWEN_WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 """Regex of the words that Qwen 2 and 3 merge tokens within: it is a part of the published vocabulary."""
+CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+"""Regex of CLIP's words; what lies between them is left out."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +30,15 @@ class ByteLevelClass:
     """Rules by which a tokenizer class uses vocab.json and merges.txt. types: substrings of the model types that have this class,
     for folders that name no class. special: special tokens, for folders that do not name them. words: regex that cuts text into
     words; tokens are merged within words only ("": GPT-2's regex, built into the library). nfc: normalise text to NFC. around:
-    begin each text with cls_token and end it with sep_token."""
+    begin each text with cls_token and end it with sep_token. ends_words: suffix of a word's last token; a class with one reads
+    texts in lower case, with single spaces, and leaves out what is in no word."""
 
     types: tuple[str, ...]
     special: Mapping[str, str]
     words: str = ""
     nfc: bool = False
     around: bool = False
+    ends_words: str = ""
 
 
 _END = dict.fromkeys(("unk_token", "eos_token"), "<|endoftext|>")
@@ -44,6 +48,9 @@ BYTE_LEVEL: Mapping[str, ByteLevelClass] = {
     "Roberta": ByteLevelClass(("roberta",), {
         "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
         "pad_token": "<pad>", "mask_token": "<mask>"}, around=True),
+    "CLIP": ByteLevelClass(("clip",), {
+        **_END, "pad_token": "<|endoftext|>", "bos_token": "<|startoftext|>", "cls_token": "<|startoftext|>",
+        "sep_token": "<|endoftext|>"}, words=CLIP_WORDS, nfc=True, around=True, ends_words="</w>"),
 }
 """tokenizer_class in tokenizer_config.json, without `Tokenizer` or `TokenizerFast` -> how that class uses the two files."""
 
@@ -80,15 +87,20 @@ def read_byte_level(folder: Path, row: ByteLevelClass, prefix_space: bool) -> Sp
         raise TokenizerError(f"the line {wrong[:60]!r} is no pair of tokens", file=path, fix="download the file again")
     pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
     try:
-        splitter = Tokenizer(models.BPE(read_json(folder / VOCABULARY_FILE), pairs))
+        vocabulary = read_json(folder / VOCABULARY_FILE)
+        splitter = Tokenizer(models.BPE(vocabulary, pairs, end_of_word_suffix=row.ends_words, continuing_subword_prefix="")
+                             if row.ends_words else models.BPE(vocabulary, pairs))
     except (TypeError, ValueError, OverflowError) as error:
         raise TokenizerError(f"the vocabulary does not map tokens to ids: {error}", file=folder / VOCABULARY_FILE) from error
     except Exception as error:  # the library raises Exception itself
         raise TokenizerError(f"the merges do not fit the vocabulary: {error}", file=path) from error
-    if row.nfc:
+    if row.ends_words:
+        splitter.normalizer = normalizers.Sequence(
+            [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()])
+    elif row.nfc:
         splitter.normalizer = normalizers.NFC()
-    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=not row.words)
-    splitter.pre_tokenizer = (pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(row.words), "isolated"), by_bytes])
-                              if row.words else by_bytes)
+    by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space, use_regex=not row.words or bool(row.ends_words))
+    split = pre_tokenizers.Split(Regex(row.words), "removed" if row.ends_words else "isolated", invert=bool(row.ends_words))
+    splitter.pre_tokenizer = pre_tokenizers.Sequence([split, by_bytes]) if row.words else by_bytes
     splitter.decoder = decoders.ByteLevel()
     return splitter

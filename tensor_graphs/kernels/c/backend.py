@@ -302,20 +302,6 @@ def _with_rows(build: Build) -> Build:
     return dense
 
 
-def _in_runs(spec: Spec, strides: Sequence[Strides]) -> tuple[tuple[Dim, ...], list[int]] | None:
-    """Return the layout of element-wise operands as (numbers, steps), None for more axes or other steps. numbers: length of a run
-    (0: all is one run), runs per group, each operand's strides between groups and runs. steps: its stride in a run, 0 or 1."""
-    shape = spec.outputs[0].shape
-    sizes, steps = merged(shape, contiguous_strides(shape), *strides)
-    within = [1 if not s else s[-1] for s in steps[1:]]
-    if len(sizes) > 3 or any(s not in (0, 1) for s in within):
-        return None
-    outer = [s[:2] if len(s) == 3 else (s[0] if len(s) == 2 else 0, 0) for s in steps[1:]]
-    group: Dim = sizes[1] if len(sizes) == 3 else 1
-    run: Dim = sizes[-1] if len(sizes) > 1 else 0
-    return (run, group, *(x for pair in outer for x in pair)), [int(s) for s in within]
-
-
 def _strided_dot(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
     """Return the matmul call for operands of any strides; None where the leading axes cannot be merged into one."""
     m, n = spec.outputs[0].shape[-2:]
@@ -475,22 +461,10 @@ def rows_for(a: DType) -> tuple[CRow, ...]:
     def row(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int], strided: Strided | None = None) -> CRow:
         return CRow(op, wide + file, refuse, build, in_place, mark=mark, strided=strided)
 
-    def pair(op: str) -> CRow:
-        def strided(spec: Spec, strides: Sequence[Strides]) -> NativeCall | None:
-            runs = _in_runs(spec, strides)
-            return None if runs is None else call(spec, *runs[1], *runs[0])
-
-        def call(spec: Spec, *at: Dim) -> NativeCall:
-            return NativeCall(f"tg_{op}{mark}", (0, 1), (product(spec.outputs[0].shape), *at))
-
-        in_place = ((0, 0),) if op == "div" else ((0, 0), (0, 1))
-        return CRow(op, "elementwise.c", same, lambda spec: call(spec, 1, 1, *[0] * 6), in_place, mark=mark, strided=strided)
-
     def by_rows(op: str, file: str, refuse: Refusal, build: Build, *in_place: tuple[int, int]) -> CRow:
         return row(op, file, refuse, _with_rows(build), *in_place, strided=_by_rows(build))
 
     return (
-        *map(pair, ("add", "sub", "mul", "max", "div")),
         row("linear", "product.c", _linear_refuse(a), _linear(a)),
         row("dot", "product.c", _dot_refuse(a), _dense(_strided_dot), strided=_strided_dot),
         by_rows("softmax", "softmax.c", lambda spec: same(spec) or _last_axis(spec), lambda spec: NativeCall(

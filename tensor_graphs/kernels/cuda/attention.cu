@@ -1,10 +1,10 @@
-/* attention: a query and the heads that share a head of keys are a block's; its keys are cut into parts, a block for each, whose
- * sums `attention_joined` adds up (the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein 2018;
- * parts of the keys side by side: Flash-Decoding, Dao et al. 2023). Each key and each value is read once for all heads of the group.
- * LANES lanes share a key in packs of 16 bytes, CHUNKS of them each; a warp has 32 / LANES keys at a time and takes TAKEN turns at once.
- * Given by the text before: Q, K, V, Y (how elements are stored), WIDE_Q, WIDE_K, WIDE_V (f32 of an element), NARROW_Y, D, GROUP,
- * HEADS (of keys), WARPS, PACK, PACK_Q (elements of k and of q that are loaded at once), SPLITS (parts, at most), SCALE, CAP (0: none),
- * CAUSAL, WINDOW (0: none). */
+/* attention: a query and the heads that share a head of keys are a block's; its keys are cut into parts, a block for each, and the
+ * last of these blocks adds up their sums (the sums of softmax over parts of a row, each with its own maximum: Milakov and Gimelshein
+ * 2018; parts of the keys side by side: Flash-Decoding, Dao et al. 2023). Each key and each value is read once for all heads of the
+ * group. LANES lanes share a key in packs of 16 bytes, CHUNKS of them each; a warp has 32 / LANES keys at a time and takes TAKEN turns
+ * at once. Given by the text before: Q, K, V, Y (how elements are stored), WIDE_Q, WIDE_K, WIDE_V (f32 of an element), NARROW_Y, D,
+ * GROUP, HEADS (of keys), WARPS, PACK, PACK_Q (elements of k and of q that are loaded at once), SPLITS (parts, at most), ROWS (of
+ * queries and heads of keys whose keys are cut), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #define LANES (D / PACK < 32 ? D / PACK : 32)
 #define CHUNKS (D / (LANES * PACK))
 #define BESIDE (32 / LANES)
@@ -12,9 +12,13 @@
 #define EACH (CHUNKS * PACK)
 #define PARTS (WARPS * BESIDE)
 #define WORDS (D % 4 ? 1 : 4)
-#define BESIDE_E (D / WORDS < 256 ? D / WORDS : 256)                /* threads of attention_joined that share the elements of a row */
-#define JOINERS (256 / BESIDE_E)                                    /* of which each has these parts of it */
-#define EACH_JOINS ((SPLITS + JOINERS - 1) / JOINERS)
+#define THREADS (32 * WARPS)
+#define COLUMNS (GROUP * D / WORDS)                                 /* packs of the results of a block */
+#define MOST_JOINERS (PARTS / 2 < SPLITS ? PARTS / 2 : SPLITS)
+#define JOINERS (COLUMNS * MOST_JOINERS < THREADS ? MOST_JOINERS : COLUMNS < THREADS ? THREADS / COLUMNS : 1)
+
+/* Blocks of each row that have stored their sums; 0 again when the last has joined them. */
+__device__ unsigned arrived[ROWS];
 
 /* Keys of each part: enough for all warps of a block; parts behind the last key are not looked at. */
 TG_INLINE int64_t keys_of_part(int64_t seen, int splits) {
@@ -24,9 +28,41 @@ TG_INLINE int64_t keys_of_part(int64_t seen, int splits) {
 
 TG_INLINE float weight(float score, float top) { return top == -INFINITY ? 0.0f : expf(score - top); }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
-    Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
-    float *__restrict__ sums, float *__restrict__ tops) {
+/* Of the last block of a row: its results are those of all parts, taken in their order by JOINERS threads for each column.
+ * y, sums, tops: those of the first head of the row. room: shared memory for (JOINERS * D + 33) * GROUP floats. */
+TG_INLINE void join_parts(Y *y, const float *sums, const float *tops, int splits, int parts, float *room) {
+    float *const weights = room + JOINERS * GROUP * D, *const divisors = weights + 32 * GROUP;
+    const int lane = threadIdx.x % 32, joiner = threadIdx.x / COLUMNS;
+    for (int g = threadIdx.x / 32; g < GROUP; g += WARPS) {         /* a lane for each part: there are 32 at most */
+        const float top = lane < parts ? tops[(g * splits + lane) * 2] : -INFINITY;
+        const float total = lane < parts ? tops[(g * splits + lane) * 2 + 1] : 0.0f;
+        const float w = weight(top, reduced<32>(top, Max(), (float *)0)), divisor = reduced<32>(w * total, Sum(), (float *)0);
+        weights[32 * g + lane] = w;
+        if (lane == 0) divisors[g] = divisor;
+    }
+    __syncthreads();
+    for (int column = threadIdx.x % COLUMNS; joiner < JOINERS && column < COLUMNS; column += THREADS) {
+        const int g = column * WORDS / D, e = column * WORDS % D;
+        Pack<float, WORDS> mixed = {};
+#pragma unroll 8
+        for (int part = joiner; part < parts; part += JOINERS) {
+            const Pack<float, WORDS> one = pack_at<WORDS>(sums + (g * splits + part) * D + e);
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) mixed.at[i] = fmaf(weights[32 * g + part], one.at[i], mixed.at[i]);
+        }
+        put_pack<WORDS>(room + joiner * GROUP * D + column * WORDS, mixed);
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; at < GROUP * D; at += THREADS) {
+        float mixed = 0;
+#pragma unroll
+        for (int j = 0; j < JOINERS; j++) mixed += room[j * GROUP * D + at];
+        y[at] = NARROW_Y(mixed / divisors[at / D]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) attention(
+    Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes, float *sums, float *tops) {
     const int64_t s = sizes[0], start = sizes[1];
     const int splits = (int)sizes[2];
     __shared__ __align__(16) float shared_sum[PARTS][GROUP][D];
@@ -45,6 +81,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
             bring((const char *)(v + (at * HEADS + head) * D) + line);
         }
     after_those_before();
+    y += (query * HEADS + head) * GROUP * D;
+    if (seen == 0 && split == 0)
+        for (int at = threadIdx.x; at < GROUP * D; at += THREADS) y[at] = NARROW_Y(0.0f);
     if (begin >= end) return;
     float ours[GROUP][EACH], sum[GROUP][EACH], top[GROUP], total[GROUP];
 #pragma unroll
@@ -123,9 +162,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
             }
     }
     __syncthreads();
-    const int64_t first = (query * HEADS + head) * GROUP * splits + split;
+    const int64_t row = query * HEADS + head;
+    const int parts = (int)((seen + each - 1) / each);
+    sums += row * GROUP * splits * D, tops += row * GROUP * splits * 2;
 #pragma unroll 1
-    for (int at = threadIdx.x * WORDS; at < GROUP * D; at += 32 * WARPS * WORDS) {
+    for (int at = threadIdx.x * WORDS; at < GROUP * D; at += THREADS * WORDS) {
         const int g = at / D, e = at % D;
         float best = -INFINITY, all = 0;
         Pack<float, WORDS> mixed = {};
@@ -139,52 +180,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) attention_parts(
 #pragma unroll
             for (int i = 0; i < WORDS; i++) mixed.at[i] = fmaf(kept, one.at[i], mixed.at[i]);
         }
-        put_pack<WORDS>(sums + (first + g * splits) * D + e, mixed);
-        if (e == 0) tops[(first + g * splits) * 2] = best, tops[(first + g * splits) * 2 + 1] = all;
+        if (parts == 1) {
+#pragma unroll
+            for (int i = 0; i < WORDS; i++) y[at + i] = NARROW_Y(mixed.at[i] / all);
+            continue;
+        }
+        put_pack<WORDS>(sums + (g * splits + split) * D + e, mixed);
+        if (e == 0) tops[(g * splits + split) * 2] = best, tops[(g * splits + split) * 2 + 1] = all;
     }
-}
-
-extern "C" __global__ void __launch_bounds__(256) attention_joined(
-    Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
-    const float *sums, const float *tops) {
-    const int64_t s = sizes[0], start = sizes[1];
-    const int splits = (int)sizes[2];
-    const int64_t query = blockIdx.x / (HEADS * GROUP), position = start + query, first = (int64_t)blockIdx.x * splits;
-    const int64_t high = CAUSAL && position + 1 < s ? (position + 1 > 0 ? position + 1 : 0) : s;
-    const int64_t low = WINDOW && position - WINDOW + 1 > 0 ? position - WINDOW + 1 : 0;
-    const int64_t each = keys_of_part(high > low ? high - low : 0, splits);
-    const int parts = (int)((high > low ? high - low : 0) + each - 1) / (int)each;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, joiner = threadIdx.x / BESIDE_E;
-    __shared__ float kept[8][32];
-    __shared__ __align__(16) float joined[JOINERS][D];
-    after_those_before();
-    const bool ours = lane < parts;                                 /* a lane for each part, in every warp: there are 32 at most */
-    const float top = ours ? tops[(first + lane) * 2] : -INFINITY, total = ours ? tops[(first + lane) * 2 + 1] : 0.0f;
-    float divisor = 0;
-    for (int column = threadIdx.x % BESIDE_E * WORDS; column - threadIdx.x % BESIDE_E * WORDS < D; column += BESIDE_E * WORDS) {
-        const bool there = joiner < JOINERS && column < D;
-        Pack<float, WORDS> taken[EACH_JOINS], mixed = {};
-#pragma unroll
-        for (int i = 0; i < EACH_JOINS; i++)
-            if (there && joiner + i * JOINERS < parts)
-                taken[i] = pack_at<WORDS>(sums + (first + joiner + i * JOINERS) * D + column);
-        const float best = reduced<32>(top, Max(), (float *)0), w = weight(top, best);
-        divisor = reduced<32>(w * total, Sum(), (float *)0);
-        kept[warp][lane] = w;
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < EACH_JOINS; i++)
-            if (there && joiner + i * JOINERS < parts)
-#pragma unroll
-                for (int e = 0; e < WORDS; e++) mixed.at[e] = fmaf(kept[warp][joiner + i * JOINERS], taken[i].at[e], mixed.at[e]);
-        if (there) put_pack<WORDS>(&joined[joiner][column], mixed);
-        __syncwarp();
+    if (parts == 1) return;
+    __shared__ bool is_last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(&arrived[row], 1u) == (unsigned)parts - 1;
+        if (is_last) arrived[row] = 0;
     }
     __syncthreads();
-    for (int e = threadIdx.x; e < D; e += 256) {
-        float mixed = 0;
-#pragma unroll
-        for (int j = 0; j < JOINERS; j++) mixed += joined[j][e];
-        y[(int64_t)blockIdx.x * D + e] = NARROW_Y(high > low ? mixed / divisor : 0.0f);
-    }
+    if (!is_last) return;
+    __threadfence();
+    join_parts(y, sums, tops, splits, parts, &shared_sum[0][0][0]);
 }

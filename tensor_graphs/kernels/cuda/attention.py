@@ -30,8 +30,8 @@ def _lanes_and_packs(width: int, pack: int) -> tuple[int, int]:
 
 
 def _bytes_of_sums(width: int, group: int, lanes: int, warps: int) -> int:
-    """Return the bytes of shared memory for the sums of the warps of a block of attention.cu."""
-    return warps * (32 // lanes) * group * (width + 2) * 4
+    """Return the bytes of shared memory of a block of attention.cu: sums of its warps, and whether it is the last of its row."""
+    return warps * (32 // lanes) * group * (width + 2) * 4 + 16
 
 
 def _numbers(spec: Spec) -> dict[str, object]:
@@ -91,29 +91,28 @@ def attention(spec: Spec) -> LaunchCall:
     n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
     group = int(q.shape[1]) // heads
     parts = max(1, min(MOST_PARTS, -(-d.bounds(s)[1] // KEYS_OF_A_PART)))
-    numbers = _numbers(spec) | {"SPLITS": parts}
+    numbers = _numbers(spec) | {"SPLITS": parts, "ROWS": BLOCKS_OF_PARTS}
     rows = n * (heads * group)
     here = d.dim_min(parts, d.ceil_div(BLOCKS_OF_PARTS, d.dim_max(1, n) * heads))
-    ints = s, spec.attrs["start"], here
     pieces = (d.ceil_div(rows * here * (width * 4), 256) * 256, d.ceil_div(rows * here * 8, 256) * 256)
 
     def form(pack: int) -> LaunchCall:
         warps = 8 if _bytes_of_sums(width, group, _lanes_and_packs(width, pack)[0], 8) <= 48 << 10 else 4
         packs = {"PACK": pack, "PACK_Q": min(pack, ALIGNED // q.dtype.itemsize)}
         text = text_of("attention.cu", {**numbers, **packs, "WARPS": warps}, _types(spec))
-        launches = (Launch("attention_parts", n * here * heads, 32 * warps, waits=True),
-                    Launch("attention_joined", rows, 256, waits=True))
-        return LaunchCall(text, launches, ints, pieces)
+        launch = Launch("attention", n * here * heads, 32 * warps, waits=True)
+        return LaunchCall(text, (launch,), (s, spec.attrs["start"], here), pieces)
 
     return replace(form(ALIGNED // k.dtype.itemsize), alignment=ALIGNED, otherwise=form(1))
 
 
-def attention_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: all keys and values for each query, counted as a fifth after the first (they are in the cache)."""
+def attention_traffic(spec: Spec, times: Dim | None = None) -> Dim:
+    """Return the bytes moved: all keys and values `times` (None: for each query), counted as a fifth after the first (they are in
+    the cache)."""
     q, k = spec.inputs[:2]
     of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
-    return of_keys + of_keys * (q.shape[0] - 1) // 5 + small
+    return of_keys + of_keys * ((q.shape[0] if times is None else times) - 1) // 5 + small
 
 
 def attention_steps(spec: Spec) -> Dim:
@@ -128,7 +127,7 @@ def attention_steps(spec: Spec) -> Dim:
 
 # ---- attention of many queries -----------------------------------------------------------------------------------------
 
-MANY = "seen_keys.cu plain_attention.cu weighed_scores.cu"
+MANY = "seen_keys.cu plain_attention.cu weighed_scores.cu attention_tiles.cu"
 """files at the beginning of the sources for many queries"""
 
 TENSOR_KEYS = {64: 128, 128: 128, 192: 80, 256: 80}
@@ -161,7 +160,7 @@ def tensor_attention(spec: Spec, near: bool = False) -> LaunchCall:
     rows = 64 * groups
     stages = min(4, (TILES_BYTES - rows * padded * 2 + (24 << 10)) // (4 * keys * padded))
     kind = "F16" if q.dtype is f16 else "Bf16"
-    numbers = _numbers(spec) | {"KIND": kind, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
+    numbers = _numbers(spec) | {"KIND": kind, "PARTS": 1, "PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups,
                             "NEAR": int(near)} | _numbers_of_scores(spec, "exp2_flushed")
     text = text_of(f"{MANY} tensor_attention.cu", numbers, _types(spec))
     shared = rows * padded * 2 + 4 * stages * keys * padded + 1024
@@ -221,7 +220,7 @@ def float_attention(spec: Spec) -> LaunchCall:
     keys, stages, groups = FLOAT_TILES[padded]
     rows = 64 * groups
     tiles = {"PADDED": padded, "KEYS": keys, "STAGES": stages, "GROUPS": groups}
-    numbers = _numbers(spec) | tiles | _numbers_of_scores(spec, "exp2_fast")
+    numbers = _numbers(spec) | tiles | {"PARTS": 3} | _numbers_of_scores(spec, "exp2_fast")
     text = text_of(f"{MANY} float_attention.cu", numbers, _types(spec))
     shared = 6 * padded * (rows + 2 * stages * keys) + 1024
     ints = n, s, spec.attrs["start"]
@@ -290,9 +289,7 @@ def few_queries(spec: Spec) -> LaunchCall:
 
 
 def few_queries_traffic(spec: Spec) -> Dim:
-    """Return the bytes moved: keys and values once per tile of rows, counted as a fifth after the first (they are in the cache)."""
+    """Return the bytes moved: keys and values once per tile of rows."""
     q, k = spec.inputs[:2]
-    of_keys = 2 * k.shape[0] * (int(k.shape[1]) * int(k.shape[2]) * k.dtype.itemsize)
     tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))
-    small = 2 * q.shape[0] * (int(q.shape[1]) * int(q.shape[2]) * q.dtype.itemsize)
-    return of_keys + of_keys * (d.dim_max(1, tiles) - 1) // 5 + small
+    return attention_traffic(spec, d.dim_max(1, tiles))

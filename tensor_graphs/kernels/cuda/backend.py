@@ -1,5 +1,5 @@
 """backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has `linear` of few rows,
-`write_rows`, copies, and the list of all kernels. source_text.py builds the source of a call."""
+copies, and the list of all kernels. source_text.py builds the source of a call."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ from tensor_graphs.kernels.cuda.source_text import (
     text_of,
 )
 from tensor_graphs.kernels.kernel import Kernel, Launch, LaunchCall, Spec
-from tensor_graphs.kernels.strides import Strides, contiguous_strides
+from tensor_graphs.kernels.strides import contiguous_strides
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
-from tensor_graphs.language.node import TensorType
 
 NAME = "cuda"
 DEVICE = "cuda"
@@ -118,56 +117,6 @@ def linear_steps(spec: Spec) -> Dim:
     return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
 
 
-# ---- rows of a state ---------------------------------------------------------------------------------------------------
-
-
-def write_rows_takes(spec: Spec) -> str | None:
-    base, value = spec.inputs
-    if int(spec.attrs["axis"]) % len(base.shape) != 0 or base.dtype is not value.dtype or base.dtype.itemsize not in OF_SIZE:
-        return "rows along the first axis only"
-    return static(*base.shape[1:])
-
-
-def _width(spec: Spec) -> int:
-    """Return the number of elements of a row."""
-    return int(d.evaluate(d.product(spec.inputs[0].shape[1:]), {}))
-
-
-def rows_apart(spec: Spec, strides: Sequence[Strides]) -> LaunchCall | None:
-    """Return the write_rows call for a value with gaps between its rows, None for other strides."""
-    base, value = spec.inputs
-    ours, theirs = strides
-    if not _as_rows(base, ours, 0) or not _as_rows(value, theirs, 1) or not d.is_static(theirs[0]):
-        return None
-    step = int(d.evaluate(theirs[0], {}))
-    return write_rows(spec, step) if step >= 0 else None
-
-
-def _as_rows(t: TensorType, strides: Strides, first: int) -> bool:
-    """Return whether the axes from `first` on are contiguous."""
-    axes = list(zip(t.shape, strides, contiguous_strides(t.shape), strict=True))[first:]
-    return all(size == 1 or lies == follows for size, lies, follows in axes)
-
-
-def write_rows(spec: Spec, step: int | None = None) -> LaunchCall:
-    """Return the call. step: elements from one row of the value to the next, where there are gaps."""
-    base, value = spec.inputs
-    itemsize, ints = base.dtype.itemsize, (value.shape[0], base.shape[0], spec.attrs["start"])
-    width = _width(spec) * itemsize
-    step = width if step is None else step * itemsize
-
-    def call(unit: int, kind: str) -> LaunchCall:
-        count = width // unit
-        numbers = {"WIDTH": max(1, count), "STEP": step // unit}
-        text = text_of("write_rows.cu", numbers, {"U": kind})
-        return LaunchCall(text, (Launch("write_rows", d.ceil_div(value.shape[0] * count, 256), 256, waits=True),), ints)
-
-    single = call(itemsize, OF_SIZE[itemsize])
-    if width % ALIGNED or step % ALIGNED:
-        return single
-    return replace(call(ALIGNED, "Pack<uint32_t, 4>"), alignment=ALIGNED, otherwise=single)
-
-
 # ---- the backend -------------------------------------------------------------------------------------------------------
 
 
@@ -218,9 +167,7 @@ def kernels() -> list[Kernel]:
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
-            kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),)),
-            kernel("write_rows", write_rows, write_rows_takes, "write_rows.cu", in_place=((0, 0),), updates=True,
-                   strided=rows_apart)]
+            kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),))]
 
 
 WORTH_A_TEXT = 1 << 18

@@ -8,11 +8,10 @@
  * least); BIAS where there is one. Kernels of a text have few instructions each, as a step meets them cold. */
 #define ROWS 8
 #define WARPS 4
-#define MOST 12                                                     /* packs of a lane, where they are all of its rows of w */
-#define SOME 8                                                      /* at most, where they are not: in even rounds */
+#define MOST 12                                                     /* packs of a lane; where they are not all, in even rounds */
 #define TURNS ((K + 32 * PACK - 1) / (32 * PACK))
 #define NEARBY (K < 4096 / (int)sizeof(W) ? K : 4096 / (int)sizeof(W))      /* of a row: more of all rows is pushed out before it is read */
-#define ROUNDS ((TURNS * COLUMNS + SOME - 1) / SOME)
+#define ROUNDS ((TURNS * COLUMNS + MOST - 1) / MOST)
 #define AT_ONCE (TURNS * COLUMNS <= MOST ? TURNS : (TURNS + ROUNDS - 1) / ROUNDS)
 #ifdef BEST
 #define OUTPUTS float *__restrict__ top, int *__restrict__ at
@@ -43,27 +42,24 @@ TG_INLINE void take_better(float &top, int &at, float other, int place) {
 }
 #endif
 
-/* Of each row of w that a warp has, what its turns from `turn` on read. */
-TG_INLINE void take(Taken &taken, const W *w, int column, int turn, int lane) {
+/* Of each row of w that a warp has, what a turn reads. */
+TG_INLINE void take(Pack<W, PACK> (&taken)[COLUMNS], const W *w, int column, int turn, int lane) {
+    const int k = (turn * 32 + lane) * PACK;
 #pragma unroll
-    for (int t = 0; t < AT_ONCE; t++) {
-        const int k = ((turn + t) * 32 + lane) * PACK;
-#pragma unroll
-        for (int c = 0; c < COLUMNS; c++)
-            if (k < K) taken[t][c] = pack_now<PACK>(w + (int64_t)(column + c < N ? column + c : N - 1) * K + k);
-    }
+    for (int c = 0; c < COLUMNS; c++)
+        if (k < K) taken[c] = pack_now<PACK>(w + (int64_t)(column + c < N ? column + c : N - 1) * K + k);
 }
 
-/* R rows of x, of which `here` are there, with the columns that a warp has; of w the first turns are there. */
+/* R rows of x, of which `here` are there, with the columns that a warp has; of w the first turns are there. What is multiplied makes
+ * room for what comes after it, of these columns or of those from `next` on. */
 template <int R> TG_INLINE void rows_of(OUTPUTS, const X *x, const W *w, const B *bias,
-                                        int64_t row, int here, int column, int lane, Taken &taken) {
+                                        int64_t row, int here, int column, int next, int lane, Taken &taken) {
     float part[R][COLUMNS];
 #pragma unroll
     for (int r = 0; r < R; r++)
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) part[r][c] = 0;
     for (int turn = 0; turn < TURNS; turn += AT_ONCE) {
-        if (turn > 0) take(taken, w, column, turn, lane);
 #pragma unroll
         for (int t = 0; t < AT_ONCE; t++) {
             const int k = ((turn + t) * 32 + lane) * PACK;
@@ -79,6 +75,8 @@ template <int R> TG_INLINE void rows_of(OUTPUTS, const X *x, const W *w, const B
                             for (int c = 0; c < COLUMNS; c++)
                                 part[r][c] = fmaf(WIDE_X(of_x.at[e]), WIDE_W(taken[t][c].at[half + e]), part[r][c]);
                     }
+            if (turn + AT_ONCE < TURNS) take(taken[t], w, column, turn + AT_ONCE + t, lane);
+            else if (next < N) take(taken[t], w, next, t, lane);
         }
     }
 #pragma unroll
@@ -107,7 +105,8 @@ template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const
     int column = (blockIdx.x % BLOCKS * WARPS + threadIdx.x / 32) * COLUMNS;
     Taken taken;
     if (column < N) {
-        take(taken, w, column, 0, lane);
+#pragma unroll
+        for (int t = 0; t < AT_ONCE; t++) take(taken[t], w, column, t, lane);
         for (int c = 0; c < COLUMNS; c++)
             for (int k = AT_ONCE * 32 * PACK + lane * (128 / (int)sizeof(W)); k < NEARBY; k += 32 * (128 / (int)sizeof(W)))
                 if (column + c < N) bring(w + (int64_t)(column + c) * K + k);
@@ -120,10 +119,9 @@ template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const
     int at[R];
 #pragma unroll
     for (int r = 0; r < R; r++) top[r] = -INFINITY, at[r] = N;
-    while (column < N) {
-        rows_of<R>(top, at, x, w, bias, row, here, column, lane, taken);
-        column += BLOCKS * WARPS * COLUMNS;
-        if (column < N) take(taken, w, column, 0, lane);
+    for (int next; column < N; column = next) {
+        next = column + BLOCKS * WARPS * COLUMNS;
+        rows_of<R>(top, at, x, w, bias, row, here, column, next, lane, taken);
     }
 #pragma unroll
     for (int r = 0; r < R; r++)
@@ -137,7 +135,7 @@ template <int R> TG_INLINE void some_rows(RESULTS, const X *x, const W *w, const
         places[(row + threadIdx.x) * BLOCKS + blockIdx.x % BLOCKS] = place;
     }
 #else
-    if (column < N) rows_of<R>(y, x, w, bias, row, here, column, lane, taken);
+    if (column < N) rows_of<R>(y, x, w, bias, row, here, column, N, lane, taken);
 #endif
 }
 

@@ -7,15 +7,6 @@
  * copied ahead), GROUPS (warpgroups, with 64 queries each), and what weighed_scores.cu is given. */
 #include "float_parts.cuh"
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-#include "tensor_cores.cuh"
-#endif
-
-#define TG_ROWS (64 * GROUPS)
-#define TG_BOXES (PADDED / 64)
-#define TG_Q_PART (TG_BOXES * TG_ROWS * 128)
-#define TG_PART (TG_BOXES * KEYS * 128)
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
 /* The parts of rows of WIDTH floats, beside each other in each row: all high ones, the middle ones, the low ones. */
 template <int WIDTH> TG_INLINE void parts_of_rows(const float *from, uint16_t *to, int64_t rows) {
     for (int64_t i = (blockIdx.x * 256LL + threadIdx.x) * 4; i < rows * WIDTH; i += gridDim.x * 1024LL) {
@@ -48,62 +39,29 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
                                                                                     const __grid_constant__ TensorMaps<3> maps) {
     extern __shared__ char shared[];
     __shared__ __align__(8) uint64_t barriers[1 + 4 * STAGES];
-    const uint32_t of_q = (shared_at(shared) + 1023) / 1024 * 1024, of_k = of_q + 3 * TG_Q_PART, of_v = of_k + STAGES * 3 * TG_PART;
-    const uint32_t q_full = shared_at(barriers), k_full = q_full + 8, v_full = k_full + 8 * STAGES, k_empty = v_full + 8 * STAGES,
-                   v_empty = k_empty + 8 * STAGES;
-    const int group = threadIdx.x / 128;
-    if (threadIdx.x == 0) {
-        barrier_begin(q_full, 1);
-        for (int i = 0; i < 2 * STAGES; i++) {
-            barrier_begin(k_full + 8 * i, 1);
-            barrier_begin(k_empty + 8 * i, 4 * GROUPS);
-        }
-        barriers_begun();
-    }
-    __syncthreads();
+    const Ring r = ring_of(shared, barriers);
     after_those_before();
-    const int64_t n = sizes[0], keys = sizes[1], start = sizes[2];
-    const int head = blockIdx.x % TG_ALL_HEADS;                     /* those that see most keys come first */
-    const int64_t row = ((n + TG_ROWS - 1) / TG_ROWS - 1 - blockIdx.x / TG_ALL_HEADS) * TG_ROWS;
-    const Range seen = seen_by(start + row, start + (row + TG_ROWS < n ? row + TG_ROWS : n) - 1, keys);
-    const int first = (int)(seen.low / KEYS), tiles = seen.low < seen.high ? (int)((seen.high + KEYS - 1) / KEYS) - first : 0;
+    const Block b = block_of(sizes);
+    const int group = threadIdx.x / 128;
     if (group == 0) {
         if (GROUPS > 1) give_registers<24>();
-        if (threadIdx.x == 0 && tiles > 0) {
-            arrive_expecting(q_full, 3 * TG_Q_PART);
-            for (int p = 0; p < 3; p++)
-                for (int c = 0; c < TG_BOXES; c++)
-                    copy_box(of_q + p * TG_Q_PART + c * (TG_ROWS * 128), &maps.at[0], q_full, 64 * c, (int)row, p * TG_ALL_HEADS + head);
-            int stage = 0, parity = 1;
-            for (int i = tiles - 1; i >= 0; i--) {
-                for (int which = 0; which < 2; which++) {
-                    const uint32_t full = (which ? v_full : k_full) + 8 * stage, to = (which ? of_v : of_k) + stage * 3 * TG_PART;
-                    wait_for((which ? v_empty : k_empty) + 8 * stage, parity);
-                    arrive_expecting(full, 3 * TG_PART);
-                    for (int p = 0; p < 3; p++)
-                        for (int c = 0; c < TG_BOXES; c++)
-                            copy_box(to + p * TG_PART + c * (KEYS * 128), &maps.at[1 + which], full, 64 * c, (first + i) * KEYS,
-                                     p * HEADS + head / GROUP);
-                }
-                if (++stage == STAGES) stage = 0, parity ^= 1;
-            }
-        }
+        if (threadIdx.x == 0 && b.tiles > 0) copy_tiles(r, b, maps);
         return;
     }
     if (GROUPS > 1) take_registers<240>();
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int64_t ours = row + 64 * (group - 1), mine = ours + threadIdx.x % 128 / 32 * 16 + g;
-    const uint32_t queries = of_q + 64 * 128 * (group - 1);
+    const int64_t ours = b.row + 64 * (group - 1), mine = ours + threadIdx.x % 128 / 32 * 16 + g;
+    const uint32_t queries = r.of_q + 64 * 128 * (group - 1);
     float o[PADDED / 2], top[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
 #pragma unroll
     for (int i = 0; i < PADDED / 2; i++) o[i] = 0;
-    const int64_t low = start + ours, high = low + 63;              /* positions of this warpgroup */
-    if (tiles > 0) wait_for(q_full, 0);
+    const int64_t low = b.start + ours, high = low + 63;              /* positions of this warpgroup */
+    if (b.tiles > 0) wait_for(r.q_full, 0);
     int stage = 0, parity = 0;
-    for (int i = tiles - 1; i >= 0; i--) {
-        const int64_t from = (int64_t)(first + i) * KEYS;
+    for (int i = b.tiles - 1; i >= 0; i--) {
+        const int64_t from = (int64_t)(b.first + i) * KEYS;
         float s[KEYS / 2], kept[2];
-        wait_for(k_full + 8 * stage, parity);
+        wait_for(r.k_full + 8 * stage, parity);
         hold(s);
         products_begin();
 #pragma unroll
@@ -112,13 +70,13 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
             for (int c = 0; c < PADDED / 16; c++)
                 Warpgroup<Bf16, KEYS>::add<0, 0>(
                     s, tile_along(queries + left_of(pair) * TG_Q_PART + c / 4 * (TG_ROWS * 128) + c % 4 * 32),
-                    tile_along(of_k + (stage * 3 + right_of(pair)) * TG_PART + c / 4 * (KEYS * 128) + c % 4 * 32), pair + c > 0);
+                    tile_along(r.of_k + (stage * 3 + right_of(pair)) * TG_PART + c / 4 * (KEYS * 128) + c % 4 * 32), pair + c > 0);
         products_end();
         products_wait<0>();
         hold(s);
-        if (lane == 0) arrive(k_empty + 8 * stage);
-        weigh(s, top, total, kept, from + 2 * t, start + mine, keys,
-              from + KEYS > keys || (CAUSAL && from + KEYS - 1 > low) || (WINDOW && from <= high - WINDOW));
+        if (lane == 0) arrive(r.k_empty + 8 * stage);
+        weigh(s, top, total, kept, from + 2 * t, b.start + mine, b.keys,
+              from + KEYS > b.keys || (CAUSAL && from + KEYS - 1 > low) || (WINDOW && from <= high - WINDOW));
         uint32_t p[3][KEYS / 4];
 #pragma unroll
         for (int e = 0; e < KEYS / 4; e++) {
@@ -128,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
             p[1][e] = two_of(Bf16(), rest_one, rest_two);
             p[2][e] = two_of(Bf16(), rest_one - low_of(Bf16(), p[1][e]), rest_two - high_of(Bf16(), p[1][e]));
         }
-        wait_for(v_full + 8 * stage, parity);
+        wait_for(r.v_full + 8 * stage, parity);
         hold(p[0]);
         hold(p[1]);
         hold(p[2]);
@@ -146,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
                         const uint32_t some[4] = {left[4 * e], left[4 * e + 1], left[4 * e + 2], left[4 * e + 3]};
                         Warpgroup<Bf16, 64>::add<1>(
                             sum[c % 2], some,
-                            tile_across(of_v + (stage * 3 + right_of(pair)) * TG_PART + c * (KEYS * 128) + 2048 * e, KEYS * 128), pair + e > 0);
+                            tile_across(r.of_v + (stage * 3 + right_of(pair)) * TG_PART + c * (KEYS * 128) + 2048 * e, KEYS * 128), pair + e > 0);
                     }
                 products_end();
             }
@@ -160,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
                 one = fmaf(one, kept[e / 2 % 2], sum[(c - 1) % 2][e]);
             }
         }
-        if (lane == 0) arrive(v_empty + 8 * stage);
+        if (lane == 0) arrive(r.v_empty + 8 * stage);
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
     bool again = false;
@@ -169,14 +127,14 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
         total[h] += __shfl_xor_sync(0xffffffffu, total[h], 1);
         total[h] += __shfl_xor_sync(0xffffffffu, total[h], 2);
         const int64_t at = mine + 8 * h;
-        const Range own = seen_by(start + at, start + at, keys);
+        const Range own = seen_by(b.start + at, b.start + at, b.keys);
         const float by = own.low < own.high ? 1.0f / total[h] : 0.0f;
 #pragma unroll
         for (int j = 0; j < PADDED / 8; j++) {
             const int column = 8 * j + 2 * t;
             const float one = o[4 * j + 2 * h] * by, two = o[4 * j + 2 * h + 1] * by;
             again = again || !(fabsf(one) < INFINITY) || !(fabsf(two) < INFINITY);
-            if (at < n && column < D) put_pack<2>(y + (at * TG_ALL_HEADS + head) * D + column, Pack<float, 2>{{one, two}});
+            if (at < b.n && column < D) put_pack<2>(y + (at * TG_ALL_HEADS + b.head) * D + column, Pack<float, 2>{{one, two}});
         }
     }
     const uint32_t lanes = __ballot_sync(0xffffffffu, again);
@@ -184,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(128 * (GROUPS + 1), 1) float_attent
     __syncwarp();
     for (int r = 0; r < 16; r++) {                                  /* rows of this warp of which some lane has seen such */
         const int64_t at = ours + threadIdx.x % 128 / 32 * 16 + r;
-        if ((lanes >> 4 * (r % 8) & 15) && at < n) one_row(y, q, k, v, keys, start, at * TG_ALL_HEADS + head);
+        if ((lanes >> 4 * (r % 8) & 15) && at < b.n) one_row(y, q, k, v, b.keys, b.start, at * TG_ALL_HEADS + b.head);
     }
 }
 #endif

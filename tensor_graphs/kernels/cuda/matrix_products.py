@@ -220,20 +220,74 @@ def _piece(spec: Spec) -> int:
     return PIECE_OF_FLOATS if f32 in (spec.inputs[0].dtype, spec.outputs[0].dtype) else 0
 
 
-def product(spec: Spec, fast: bool = False, printed: Printed | None = None) -> LaunchCall:
-    """Return the call. fast: sums of 8-bit products stay in tensor cores. printed: other operands and another use of the sums."""
+@dataclass(frozen=True)
+class TileShape:
+    """Sizes of a product by tiles. columns: of a tile. splits: parts of a sum, for the blocks of a cluster. stages: steps of the
+    sums whose operands are in shared memory at once."""
+
+    columns: int
+    splits: int
+    stages: int
+
+
+def product(spec: Spec, fast: bool = False, printed: Printed | None = None, shape: TileShape | None = None) -> LaunchCall:
+    """Return the call. fast: sums of 8-bit products stay in tensor cores. printed: other operands and another use of the sums.
+    shape: in place of the rule's."""
     piece, products = 0 if fast else _piece(spec), 1 if printed is None else len(printed.weights)
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
+    shape = product_shape(spec, products, piece) if shape is None else shape
+    across = -(-columns // (shape.columns // products))
+    return _by_tiles(spec, shape, d.ceil_div(rows, TILE_ROWS) * (matrices * across), piece, printed=printed)
+
+
+def product_shape(spec: Spec, products: int = 1, piece: int | None = None) -> TileShape:
+    """Return the shape that is estimated to be fastest. products: number of weights. piece: as from `_piece`."""
+    matrices, _, _, rows, _, columns, _ = _matrices(spec)
     down = matrices * -(-d.bounds(rows)[1] // TILE_ROWS)
-    wide = _columns_of_a_tile(spec, down, piece, products)
-    across = -(-columns // (wide // products))
-    return _by_tiles(spec, wide, down * across, d.ceil_div(rows, TILE_ROWS) * (matrices * across), piece, printed=printed)
+    wide = _columns_of_a_tile(spec, down, _piece(spec) if piece is None else piece, products)
+    return _shape(spec, wide, down * -(-columns // (wide // products)), products, False)
 
 
-def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: bool = False,
-              printed: Printed | None = None) -> LaunchCall:
-    """Return the call. wide: columns of a tile. most: largest number of tiles. piece: as from `_piece`. turned: rows of a tile are
-    rows of w, its columns rows of x."""
+def _shape(spec: Spec, wide: int, most: int, products: int, turned: bool) -> TileShape:
+    """Return the shape of tiles of so many columns. most: largest number of tiles."""
+    of_x, of_w = parts_of(spec)
+    return TileShape(wide, split_sums(most, _steps(spec), of_x * of_w), most_stages(spec, wide, products, turned))
+
+
+def most_stages(spec: Spec, wide: int, products: int, turned: bool) -> int:
+    """Return the most stages that shared memory has room for."""
+    return min(TILES_BYTES // _stage(spec, wide, products, turned), MOST_STAGES)
+
+
+def _stage(spec: Spec, wide: int, products: int, turned: bool) -> int:
+    """Return the bytes of a step of both operands."""
+    of_x, of_w = parts_of(spec)
+    of_rows, of_columns = (of_w * products, of_x) if turned else (of_x, of_w)
+    return (of_rows * TILE_ROWS + of_columns * wide) * STEP_BYTES
+
+
+def shape_differs(spec: Spec, shape: TileShape, products: int, turned: bool) -> str | None:
+    """Return None where tiles can have a shape, else the reason why not."""
+    most = (128 if _piece(spec) else MOST_TURNED) // (products if turned else 1)
+    if shape.columns > most or (not turned and shape.columns not in _columns_that_fit(spec, products)):
+        return f"a tile has at most {most} columns, and no more than the result"
+    room, (of_x, of_w) = most_stages(spec, shape.columns, products, turned), parts_of(spec)
+    if not min(2, room) <= shape.stages <= room:
+        return "its stages are at least two, and what shared memory has room for"
+    fits = shape.splits in dict(HOPPER.clustered) and shape.splits <= _steps(spec) // STEPS_OF_A_SPLIT[of_x * of_w > 1]
+    return None if fits or shape.splits == 1 else "a cluster has no such number of blocks, or a sum too few steps"
+
+
+def _columns_that_fit(spec: Spec, products: int) -> list[int]:
+    """Return the columns of a tile of which at least half are those of the result."""
+    columns = _matrices(spec)[5] * products
+    return [wide for wide in FASTER if wide == min(FASTER) or columns > wide // 2]
+
+
+def _by_tiles(spec: Spec, shape: TileShape, tiles: Dim, piece: int, turned: bool = False, printed: Printed | None = None,
+              ) -> LaunchCall:
+    """Return the call. tiles: how many there are. piece: as from `_piece`. turned: rows of a tile are rows of w, its columns rows
+    of x."""
     x, w, y = spec.inputs[0], spec.inputs[1], spec.outputs[0]
     matrices, of_x, of_w, rows, k, columns, across = _matrices(spec)
     bias, prepared, tf32 = spec.role("bias"), is_prepared(spec), is_tf32(spec)
@@ -241,10 +295,7 @@ def _by_tiles(spec: Spec, wide: int, most: int, tiles: Dim, piece: int, turned: 
     printed = as_written(spec, prepared) if printed is None else printed
     weights, operands = printed.weights, printed.operands
     itemsize = 4 if tf32 else 2
-    of_rows, of_columns = (parts_w * len(weights), parts_x) if turned else (parts_x, parts_w)
-    stage = (of_rows * TILE_ROWS + of_columns * wide) * 128
-    stages = min(TILES_BYTES // stage, MOST_STAGES)
-    splits = split_sums(most, _steps(spec), parts_x * parts_w)
+    stage, wide, splits, stages = _stage(spec, shape.columns, len(weights), turned), shape.columns, shape.splits, shape.stages
     kinds = [EIGHT_BITS.get(t.dtype) for t in ((w, x) if turned else (x, w))]
     kind = "Tf32" if tf32 else "F16" if x.dtype is f16 else "Bf16"
     pitch_x, pitch_w = _pitch(k, itemsize), _pitch(columns if across else k, itemsize)
@@ -302,8 +353,7 @@ units of one step of one column (3.6 ns on an H200)"""
 def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
     """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles.
     products: number of weights, which share the columns of a tile."""
-    columns = _matrices(spec)[5] * products
-    (of_x, of_w), steps = parts_of(spec), _steps(spec)
+    (of_x, of_w), steps, columns = parts_of(spec), _steps(spec), _matrices(spec)[5] * products
 
     def time(wide: int) -> float:
         tiles = down * -(-columns // wide)
@@ -311,7 +361,7 @@ def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
         of_tile = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
         return -(-tiles // MULTIPROCESSORS) * of_tile + MEETING * (splits > 1)
 
-    return min((w for w in FASTER if w == 64 or (columns > w // 2 and w <= (128 if piece else 256))), key=time)
+    return min((w for w in _columns_that_fit(spec, products) if w <= (128 if piece else 256)), key=time)
 
 
 BOXED, BOXED_ROWS = Fraction(3, 2), Fraction(21, 20)
@@ -371,13 +421,17 @@ def turned_steps(spec: Spec, products: int = 1) -> Dim:
     return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * products * _summed(spec) // SHARE)
 
 
-def turned(spec: Spec, printed: Printed | None = None) -> LaunchCall:
-    """Return the call. printed: as in `product`."""
-    rows, columns = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0])
-    wide = _columns_of_turned(spec, 1 if printed is None else len(printed.weights))
-    down = -(-columns // TILE_ROWS)
-    most, tiles = down * -(-d.bounds(rows)[1] // wide), d.ceil_div(rows, wide) * down
-    return _by_tiles(spec, wide, most, tiles, _piece(spec), True, printed)
+def turned(spec: Spec, printed: Printed | None = None, shape: TileShape | None = None) -> LaunchCall:
+    """Return the call. printed, shape: as in `product`."""
+    shape = turned_shape(spec, 1 if printed is None else len(printed.weights)) if shape is None else shape
+    tiles = d.ceil_div(rows_of(spec.inputs[0]), shape.columns) * -(-int(spec.inputs[1].shape[0]) // TILE_ROWS)
+    return _by_tiles(spec, shape, tiles, _piece(spec), True, printed)
+
+
+def turned_shape(spec: Spec, products: int = 1) -> TileShape:
+    """Return the shape of turned tiles by rule. products: number of weights."""
+    wide, down = _columns_of_turned(spec, products), -(-int(spec.inputs[1].shape[0]) // TILE_ROWS)
+    return _shape(spec, wide, down * -(-d.bounds(rows_of(spec.inputs[0]))[1] // wide), products, True)
 
 
 SKINNY_ROWS, SKINNY_REGISTERS, FEW_TILES = 16, 128, 4

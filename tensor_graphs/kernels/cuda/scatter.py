@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensor_graphs.kernels.cuda.source_text import ALIGNED, text_of
+from tensor_graphs.kernels.cuda.source_text import ALIGNED, MULTIPROCESSORS, text_of
 from tensor_graphs.kernels.kernel import Launch, LaunchCall, Spec
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
@@ -34,7 +34,7 @@ ELEMENTS_OF_A_BLOCK, MOST_BLOCKS = 1024, 16
 COPYING = 2048
 """most blocks that copy; more would waste time in place, where they have nothing to do but must start"""
 
-SLOTS, AVERAGE, UPDATING = 16, 2, 528
+SLOTS, AVERAGE, UPDATING = 16, 2, 4 * MULTIPROCESSORS
 """constants of scatter.cu: updates that are listed per row; most updates per row on average for such lists; most blocks that apply
 listed and sorted updates"""
 

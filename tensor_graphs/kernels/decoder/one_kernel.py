@@ -47,9 +47,6 @@ MODEL = ("steps", "packs", "commons", "exchange", "table", "rotations", "id", "t
 """addresses at the beginning of the struct Model, in order. They are followed by the addresses of keys and values of each layer,
 and by one 64-bit word with the position and the number of the exchange's word set"""
 
-SHARED = 232448
-"""all bytes of shared memory that a block can have at compute capability 9.0"""
-
 _ALIGNED = 128
 
 
@@ -232,8 +229,8 @@ class TableRow:
 class OneKernel:
     """The generated kernel of a list of steps. words: 32-bit words of one of the two sets of the exchange, which the caller fills
     with one bits before the first launch. pack_bytes: weights of all blocks. common_bytes: values that all blocks read. layers:
-    number of layers with caches. A launch has `grid` blocks of `threads` threads, SHARED bytes of shared memory and one parameter,
-    the struct Model of one_kernel.cu (`MODEL`)."""
+    number of layers with caches. A launch has `grid` blocks of `threads` threads, all shared memory that a block can have and one
+    parameter, the struct Model of one_kernel.cu (`MODEL`)."""
 
     grid, threads = MULTIPROCESSORS, 32 * WARPS + 32
 
@@ -250,7 +247,7 @@ class OneKernel:
         for before, after in pairwise(kinds):                       # a step that reads unwritten words waits for ever
             require(_follows(before, after, sizes), f"{after} behind {before}")
         self.steps = self._in_order()
-        require(self.shared <= SHARED, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
+        require(self.shared <= HOPPER.shared_alone, f"{self.layers} layers, which take {self.shared} bytes of shared memory")
         self._place_words()
         self._place_weights()
         self._place_first_sets()
@@ -357,22 +354,22 @@ class OneKernel:
             "WARPS": WARPS, "KEY_WARPS": KEY_WARPS, "FINAL": FINAL, "BLOCKS": BLOCKS, "GRID": MULTIPROCESSORS, "SPLITS": SPLITS,
             "TAKEN": TAKEN, "RING": RING, "SLOTS": SLOTS, "SET": SET, "STAGES": STAGES, "SETS": s.vocabulary // SET, "PIECE": PIECE,
             "PACE": PACE, "FIRST_STEPS": FIRST_STEPS, "HIDDEN": s.hidden, "HEADS": s.heads, "DIM": s.dim, "ROOM": s.room,
-            "MOST_SHARED": SHARED, "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
+            "MOST_SHARED": HOPPER.shared_alone, "STEPS": len(self.steps), "LAYERS": self.layers, "EXCHANGE": self.words,
             "MORE": self._more(), "CACHED_BYTES": s.cached_bytes,
             "EPS": f"{s.eps}f", "SCALE": f"{s.scale}f", "EMBEDDED": f"{s.embedded}f"}
         lines = [f"#define {name} {value}" for name, value in numbers.items()]
         lines += [f"__constant__ int {name}[] = {{{', '.join(map(str, values))}}};"
                  for name, values in (("prefill_waits", self._waits), ("prefill_order", self._order))]
-        return "\n".join(lines) + "\n" + TEXT.read_text().replace("STEPS_IN_ORDER", self._calls())
+        return "\n".join([*lines, f"#define STEPS_IN_ORDER {self._calls()}", TEXT.read_text()])
 
     def _calls(self) -> str:
         calls = [s.call for s in self.steps]
         first, length, times = repeated(calls)
-        lines = [f"    STEP({i}, ({c}))" for i, c in enumerate(calls[:first])] + [f"    at += {first};"]
-        lines += ["#pragma unroll 1", f"    for (int times = 0; times < {times}; times++, at += {length}) {{"]
-        lines += [f"        STEP({i}, ({c}))" for i, c in enumerate(calls[first:first + length])] + ["    }"]
-        lines += [f"    STEP({i}, ({c}))" for i, c in enumerate(calls[first + length * times:])]
-        return "\n".join(lines)
+        lines = [f"STEP({i}, ({c}))" for i, c in enumerate(calls[:first])]
+        lines += [f'at += {first}; _Pragma("unroll 1") for (int times = 0; times < {times}; times++, at += {length}) {{']
+        lines += [f"STEP({i}, ({c}))" for i, c in enumerate(calls[first:first + length])] + ["}"]
+        lines += [f"STEP({i}, ({c}))" for i, c in enumerate(calls[first + length * times:])]
+        return " \\\n    ".join(lines)
 
     def table(self) -> bytes:
         """Return the table as bytes: an array of the struct Step of one_kernel.cu."""

@@ -14,6 +14,7 @@ import numpy as np
 from tensor_graphs.kernels.kernel import Spec
 from tensor_graphs.kernels.numpy import atomics
 from tensor_graphs.kernels.numpy.atomics import Arrays, Function, is_float, wide
+from tensor_graphs.language.composites.blocks import dequantized
 from tensor_graphs.language.composites.quantise import quantized
 from tensor_graphs.language.composites.upsampling import on_lines
 from tensor_graphs.language.composites.windows import Geometry, lowest, of_attributes, padded, strided
@@ -356,6 +357,11 @@ def avg_pool(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
         ones = np.ones(x.shape[x.ndim - len(how.size):])
         count = np.sum(offsets(padded(ones, how.padding, 0), how), axis=0)
     outs[0][...] = total / count
+
+
+@row("dequantize")
+def dequantize(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
+    outs[0][...] = dequantized(ins[0], attrs["format"])
 
 
 @row("quantize")

@@ -224,7 +224,8 @@ def _over_keys(total, weights, top, q, k, v, first, last, position, keys, k_row,
         total = tl.dot(rounded, values, total * fade[:, None])
         if NEAR:                                                    # non-finite values were added before; 0 times them must be 0
             finite = tl.where(tl.abs(values.to(tl.float32)) < float("inf"), values, 0.0).to(values.dtype)
-            total = tl.dot((weight - rounded.to(tl.float32)).to(values.dtype), finite, total)
+            lost = (weight - rounded.to(tl.float32)) * 16777216.0   # f16 has no number below 2^-24, which may multiply 65504
+            total += tl.dot(lost.to(values.dtype), finite) * (1.0 / 16777216.0)
         top = above
     return total, weights, top
 

@@ -18,7 +18,7 @@ class Machine(NamedTuple):
     """The limits of a GPU. multiprocessors: blocks that run simultaneously. shared: most bytes of shared memory of a block."""
 
     multiprocessors: int = HOPPER.units
-    shared: int = 227 << 10
+    shared: int = HOPPER.shared_alone
 
 
 @functools.cache

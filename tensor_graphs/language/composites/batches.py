@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import same_dim, show
+from tensor_graphs.language.composite import library
 from tensor_graphs.language.composites import products
 from tensor_graphs.language.composites.indexing import stack
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.errors import ShapeError
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.op_facts import OpFacts
 
-__all__ = ["attention"]
+__all__ = ["attention", "batched_attention"]
 
 SEQUENCES = 32
 """up to this many sequences of a batch, each gets its own attention node on views of q, k and v. With more sequences, or where
@@ -30,15 +37,32 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
 
     Sources: Vaswani et al. 2017; grouped heads, Ainslie et al. 2023; soft cap, the report on Gemma 2, 2024.
     """
+    op: Any = products.attention if q.rank != 4 else batched_attention
+    operands = (q, k, v) if mask is None else (q, k, v, mask)
+    result: Node = op(*operands, scale=scale, causal=causal, window=window, start=start, softcap=softcap)
+    return result
+
+
+def _direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+    mask = roles.get("mask")
+    sequences = ({name: x if x is mask and x.ndim == 2 else x[i] for name, x in roles.items()} for i in range(len(roles["q"])))
+    outs = [products.attention_direct(one, attrs, out_types) for one in sequences]
+    q, v = roles["q"], roles["v"]
+    return np.stack(outs) if outs else np.zeros((0, *q.shape[1:3], v.shape[3]), q.dtype)
+
+
+@library(direct=_direct, gradient=products.attention_gradient, facts=OpFacts(product=True, closed=True, sought=False,
+                                                                             contains=("sum", "max", "exp2")))
+def batched_attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
+                      window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
+    """See `attention`: this op is the attention of a batch of sequences. Its gradient computes all sequences in one product."""
     attributes = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
 
     def one(*operands: Node | None) -> Node:
         result: Node = products.attention(*(x for x in operands if x is not None), **attributes)
         return result
 
-    if q.rank != 4:
-        return one(q, k, v, mask)
-    for name, x in (("k", k), ("v", v)):
+    for name, x in (("q", q), ("k", k), ("v", v)):
         if x.rank != 4 or not same_dim(x.shape[0], q.shape[0]):
             raise ShapeError(f"attention of q {show(q)} and {name} {show(x)}: they differ in the number of sequences",
                              fix=f"{name}[b, s, kv_heads, d] for q[b, n, heads, d]")

@@ -1,7 +1,8 @@
-"""least_squares_codes: codes of numbers, with scales that are searched for the least squared error: the K formats of blocks of 256.
+"""least_squares_codes: codes of numbers, with scales that are searched for the least squared error: the K formats of blocks of 256,
+and, where importance is known, formats of blocks of 32 with one f16 scale (`scaled`, `shifted`).
 
-A block has parts of 16 or 32 numbers. Each part is approximated by s·q (+ b), with codes q of few bits. The first codes are those
-of the best of a few scales, in each of which s and b are the least-squares ones for the codes. Then scales and minima, whole
+A block of 256 has parts of 16 or 32 numbers. Each part is approximated by s·q (+ b), with codes q of few bits. The first codes are
+those of the best of a few scales, in each of which s and b are the least-squares ones for the codes. Then scales and minima, whole
 numbers times one f16 each of the block, and codes are improved in turn, each the best for the others. Numbers may be weighted by
 importance: the mean square of what they are multiplied by.
 
@@ -28,15 +29,7 @@ LEAST = np.float32(1e-30)
 def symmetric(x: Array, weight: Array | None, low: int, high: int, parts: int) -> tuple[Array, Array, Array]:
     """Return f16[blocks], i8[parts of all blocks] and codes u8[numbers, parts of all blocks] (from 0, for `low`), such that
     scale · i8 · (code + low) is near x. parts: those of a block."""
-    top = np.where(-x.min(0) > x.max(0), x.min(0), x.max(0))
-    best = np.full(x.shape[1], -1.0, np.float32)
-    scale = np.zeros(x.shape[1], np.float32)
-    for stretch in STRETCHES:
-        codes = _rounded(x, (low - np.float32(stretch)) / _not_zero(top), low, high)
-        xq, qq = _sum(x * codes, weight), _sum(codes * codes, weight)
-        gain = xq * xq / np.maximum(qq, LEAST)
-        better = gain > best
-        best, scale = np.where(better, gain, best), np.where(better, xq / np.maximum(qq, LEAST), scale)
+    scale = _first_scale(x, weight, low, high)
     widest = np.take_along_axis(by_block := scale.reshape(-1, parts), np.abs(by_block).argmax(1, keepdims=True), 1)[:, 0]
     common = _half(widest / np.float32(-128))
     for _ in range(ROUNDS):
@@ -74,9 +67,47 @@ def affine(x: Array, weight: Array | None, most: int, parts: int, levels: int = 
     return commons[0], commons[1], ls.astype(np.uint8), lm.astype(np.uint8), codes.astype(np.uint8)
 
 
-def _first(x: Array, weight: Array | None, most: int, sums: Any, sx: Array) -> tuple[Array, Array]:
-    """Return the scale and the minimum (≥ 0, subtracted) of each part: the best of STRETCHES by least squares."""
-    low = np.minimum(x.min(0), 0)
+def scaled(x: Array, weight: Array, low: int, high: int) -> tuple[Array, Array]:
+    """Return f16[blocks] and codes u8[numbers, blocks] (from 0, for `low`), such that f16 · (code + low) is near x."""
+    scale = _first_scale(x, weight, low, high)
+    for _ in range(ROUNDS):
+        codes = _rounded(x, 1 / _not_zero(scale), low, high)
+        scale = _sum(x * codes, weight) / np.maximum(_sum(codes * codes, weight), LEAST)
+    half = scale.astype(np.float16)
+    return half, (_rounded(x, 1 / _not_zero(half.astype(np.float32)), low, high) - low).astype(np.uint8)
+
+
+def shifted(x: Array, weight: Array, most: int) -> tuple[Array, Array, Array]:
+    """Return f16[blocks] of scales and of what is added, and codes (0 to `most`), such that scale · code + f16 is near x."""
+    sums, sx = np.add.reduce(weight, 0), _sum(x, weight)
+    scale, minimum = (v.astype(np.float16) for v in _first(x, weight, most, sums, sx, any_sign=True))
+    for _ in range(ROUNDS):
+        codes = _rounded(x + minimum, 1 / _not_zero(scale.astype(np.float32)), 0, most)
+        sq, sqq, sxq = _sum(codes, weight), _sum(codes * codes, weight), _sum(x * codes, weight)
+        inner = sums * sqq - sq * sq
+        scale = np.where(inner > 0, (sums * sxq - sx * sq) / np.maximum(inner, LEAST), scale).astype(np.float16)
+        minimum = ((scale * sq - sx) / np.maximum(sums, LEAST)).astype(np.float16)
+    codes = _rounded(x + minimum, 1 / _not_zero(scale.astype(np.float32)), 0, most)
+    return scale, -minimum, codes.astype(np.uint8)
+
+
+def _first_scale(x: Array, weight: Array | None, low: int, high: int) -> Array:
+    """Return the scale of each part: the best of STRETCHES by least squares."""
+    top = np.where(-x.min(0) > x.max(0), x.min(0), x.max(0))
+    best = np.full(x.shape[1], -1.0, np.float32)
+    scale = np.zeros(x.shape[1], np.float32)
+    for stretch in STRETCHES:
+        codes = _rounded(x, (low - np.float32(stretch)) / _not_zero(top), low, high)
+        xq, qq = _sum(x * codes, weight), _sum(codes * codes, weight)
+        gain = xq * xq / np.maximum(qq, LEAST)
+        better = gain > best
+        best, scale = np.where(better, gain, best), np.where(better, xq / np.maximum(qq, LEAST), scale)
+    return scale
+
+
+def _first(x: Array, weight: Array | None, most: int, sums: Any, sx: Array, any_sign: bool = False) -> tuple[Array, Array]:
+    """Return the scale and the minimum (subtracted; ≥ 0 but for any_sign) of each part: the best of STRETCHES by least squares."""
+    low = x.min(0) if any_sign else np.minimum(x.min(0), 0)
     width = x.max(0) - low
     best = np.full(x.shape[1], -np.inf, np.float32)
     scale, minimum = np.zeros_like(best), np.zeros_like(best)
@@ -87,7 +118,8 @@ def _first(x: Array, weight: Array | None, most: int, sums: Any, sx: Array) -> t
         inner = sums * sqq - sq * sq
         s = np.where(inner > 0, (sums * sxq - sx * sq) / np.maximum(inner, LEAST), 0)
         b = (sx - s * sq) / np.maximum(sums, LEAST)
-        s, b = np.where(b > 0, sxq / np.maximum(sqq, LEAST), s), np.minimum(b, 0)
+        if not any_sign:
+            s, b = np.where(b > 0, sxq / np.maximum(sqq, LEAST), s), np.minimum(b, 0)
         gain = 2 * (s * sxq + b * sx) - (s * s * sqq + 2 * s * b * sq + b * b * sums)
         better = gain > best
         best, scale, minimum = np.where(better, gain, best), np.where(better, s, scale), np.where(better, -b, minimum)

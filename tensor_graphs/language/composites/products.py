@@ -345,44 +345,50 @@ def _attention_sizes(q: Node, k: Node, v: Node, mask: Node | None) -> _Sizes:
 
 
 def _visible(mask: Node | None, n: Dim, s: Dim, attrs: Mapping[str, Any]) -> Node | None:
-    """Return a mask bool[n, s] of the keys that each query may see; None if it sees all of them."""
+    """Return a mask bool[n, s] of the keys that each query may see ([b, 1, n, s] with one for each sequence); None if it sees
+    all of them."""
     causal, window, start = attrs["causal"], attrs["window"], attrs["start"]
-    visible = mask
+    visible = mask if mask is None or mask.rank == 2 else atomic.reshape(mask, (mask.shape[0], 1, n, s))
     if causal or window:
         key = atomic.iota((n, s), 1, i32)
         position = atomic.add(atomic.iota((n, s), 0, i32), dim_fill(start, (n, s)))
         if causal:
             seen = arithmetic.less_equal(key, position)
-            visible = seen if visible is None else atomic.bit_and(visible, seen)
+            visible = seen if visible is None else atomic.bit_and(visible, broadcast_to(seen, visible.shape))
         if window:
             near = atomic.less(arithmetic.sub(position, key), fill(window, (n, s), i32))
-            visible = near if visible is None else atomic.bit_and(visible, near)
+            visible = near if visible is None else atomic.bit_and(visible, broadcast_to(near, visible.shape))
     return visible
 
 
 class _Weights(NamedTuple):
-    probabilities: Node           # [heads, n, s], zero where nothing is visible
+    probabilities: Node           # […, heads, n, s], zero where nothing is visible
     squashed: Node | None         # tanh(scores / softcap), when there is a soft cap
 
 
+def _heads_first(x: Node) -> Node:
+    """[…, t, heads, d] -> […, heads, t, d], and back."""
+    return atomic.permute(x, (*range(x.rank - 3), x.rank - 2, x.rank - 3, x.rank - 1))
+
+
 def _by_head(x: Node, heads: Dim) -> Node:
-    """[t, groups, d] -> [heads, t, d]: repeat each head of k or v for the heads of q that use it."""
-    t, groups, width = x.shape
-    out = atomic.permute(x, (1, 0, 2))
+    """[…, t, groups, d] -> […, heads, t, d]: repeat each head of k or v for the heads of q that use it."""
+    *lead, t, groups, width = x.shape
+    out = _heads_first(x)
     if same_dim(groups, heads):
         return out
     per = exact_div(heads, groups)
     assert per is not None
-    out = atomic.expand(atomic.reshape(out, (groups, 1, t, width)), (groups, per, t, width))
-    return atomic.reshape(out, (heads, t, width))
+    out = atomic.expand(atomic.reshape(out, (*lead, groups, 1, t, width)), (*lead, groups, per, t, width))
+    return atomic.reshape(out, (*lead, heads, t, width))
 
 
 def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _Weights:
     """Return softmax over the visible keys of scale · q·k, soft-capped. q and k must have the dtype to compute in."""
-    n, heads, _ = q.shape
-    s = k.shape[0]
-    full = (heads, n, s)
-    scores = dot(atomic.permute(q, (1, 0, 2)), _swap(_by_head(k, heads)))
+    *lead, n, heads, _ = q.shape
+    s = k.shape[-3]
+    full = (*lead, heads, n, s)
+    scores = dot(_heads_first(q), _swap(_by_head(k, heads)))
     scores = atomic.mul(scores, broadcast_to(constant(attrs["scale"], q.dtype), full))
     squashed: Node | None = None
     if attrs["softcap"]:
@@ -406,7 +412,7 @@ def softmax_of_visible(scores: Node, visible: Node) -> Node:
     return arithmetic.where(some, softmax(hidden, axis=-1), 0.0)
 
 
-def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
+def attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     """Evaluate head by head, so that only one [n, s] matrix of scores is in memory."""
     q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
     (n, heads, _), (s, groups, _) = q.shape, k.shape
@@ -438,36 +444,37 @@ def _attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) ->
 
 
 @of_one_output
-def _attention_gradient(node: Node, g: Node) -> Gradients:
+def attention_gradient(node: Node, g: Node) -> Gradients:
+    """Return the gradients of attention, of one sequence or of a batch: all sequences are in one product."""
     roles = attention.roles(node)
     q, k, v, mask = roles["q"], roles["k"], roles["v"], roles.get("mask")
-    heads, groups = q.shape[1], k.shape[1]
+    heads, groups = q.shape[-2], k.shape[-2]
     q_wide, k_wide, v_wide = (wide(atomic.cast(x, q.dtype)) for x in (q, k, v))
     p, squashed = _weights(q_wide, k_wide, mask, node.attrs)
-    by_head = atomic.permute(wide(g), (1, 0, 2))                                # [heads, n, e]
-    to_p = dot(by_head, _swap(_by_head(v_wide, heads)))                          # [heads, n, s]
-    mean = atomic.sum(atomic.mul(p, to_p), (2,))
+    by_head = _heads_first(wide(g))                                             # […, heads, n, e]
+    to_p = dot(by_head, _swap(_by_head(v_wide, heads)))                          # […, heads, n, s]
+    mean = atomic.sum(atomic.mul(p, to_p), (p.rank - 1,))
     to_scores = atomic.mul(p, arithmetic.sub(to_p, atomic.reshape(mean, (*mean.shape, 1))))
     if squashed is not None:                                                    # d tanh = 1 − tanh²
         to_scores = atomic.mul(to_scores, arithmetic.sub(1.0, arithmetic.square(squashed)))
     to_scores = atomic.mul(to_scores, broadcast_to(constant(node.attrs["scale"], p.dtype), to_scores.shape))
 
     def shared(x: Node) -> Node:
-        """[heads, s, d] -> [s, groups, d]: sum over the heads that share one head of k and v."""
-        per = exact_div(heads, groups)
+        """[…, heads, s, d] -> […, s, groups, d]: sum over the heads that share one head of k and v."""
+        per, at = exact_div(heads, groups), x.rank - 3
         assert per is not None
         if not same_dim(heads, groups):
-            x = atomic.sum(atomic.reshape(x, (groups, per, *x.shape[1:])), (1,))
-        return atomic.permute(x, (1, 0, 2))
+            x = atomic.sum(atomic.reshape(x, (*x.shape[:at], groups, per, *x.shape[-2:])), (at + 1,))
+        return _heads_first(x)
 
-    to_q = atomic.permute(dot(to_scores, _by_head(k_wide, heads)), (1, 0, 2))
-    to_k = shared(dot(_swap(to_scores), atomic.permute(q_wide, (1, 0, 2))))
+    to_q = _heads_first(dot(to_scores, _by_head(k_wide, heads)))
+    to_k = shared(dot(_swap(to_scores), _heads_first(q_wide)))
     to_v = shared(dot(_swap(p), by_head))
     gradients = {"q": (to_q, q), "k": (to_k, k), "v": (to_v, v)}
     return {name: atomic.cast(gradient, x.dtype) for name, (gradient, x) in gradients.items()}
 
 
-@library(direct=_attention_direct, gradient=_attention_gradient, facts=OpFacts(product=True, closed=True, sought=False,
+@library(direct=attention_direct, gradient=attention_gradient, facts=OpFacts(product=True, closed=True, sought=False,
                                                                                       contains=("sum", "max", "exp2")))
 def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
               window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:

@@ -7,7 +7,8 @@ ggml-quants.c of github.com/ggml-org/ggml (layouts); Open Compute Project, Micro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +20,7 @@ from tensor_graphs.language.composites.blocks import E2M1, FORMATS, HALF_E8M0, d
 from tensor_graphs.language.dtypes import f32, u8
 from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, rebuild
+from tensor_graphs.language.node import Node, TensorType, rebuild
 from tensor_graphs.language.op_facts import OpFacts
 
 __all__ = ["quantize"]
@@ -52,14 +53,19 @@ def _fifth(codes: Array) -> Array:
     return np.packbits(codes >> 4, axis=0, bitorder="little")
 
 
-def _q8_0(x: Array) -> list[Array]:
+def _q8_0(x: Array, weight: Array | None = None) -> list[Array]:
     scale = np.abs(x).max(0) / np.float32(127)
     steps = x * _inverse(scale)
     return [_half(scale), np.trunc(steps + np.copysign(np.float32(0.5), steps)).astype(np.int8).view(np.uint8)]
 
 
-def _symmetric(x: Array, levels: int) -> tuple[Array, Array]:
+def _symmetric(x: Array, levels: int, weight: Array | None) -> tuple[Array, Array]:
     """Return the bytes of the scale, by which the first number of largest magnitude is the code 0, and codes of 2·levels values."""
+    if weight is not None:
+        from tensor_graphs.language.composites.least_squares_codes import scaled  # a door: of who quantises with importance
+
+        half, codes = scaled(x, weight, -levels, levels - 1)
+        return _half(half), codes
     low, high = x.min(0), x.max(0)
     is_low = -low > high
     if (tie := -low == high).any():
@@ -69,35 +75,40 @@ def _symmetric(x: Array, levels: int) -> tuple[Array, Array]:
     return _half(scale), np.minimum(codes, 2 * levels - 1)
 
 
-def _affine(x: Array, most: int) -> tuple[Array, Array]:
+def _affine(x: Array, most: int, weight: Array | None) -> tuple[Array, Array]:
     """Return the bytes of the scale and of the minimum, and the codes, 0 to `most`."""
+    if weight is not None:
+        from tensor_graphs.language.composites.least_squares_codes import shifted  # the same door
+
+        *halves, codes = shifted(x, weight, most)
+        return np.concatenate([_half(half) for half in halves]), codes
     low = x.min(0)
     scale = (x.max(0) - low) / np.float32(most)
     codes = np.trunc((x - low) * _inverse(scale) + np.float32(0.5)).astype(np.uint8)
     return np.concatenate([_half(scale), _half(low)]), np.minimum(codes, most)
 
 
-def _q4_0(x: Array) -> list[Array]:
-    scale, codes = _symmetric(x, 8)
+def _q4_0(x: Array, weight: Array | None = None) -> list[Array]:
+    scale, codes = _symmetric(x, 8, weight)
     return [scale, _pairs(codes)]
 
 
-def _q4_1(x: Array) -> list[Array]:
-    scales, codes = _affine(x, 15)
+def _q4_1(x: Array, weight: Array | None = None) -> list[Array]:
+    scales, codes = _affine(x, 15, weight)
     return [scales, _pairs(codes)]
 
 
-def _q5_0(x: Array) -> list[Array]:
-    scale, codes = _symmetric(x, 16)
+def _q5_0(x: Array, weight: Array | None = None) -> list[Array]:
+    scale, codes = _symmetric(x, 16, weight)
     return [scale, _fifth(codes), _pairs(codes & 15)]
 
 
-def _q5_1(x: Array) -> list[Array]:
-    scales, codes = _affine(x, 31)
+def _q5_1(x: Array, weight: Array | None = None) -> list[Array]:
+    scales, codes = _affine(x, 31, weight)
     return [scales, _fifth(codes), _pairs(codes & 15)]
 
 
-def _mxfp4(x: Array) -> list[Array]:
+def _mxfp4(x: Array, weight: Array | None = None) -> list[Array]:
     size = np.abs(x)
     largest = size.max(0)
     exponent = np.where(largest > 0, np.floor(np.log2(largest)) + 125, 0).clip(0, 254).astype(np.uint8)
@@ -157,7 +168,7 @@ def _q6_k(x: Array, weight: Array | None = None) -> list[Array]:
 
 
 Quantise = Callable[..., list[Array]]
-"""Function from blocks f32[values, blocks], for a K format with weights of that shape, to parts of their bytes, u8[…, blocks]."""
+"""Function from blocks f32[values, blocks], and weights of that shape or None, to parts of their bytes, u8[…, blocks]."""
 
 QUANTISERS: Mapping[str, Quantise] = {"Q8_0": _q8_0, "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "MXFP4": _mxfp4,
                                     "Q6_K": _q6_k, "Q5_K": _q5_k, "Q4_K": _q4_k}
@@ -179,10 +190,11 @@ def format_of_rows(format: str, size: Any) -> str | None:
 
 def quantized(x: Array, format: str, importance: Array | None = None) -> Array:
     """Return the bytes u8[…, bytes] of numbers […, n] in a format, some rows at a time in two threads. importance: of each column,
-    the mean square of what it is multiplied by; the K formats have the least error weighted by it, others do not depend on it."""
+    the mean square of what it is multiplied by; the error weighted by it is the least, but for Q8_0 and MXFP4, whose scale is that
+    of the largest number. Without it blocks of 32 have the bytes of ggml's reference."""
     block, function = FORMATS[format], QUANTISERS[format]
     rows = x.reshape(-1, block.values)
-    columns = None if importance is None or block.values == 32 else np.asarray(importance, np.float32).reshape(-1, block.values)
+    columns = None if importance is None else np.asarray(importance, np.float32).reshape(-1, block.values)
     out = np.empty((len(rows), block.nbytes), np.uint8)
     step = PIECE // block.values
 
@@ -198,8 +210,18 @@ def quantized(x: Array, format: str, importance: Array | None = None) -> Array:
     return out.reshape(*x.shape[:-1], x.shape[-1] // block.values * block.nbytes)
 
 
+def _fewer_rows(types: Sequence[TensorType], attrs: Mapping[str, Any]) -> list[TensorType] | None:
+    """Return the type of rows of at most three blocks, and of so few that they are a little more than three pieces."""
+    (x,) = types
+    if not all(isinstance(size, int) for size in x.shape):
+        return None
+    values = FORMATS[attrs["format"]].values
+    size = min(x.shape[-1], 3 * values)
+    return [TensorType((min(math.prod(x.shape[:-1]), 3 * PIECE // size + 5), size), x.dtype)]
+
+
 @library(direct=lambda roles, attrs, out_types: quantized(roles["x"], attrs["format"]), opaque=True,
-         facts=OpFacts(sought=False, dtype_matters=True, determined=True))
+         facts=OpFacts(sought=False, dtype_matters=True, determined=True, smaller=_fewer_rows, by_rows=True))
 def quantize(x: Node, *, format: str) -> Node:
     """The blocks u8[…, bytes] of a format along the last axis of floats x[…, n], such that `dequantize` of them is near x.
 

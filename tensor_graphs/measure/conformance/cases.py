@@ -332,6 +332,14 @@ def attention(draw: CaseDraw) -> Node:
                    window=draw.pick(0, 1, 3), start=draw.pick(0, 2, 20), softcap=draw.pick(0.0, 0.0, 1.5))
 
 
+def batched_attention(draw: CaseDraw) -> Node:
+    b, n, s, groups, width = draw.pick(2, 3, 1), draw.size(), draw.size(least=1), draw.pick(1, 2), draw.pick(8, 4, 1)
+    mask = draw.tensor(draw.pick((n, s), (b, n, s)), bool_) if draw.pick(False, True) else None
+    return compose("batched_attention", draw.tensor((b, n, groups * draw.pick(2, 1), width)), draw.tensor((b, s, groups, width)),
+                   draw.tensor((b, s, groups, draw.pick(width, width, 3))), mask, scale=draw.pick(0.5, 1.0),
+                   causal=draw.pick(True, False), window=draw.pick(0, 1, 3), start=draw.pick(0, 2), softcap=draw.pick(0.0, 1.5))
+
+
 def paged_attention(draw: CaseDraw) -> Node:
     t, w, groups, width, page = draw.size(), draw.size(least=1), draw.pick(1, 2, 3), draw.pick(8, 4, 1), draw.pick(2, 4, 1)
     pool, cache = (5 * page, groups), draw.pick(draw.dtype, draw.dtype, bf16)
@@ -483,7 +491,8 @@ CASES: dict[str, Case] = {
     "prod": lambda draw: compose("prod", draw.tensor(shape := draw.shape(1, 2)),
                                  axes=draw.pick((0,), (len(shape) - 1,), tuple(range(len(shape))))),
     "cumsum": along_axis("cumsum"), "scan": scan, "rope_table": rope_table, "rope": rope, "attention": attention,
-    "paged_attention": paged_attention, "write_rows": write_rows, "write_at_index": write_at_index,
+    "batched_attention": batched_attention, "paged_attention": paged_attention,
+    "write_rows": write_rows, "write_at_index": write_at_index,
     "threefry2x32": lambda draw: compose("threefry2x32", draw.tensor((2,)), draw.tensor(shape := draw.shape()), draw.tensor(shape)),
     "random_bits": lambda draw: compose("random_bits", draw.tensor((2,)), shape=draw.shape()),
     "uniform": lambda draw: compose("uniform", draw.tensor((2,), u32), shape=draw.shape(), dtype=draw.dtype),

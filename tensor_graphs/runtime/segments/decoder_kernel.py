@@ -16,7 +16,8 @@ import numpy as np
 from tensor_graphs.devices.array_address import address
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Memory
-from tensor_graphs.kernels.decoder.one_kernel import MODEL, SHARED, OneKernel, packing_text
+from tensor_graphs.devices.target import HOPPER
+from tensor_graphs.kernels.decoder.one_kernel import MODEL, OneKernel, packing_text
 from tensor_graphs.kernels.decoder.read_graph import Decoder
 from tensor_graphs.kernels.kernel import Kernel, NotLowered
 from tensor_graphs.paths.lower import Instruction, Operand, Program
@@ -122,7 +123,7 @@ class AllSteps(Launches):
     def prepare(self) -> None:
         super().prepare()
         self.offsets += self.lookup.n_exprs                             # pointers come behind the expressions
-        self.entry = self.device.entry(self.text, "whole", SHARED)
+        self.entry = self.device.entry(self.text, "whole", HOPPER.shared_alone)
 
     # ---- what it reads of weights ----
 
@@ -200,7 +201,7 @@ class AllSteps(Launches):
             return
         exchange.words[-1] = int(frame.values[self.position]) | exchange.number << 32
         self.device.use()
-        self.device.launch(self.entry, self.made.grid, self.made.threads, SHARED,
+        self.device.launch(self.entry, self.made.grid, self.made.threads, HOPPER.shared_alone,
                            int(exchange.parameters.ctypes.data))
         exchange.number = 1 - exchange.number
 

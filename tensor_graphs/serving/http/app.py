@@ -153,7 +153,7 @@ class Routes:
         if self._encoder.statistics().tasks_waiting >= self._limits.waiting:
             raise QueueFullError(f"{self._limits.waiting} requests are waiting already")
         embed = served.embed
-        vectors = await run_sync(lambda: [np.asarray(embed(ids), dtype="<f4") for ids in inputs], limiter=self._encoder)
+        vectors = await run_sync(lambda: [np.asarray(vector, dtype="<f4") for vector in embed(inputs)], limiter=self._encoder)
         data = [{"object": "embedding", "index": i,
                  "embedding": base64.b64encode(v.tobytes()).decode() if body.encoding_format == "base64" else v.tolist()}
                 for i, v in enumerate(vectors)]

@@ -31,7 +31,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Served:
-    """A model behind a server: a decoder with an engine, or an encoder with `embed` (ids -> vector).
+    """A model behind a server: a decoder with an engine, or an encoder with `embed` (ids of texts -> vectors).
 
     Raises TokenizerError of the tokenizer where a prompt cannot become tokens, RequestFailure for requests out of limits.
     """
@@ -40,7 +40,7 @@ class Served:
     tokenizer: Tokenizer
     max_positions: int
     engine: Engine | None = None
-    embed: Callable[[Sequence[int]], np.ndarray[Any, Any]] | None = None
+    embed: Callable[[Sequence[Sequence[int]]], Sequence[np.ndarray[Any, Any]] | np.ndarray[Any, Any]] | None = None
     end_ids: frozenset[int] = frozenset()
 
     @cached_property

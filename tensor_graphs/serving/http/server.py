@@ -37,16 +37,33 @@ def bound(host: str, port: int) -> socket.socket:
     return opened
 
 
-class _Server(uvicorn.Server):
-    """uvicorn's server, with a stop that is a success: no signal is raised again."""
+class QuietServer(uvicorn.Server):
+    """uvicorn's server, with a stop that is a success: no signal is raised again. ready: called once requests are accepted."""
 
-    def __init__(self, config: uvicorn.Config, door: Door, served: Served, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._door, self._engine, self._ready = door, served.engine, ready
+        self._ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Server(QuietServer):
+    """A server that closes the engine of its model when it stops."""
+
+    def __init__(self, config: uvicorn.Config, door: Door, served: Served, ready: Callable[[], None]) -> None:
+        super().__init__(config, ready)
+        self._door, self._engine = door, served.engine
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._door.is_stopping = True
@@ -59,15 +76,6 @@ class _Server(uvicorn.Server):
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def serve(served: Served, limits: RequestLimits, address: socket.socket, ready: Callable[[], None]) -> None:

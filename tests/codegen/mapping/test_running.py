@@ -87,7 +87,7 @@ def test_many_rows_are_one_launch_that_reads_once_and_few_long_ones_are_two() ->
     assert launches(512, 65536) == launches(132, 1 << 20) == launches(4096, 512) == launches(64, 4096, 4096, axis=1) == 1
     assert launches(1, 1 << 22) == launches(16, 65536) == launches(1 << 16, 64, axis=0) == 2
     text = call_of(definition_of(tg.cumsum(tg.input("x", (512, 65536))))).text
-    assert text.count("pack_at<4>(x0") == 1 and text.count("bring(x0") == 1
+    assert text.count("pack_once<4>(x0") == 2 and text.count("bring(x0") == 1          # of the first chunk, and of the next ones
 
 
 def test_a_scan_is_in_the_launch_of_what_it_reads_and_of_what_reads_it() -> None:
@@ -109,7 +109,7 @@ def test_a_row_that_is_read_before_all_threads_have_written_it_is_reported() -> 
         interpret_loops.run(replace(loops, kernels=kernels), [np.zeros((3, 100), np.float32)], {}, TINY.warp)
 
 
-CHUNK = running.THREADS * running.TOGETHER
+CHUNK = running.THREADS * 4                                         # a pack of each thread
 
 
 def run(x: np.ndarray, folder: Path) -> np.ndarray:

@@ -42,17 +42,25 @@ def turned_rows(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]
     return [tg.linear(tg.permute(x, (1, 0, 2)), w), tg.linear(x, v)], [x, w, v]
 
 
+def heads(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
+    """A query of more columns than a key and a value have, of rows that are normed in each block."""
+    x, g = tg.input("x", (tg.dim("n", 1, 300), k)), tg.parameter("g", (k,), dtype)
+    w = [tg.parameter(f"w{i}", (size, k), dtype) for i, size in enumerate((2 * m, m, m))]
+    h = tg.rms_norm(x, g)
+    return [tg.linear(h, each) for each in w], [x, g, *w]
+
+
 Case = tuple[Kind, tuple[int, int], tg.DType]
 
 PARTS = [*CASES[::7], (embedded, (24, 128), tg.bf16), (turned_rows, (24, 32), tg.bf16), (norms, (5, 2560), tg.bf16),
-         (several, (520, 64), tg.f32), (gated, (4300, 8), tg.f32), (residual, (3, 6144), tg.bf16)]
+         (several, (520, 64), tg.f32), (heads, (24, 128), tg.bf16), (gated, (4300, 8), tg.f32), (residual, (3, 6144), tg.bf16)]
 """beside those of C: packs that are loaded in turns, blocks of several products, several columns of a warp"""
 
 
 def call_of(kind: Kind, sizes: tuple[int, int], dtype: tg.DType) -> tuple[LaunchCall, PartOp, list[Node], list[Node]]:
     outputs, operands = kind(*sizes, dtype)
     part = part_between(outputs, operands)
-    return backend_cuda.call_of(part.written, of_part=True), part, outputs, operands
+    return backend_cuda.call_of(part.written), part, outputs, operands
 
 
 def given_and_expected(outputs: list[Node], operands: list[Node], n: int) -> tuple[dict[str, np.ndarray], list[np.ndarray]]:
@@ -83,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rows_that_are_never_one_have_the_kernels_for_several(folder: Path) -> None:
     x, g, w = tg.input("x", (tg.dim("n", 2, 300), 64)), tg.parameter("g", (64,)), tg.parameter("w", (24, 64))
     outputs, operands = [tg.linear(tg.rms_norm(x, g), w)], [x, g, w]
-    call = backend_cuda.call_of(part_between(outputs, operands).written, of_part=True)
+    call = backend_cuda.call_of(part_between(outputs, operands).written)
     arrays, expected = given_and_expected(outputs, operands, 3)
     kinds = [(expected[0].shape, np.dtype(np.float32))]
     assert_close(emulated.run(folder, call, kinds, [arrays[name] for name in "xgw"], {"n": 3}, 0), expected)
@@ -99,11 +107,11 @@ def test_one_row_and_several_agree_with_the_oracle(folder: Path, case: Case) -> 
         assert_close(emulated.run(folder, call, kinds, [arrays[x.attrs["name"]] for x in operands], {"n": n}, shift), expected)
 
 
-@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, turned_rows], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, turned_rows, heads], ids=lambda kind: kind.__name__)
 def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None:
     for sizes in ((5, 7), (24, 32)):
         outputs, operands = kind(*sizes, tg.bf16)
-        program = program_of(part_between(outputs, operands).written, of_part=True)
+        program = program_of(part_between(outputs, operands).written)
         for target, rows in ((TINY, (1, 3)), (HOPPER, (1,))):
             for aligned, n in itertools.product((True, False), rows):
                 arrays, expected = given_and_expected(outputs, operands, n)
@@ -113,7 +121,7 @@ def test_their_loops_agree_with_the_oracle_and_have_no_races(kind: Kind) -> None
                 assert_close(rounded, [ref.reshape(-1) for ref in expected])
 
 
-@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [norms, several, gated, residual, embedded, heads], ids=lambda kind: kind.__name__)
 def test_one_row_is_one_launch(kind: Kind) -> None:
     call, *_ = call_of(kind, (24, 128), tg.bf16)
     assert [each.entry for each in call.launches if d.evaluate(each.grid, {"n": 1})] == ["nest_row"]
@@ -123,7 +131,7 @@ def test_one_row_is_one_launch(kind: Kind) -> None:
 def test_weights_that_are_stored_in_other_dtypes_are_no_streams_beside_each_other() -> None:
     x, w, v = tg.input("x", (3, 64)), tg.parameter("w", (24, 64), tg.bf16), tg.parameter("v", (24, 64), tg.f16)
     with pytest.raises(NotLowered, match="not alike"):
-        backend_cuda.call_of(part_between([tg.linear(x, w), tg.linear(x, v)], [x, w, v]).written, of_part=True)
+        backend_cuda.call_of(part_between([tg.linear(x, w), tg.linear(x, v)], [x, w, v]).written)
 
 
 def test_weights_are_read_before_the_wait_and_named() -> None:
@@ -147,7 +155,7 @@ def turned(m: int, k: int, dtype: tg.DType) -> tuple[list[Node], list[Node]]:
 def test_what_has_nothing_to_do_with_each_other_is_one_launch_that_stores_rows_alone(folder: Path) -> None:
     outputs, operands = turned(0, 256, tg.bf16)
     part = part_between(outputs, operands)
-    call = backend_cuda.call_of(part.written, of_part=True)
+    call = backend_cuda.call_of(part.written)
     assert len(call.launches) == 1
     for n, p in ((1, 5), (3, 0)):
         random = np.random.default_rng(n)

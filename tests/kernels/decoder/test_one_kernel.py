@@ -13,6 +13,7 @@ import pytest
 from tensor_graphs.codegen.backend_cuda import HEADER
 from tensor_graphs.devices import nvrtc
 from tensor_graphs.devices.c_code import ToolchainError
+from tensor_graphs.devices.target import HOPPER
 from tensor_graphs.kernels.decoder import one_kernel
 from tensor_graphs.kernels.decoder.one_kernel import (
     Attention,
@@ -121,9 +122,10 @@ def test_rows_behind_attention_are_packed_by_heads() -> None:
 
 
 def test_steps_have_room_in_shared_memory() -> None:
-    assert OneKernel(decoder(19), SIZES).shared <= one_kernel.SHARED
+    assert OneKernel(decoder(19), SIZES).shared <= HOPPER.shared_alone
     assert nvrtc.compiled(OneKernel(decoder(19), SIZES).text(), "sm_90a", HEADER.parent)
-    said = OneKernel(decoder(18), SIZES).text().replace(f"MOST_SHARED {one_kernel.SHARED}", f"MOST_SHARED {221648 + 80 * 128 - 1}")
+    whole, room = OneKernel(decoder(18), SIZES).text(), 221648 + 80 * 128
+    said = whole.replace(f"MOST_SHARED {HOPPER.shared_alone}", f"MOST_SHARED {room - 1}")
     with pytest.raises(ToolchainError, match="more steps than have room"):      # the struct has as many bytes as are counted here
         nvrtc.compiled(said, "sm_90a", HEADER.parent)
     assert OneKernel(decoder(18), SIZES).shared == 221648 + 80 * 128

@@ -117,8 +117,8 @@ def client(engine: ScriptedEngine | None, folder: Path, limits: RequestLimits | 
     """A client of a server in this process; an encoder without an engine."""
     limits = limits or RequestLimits()
 
-    def embed(ids: Sequence[int]) -> np.ndarray[Any, Any]:
-        return np.array([len(ids), sum(ids), 0.5], np.float32)
+    def embed(texts: Sequence[Sequence[int]]) -> np.ndarray[Any, Any]:
+        return np.array([[len(ids), sum(ids), 0.5] for ids in texts], np.float32)
 
     reader = byte_tokenizer(folder)
     reader.splitter.enable_truncation(512)
