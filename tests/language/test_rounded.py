@@ -50,7 +50,7 @@ def test_it_rounds_to_multiples_of_a_scale_of_32_numbers(to: str) -> None:
     np.testing.assert_array_equal(y[2:4, :32], x[2:4, :32])
     np.testing.assert_array_equal(y[1], 0)
     is_normal = np.isfinite(scale[..., 0]) & (scale[..., 0] > 1e-37)
-    assert off[is_normal].max() <= 0.51 and np.abs(steps - np.rint(steps))[is_normal].max() < 1e-2
+    assert off[is_normal].max() <= 0.51 and np.abs(steps[is_normal] - np.rint(steps[is_normal])).max() < 1e-2
     error = running_error(tg.graph(rounded(X, to=to)), {"x": x[:1].repeat(6, 0)}, {})["out"]
     np.testing.assert_allclose(error, np.broadcast_to(scale[:1] / 2, (6, 2, 32)).reshape(6, 64), rtol=1e-6)
 
