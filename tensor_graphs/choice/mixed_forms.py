@@ -320,7 +320,7 @@ def formats_here(backends: Sequence[str]) -> dict[str, list[Op]]:
     by_kernels = {kernel.op for kernel in kernels}
     on_devices = {kernel.op for kernel in kernels if not device_of(kernel.backend).is_host}
     formats = {word: [op for op, rounded in ROUNDED_PRODUCTS.items() if rounded.name in by_kernels] for word in SIGNIFICANDS}
-    formats.update(dict.fromkeys(LEVELS, [linear, linear_argmax] if rounded_block_linear.name in by_kernels else []))
+    formats.update(dict.fromkeys(LEVELS, [linear] if rounded_block_linear.name in by_kernels else []))
     formats[f8e4m3.name] = [linear] if scaled_linear.name in on_devices else []
     return {word: ops for word, ops in formats.items() if ops}
 

@@ -120,9 +120,9 @@ PrecisionWords = Annotated[
         "--precision",
         callback=_precision,
         metavar="WORDS",
-        help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16, written for all of it, tf32, bf16x2 or f8e4m3 "
-        "for its products, q8_0, q6_k, q5_k, q4_k, q4_0, … for its weights, or words of sites, as "
-        "between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
+        help="Dtypes inside the graph, whatever the tolerance: f64, f32, f16, bf16, written for all of it, tf32, bf16x2, f8e4m3, "
+        "int8 or int8x2 (x of products by blocks) for its products, q8_0, q6_k, q5_k, q4_k, q4_0, … for its weights, or words of "
+        "sites, as between=f32,product:model.layers.*=bf16 (kinds: between, product, weight, state). "
         "[default: as the tolerance says]",
     ),
 ]

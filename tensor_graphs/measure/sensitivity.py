@@ -28,7 +28,6 @@ from tensor_graphs.costs.predicted_error import unit_roundoff
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import vjp
 from tensor_graphs.language.composites.blocks import dequantize, dequantized
-from tensor_graphs.language.composites.indexing import linear_argmax
 from tensor_graphs.language.composites.products import linear
 from tensor_graphs.language.composites.quantise import format_of_rows, quantized
 from tensor_graphs.language.composites.rounded import LEVELS, PART, SIGNIFICANDS, rounded
@@ -89,7 +88,7 @@ def words_of(site: PrecisionSite) -> list[str]:
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, site.dtype)), *blocks]
     if site.kind == "product":
         widest = f32 if is_narrower(site.dtype, f32) else site.dtype
-        formats = [word for word in FORMATS if (word in LEVELS and site.nodes[0].op in (linear, linear_argmax)) or (
+        formats = [word for word in FORMATS if (word in LEVELS and site.nodes[0].op is linear) or (
             word not in LEVELS and (site.dtype is f32 or (word not in SIGNIFICANDS and loses(word, site.dtype))))]
         return [WRITTEN, *(name for name, dtype in WORDS.items() if is_narrower(dtype, widest)), *formats]
     return [WRITTEN, *(name for name, dtype in WORDS.items() if dtype != site.dtype)]

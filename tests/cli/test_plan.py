@@ -119,4 +119,4 @@ output y = rms_norm(add(linear(silu(linear(x, up)), down), x))
     assert "cast f32[3, 32]" not in tg("list-paths", file, "--limit", 1, *asked[:2]).stdout
     assert document(tg("trace", file, "--out", tmp_path / "t.json", "--json", *asked))["steps"] == 9
     assert_complains(tg("plan", file, "--precision", "half"), "--precision half: precision 'half' is no dtype",
-                     "fix: one word (f64, f32, f16, bf16, f8e4m3, tf32, bf16x2, q8_0, ", code=2)
+                     "fix: one word (f64, f32, f16, bf16, f8e4m3, tf32, bf16x2, int8, int8x2, q8_0, ", code=2)

@@ -40,7 +40,7 @@ def is_close(report: ErrorReport, dtype: DType) -> bool:
     return twice or report.within(close)
 
 
-NEVER = {"topk", "gather_linear", "scan", "quantize", "block_linear"}
+NEVER = {"topk", "gather_linear", "scan", "quantize", "block_linear", "rounded_block_linear"}
 """ops that stages do not say: they are opaque, or several outputs of one value, or products of what is computed from bytes, which
 have kernels of their own; a scan is a loop around stages (test_turns.py)"""
 

@@ -144,6 +144,8 @@ def samples(op: str, dtype: DType) -> list[Node]:
         "gather_linear": lambda: [tg.gather_linear(x(3, each, 4), x(6, 5, 4, dtype=w), x(3, 2, dtype=i), *bias)
                                   for each in (1, 2) for w, i, bias in ((tg.f32, tg.i32, ()), (tg.bf16, tg.i64, (x(6, 5),)))],
         "block_linear": lambda: [tg.block_linear(x(3, 32), x(5, 34, dtype=tg.u8), *bias, format="Q8_0") for bias in ((), (x(5),))],
+        "rounded_block_linear": lambda: [tg.rounded_block_linear(x(3, 32), x(5, 34, dtype=tg.u8), format="Q8_0", to=to)
+                                         for to in ("int8", "int8x2")],
         "dot": lambda: [tg.dot(act(*s), act(*t, name="b")) for s, t in (
             ((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (2, 4, 5)), ((3, 4), (2, 4, 5)))],
         "attention": lambda: [tg.attention(act(3, 2, 4), act(5, 2, 4, name="k"), act(5, 2, 4, name="v"), scale=1.0)],

@@ -162,6 +162,8 @@ SAMPLES = (
     Sample("quantize", (normal(2, 32),), {"format": "Q4_0"}),
     Sample("block_linear", (normal(2, 32).astype(np.float32), integers(0, 60, 3, 34).astype(np.uint8), normal(3)),
            {"format": "Q8_0"}),
+    Sample("rounded_block_linear", (normal(2, 32).astype(np.float32), integers(0, 60, 3, 34).astype(np.uint8), normal(3)),
+           {"format": "Q8_0", "to": "int8x2"}),
     Sample("rounded", (normal(2, 3).astype(np.float32),), {"to": "tf32"}),
     Sample("rounded_linear", (normal(2, 4).astype(np.float32), normal(5, 4).astype(np.float32), normal(5)),
            {"to": "bf16x2"}),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.language.composites.rounded import SIGNIFICANDS, rounded, rounded_dot, rounded_linear
-from tensor_graphs.language.errors import AttributeValueError, DTypeError
+from tensor_graphs.language.composites.rounded import LEVELS, SIGNIFICANDS, rounded, rounded_dot, rounded_linear
+from tensor_graphs.language.errors import AttributeValueError, DTypeError, ShapeError
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.meaning.running_error import running_error
 
@@ -35,6 +35,24 @@ def test_infinities_nan_zeros_and_numbers_with_few_bits_stay(to: str) -> None:
     (y,) = interpret(tg.graph(rounded(tg.input("x", (7,)), to=to)), {"x": x}, mode="as_written").outputs.values()
     np.testing.assert_array_equal(y, x)
     assert np.signbit(y[4])
+
+
+@pytest.mark.parametrize("to", LEVELS)
+def test_it_rounds_to_multiples_of_a_scale_of_32_numbers(to: str) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 64)).astype(np.float32)
+    x[1], x[2, 5], x[3, 9], x[4] = 0, np.inf, np.nan, x[4] * 1e-41
+    (y,) = interpret(tg.graph(rounded(X, to=to)), {"x": x}, mode="as_written").outputs.values()
+    parts = x.reshape(6, 2, 32).astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        scale = np.abs(parts).max(-1, keepdims=True) / LEVELS[to]
+        steps = y.reshape(6, 2, 32) / np.where(scale > 0, scale, 1)
+        off = np.abs(steps - parts / np.where(scale > 0, scale, 1))
+    np.testing.assert_array_equal(y[2:4, :32], x[2:4, :32])
+    np.testing.assert_array_equal(y[1], 0)
+    is_normal = np.isfinite(scale[..., 0]) & (scale[..., 0] > 1e-37)
+    assert off[is_normal].max() <= 0.51 and np.abs(steps[is_normal] - np.rint(steps[is_normal])).max() < 1e-2
+    error = running_error(tg.graph(rounded(X, to=to)), {"x": x[:1].repeat(6, 0)}, {})["out"]
+    np.testing.assert_allclose(error, np.broadcast_to(scale[:1] / 2, (6, 2, 32)).reshape(6, 64), rtol=1e-6)
 
 
 def test_over_the_real_numbers_it_is_its_operand() -> None:
@@ -74,5 +92,9 @@ def test_its_gradient_is_that_of_the_identity() -> None:
 def test_other_formats_and_dtypes_are_refused() -> None:
     with pytest.raises(AttributeValueError, match=r"rounded to 'tf23'(.|\n)*tf32, bf16x2"):
         rounded(X, to="tf23")
+    with pytest.raises(ShapeError, match=r"rounded of f32\[6, 33\](.|\n)*whole parts of 32 numbers"):
+        rounded(tg.input("x", (6, 33)), to="int8")
+    with pytest.raises(AttributeValueError, match=r"rounded_block_linear to 'tf32'(.|\n)*int8, int8x2"):
+        tg.rounded_block_linear(X, tg.parameter("w", (5, 68), tg.u8), format="Q8_0", to="tf32")
     with pytest.raises(DTypeError, match=r"rounded_linear of (.|\n)*operands of f32"):
         rounded_linear(tg.input("x", (6, 64), tg.bf16), W, to="tf32")

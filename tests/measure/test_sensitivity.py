@@ -12,6 +12,7 @@ import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language.composites.blocks import FORMATS, dequantized
 from tensor_graphs.language.composites.quantise import quantized
+from tensor_graphs.language.composites.rounded import LEVELS
 from tensor_graphs.meaning.precision import BLOCKS
 from tensor_graphs.measure.error_draws import ErrorDraws, drawn_weights
 from tensor_graphs.measure.sensitivity import Metric, Sensitivities, column_squares, sensitivities, words_of
@@ -128,11 +129,12 @@ def test_a_cosine_is_predicted_as_its_mean() -> None:
 
 def test_words_of_a_site_are_those_that_change_something() -> None:
     words = {site.key: words_of(site) for site in sites(layers(tg.bf16))}
-    assert words["weight:layers.1.w"] == ["written", *OF_32] and words["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3"]
+    assert words["weight:layers.1.w"] == ["written", *OF_32]
+    assert words["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3", *LEVELS]
     assert words["between:layers.1"] == ["written", "f64", "f32", "f16"]
     assert "q4_k" not in OF_32                                      # rows of less than 256
     of_floats = {site.key: words_of(site) for site in sites(layers(tg.f32))}
-    assert of_floats["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3", "tf32", "bf16x2"]
+    assert of_floats["product:layers.1.w"] == ["written", "f16", "bf16", "f8e4m3", "tf32", "bf16x2", "int8", "int8x2"]
 
 
 def test_behind_an_op_without_a_gradient_nothing_is_predicted() -> None:

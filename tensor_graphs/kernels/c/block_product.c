@@ -8,6 +8,10 @@
 
 enum { FEW = 8 /* rows of f32 that the weights stream past */, TOGETHER = 4 /* rows of x at once */, X_BYTES = 384 << 10 /* of rows of x */ };
 
+/* Bytes by which weights are requested ahead, to the L2 cache. A core of Zen 4 read 20 GB/s of Q8_0 so, 14 without, 14 to 17 with 2 to 8 KB
+ * or to the L1 cache; a pure read, 31. */
+enum { AHEAD = 32 << 10 };
+
 typedef struct blocks {
     float *out;
     const float *x, *bias;
@@ -55,6 +59,7 @@ TG_INLINE void tile_outputs(const blocks *b, const int format, const int how, co
     for (int64_t l = 0; l < of_row; l += parts, scale += packed_scales(format))
         for (int j = 0; j < parts; j++, code += packed_part(format)) {
             part_scales s;
+            for (int64_t i = 0; i < packed_part(format) && nx == 1; i += 64) __builtin_prefetch(code + AHEAD + i, 0, 1);
             packed_scales_of(format, scale, j, &s);
             if (how != IN_F32) {
                 add_rounded_products(format, how, nx, code, &s, rounded + l + j, of_row, out);

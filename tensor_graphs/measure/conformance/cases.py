@@ -254,13 +254,13 @@ def quantize(draw: CaseDraw) -> Node:
     return compose("quantize", draw.tensor((*draw.shape(0, 2), 2 * FORMATS[name].values)), format=name)
 
 
-def block_linear(draw: CaseDraw) -> Node:
+def block_linear(draw: CaseDraw, op: str = "block_linear", **attrs: str) -> Node:
     draw.dims = 3
     name = str(draw.pick(*FORMATS))
     block, count, out = FORMATS[name], int(draw.pick(2, 1, 5)), draw.size()
     bias = draw.tensor((out,), f32) if draw.pick(False, True) else None
     x, blocks = draw.tensor((*draw.shape(0, 2), count * block.values)), draw.tensor((out, count * block.nbytes), u8)
-    return compose("block_linear", x, blocks, bias, format=name)
+    return compose(op, x, blocks, bias, format=name, **attrs)
 
 
 def rounded_linear(draw: CaseDraw) -> Node:
@@ -480,8 +480,9 @@ CASES: dict[str, Case] = {
     "rounded": lambda draw: compose("rounded", draw.tensor(draw.shape()), to=draw.pick("tf32", "bf16x2")),
     "rounded_dot": lambda draw: compose("rounded_dot", draw.tensor((*draw.pick((), (2,)), draw.size(), 8)), draw.tensor((8, 5)),
                                         to=draw.pick("tf32", "bf16x2")),
-    "dequantize": dequantize, "quantize": quantize, "block_linear": block_linear, "embedding": embedding, "one_hot": one_hot,
-    "concat": concat,
+    "dequantize": dequantize, "quantize": quantize, "block_linear": block_linear,
+    "rounded_block_linear": lambda draw: block_linear(draw, "rounded_block_linear", to=str(draw.pick("int8", "int8x2"))),
+    "embedding": embedding, "one_hot": one_hot, "concat": concat,
     "argmax": along_axis("argmax", least=1),
     "topk": lambda draw: compose("topk", draw.tensor((*draw.shape(0, 1), draw.pick(7, 5, 17))), k=draw.pick(1, 3, 5, 0)),
     **{name: sliding(name) for name in ("windows", "max_pool", "avg_pool")}, "conv": conv, "upsample": upsample,
@@ -501,7 +502,7 @@ CASES: dict[str, Case] = {
 
 MORE = {"cast": len(DTYPES) - 1, "bitcast": len(DTYPES) - 2, "scatter": 6, "dot": 6, "attention": 6, "linear": 5,
         "paged_attention": 6, "gather_linear": 5, "layer_norm": 5, "scaled_linear": 10, "dequantize": len(FORMATS) - 1,
-        "quantize": len(QUANTISERS) - 1, "block_linear": len(FORMATS)}
+        "quantize": len(QUANTISERS) - 1, "block_linear": len(FORMATS), "rounded_block_linear": len(FORMATS)}
 """op -> number of its instances, where it is larger than VARIANTS"""
 
 STANDS_FOR = {

@@ -38,7 +38,6 @@ from tensor_graphs.language.anonymous_composite import PartOp, over
 from tensor_graphs.language.composite import LIBRARY, CompositeOp, Definition, defined, expand_all
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.blocks import block_linear, dequantize, rounded_block_linear
-from tensor_graphs.language.composites.indexing import linear_argmax
 from tensor_graphs.language.composites.products import dot, linear, scaled_linear
 from tensor_graphs.language.composites.quantise import format_of_rows, quantize
 from tensor_graphs.language.composites.rounded import LEVELS, rounded, rounded_dot, rounded_linear
@@ -448,7 +447,7 @@ class _Application:
         """Return the outputs of a product in f32 whose operands are rounded to a format."""
         dtype = self.stored(node, node.dtype, word)
         if to in LEVELS:
-            of_blocks = node.op in (linear, linear_argmax) and inputs[1].op is dequantize
+            of_blocks = node.op is linear and inputs[1].op is dequantize
             x = _to(rounded(_to(inputs[0], f32), to=to), inputs[0].dtype) if of_blocks else inputs[0]
             return self.computed(node, [x, *inputs[1:]], word)
         if to == f8e4m3.name:

@@ -8,6 +8,7 @@ import tensor_graphs as tg
 from tensor_graphs.language.composites.quantise import quantized
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tensor_graphs.rewrites.passes.fuse import fuse
 from tensor_graphs.rewrites.passes.read_blocks import read_blocks
 
@@ -44,6 +45,18 @@ def test_a_product_becomes_one_op_with_its_bias() -> None:
 def test_the_largest_of_a_product_is_that_of_all_its_numbers() -> None:
     value, index = tg.linear_argmax(X, WEIGHT)
     assert same(tg.graph({"value": value, "index": index})) == ["argmax", "block_linear", "reduce_max"]
+
+
+def test_x_is_rounded_in_products_of_blocks_whose_word_says_so_and_in_no_others() -> None:
+    y = {"y": tg.linear(X, WEIGHT), "z": tg.linear(X, tg.parameter("v", (40, 64), tg.f32))}
+    g = tg.graph(y)
+    formed = apply_form(g, {"product": "int8x2"}).graph
+    assert [n.attrs["to"] for n in formed.nodes if n.op.name == "rounded"] == ["int8x2"] and tg.equal(formed, g).proved
+    read = read_blocks(formed).graph
+    assert {n.op.name for n in read.nodes if n.op.facts.product} == {"rounded_block_linear", "linear"}
+    assert tg.equal(read, formed).proved
+    quantised = apply_form(tg.graph({"z": y["z"]}), {"product": "int8", "weight": "q8_0"}).graph
+    assert "rounded_block_linear" in ops(read_blocks(quantised).graph)
 
 
 def test_rows_of_bytes_are_chosen_and_dequantised_then() -> None:
