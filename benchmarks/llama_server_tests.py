@@ -125,11 +125,7 @@ def main() -> int:
                "SERVER_COMMAND": "|".join(serve)}
         command = [options.venv, "-m", "pytest", "-p", "served_by_tg", "-p", "no:cacheprovider", "--rootdir", folder, "-q", "-rA",
                    "--tb=line", *files]
-<<<<<<< HEAD
         out = subprocess.run(command, env=env, cwd=folder, text=True, capture_output=True, timeout=3600, check=False).stdout
-=======
-        out = subprocess.run(command, check=False, env=env, cwd=folder, text=True, capture_output=True, timeout=3600).stdout
->>>>>>> h/serve-4
     counts: Counter[str] = Counter()
     for outcome, test in re.findall(r"^(PASSED|FAILED|ERROR) \S*?::(.*?)(?: - .*)?$", out, re.M):
         reason = next((why for pattern, why in ELSEWHERE.items() if re.search(pattern, test)), None)
