@@ -526,14 +526,21 @@ class _Step:
         return mixed + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share
 
 
+def why_not_paged(facts: Facts, names: TensorNames) -> str | None:
+    """Return what a decoder has that a step of many sequences cannot compute; None if it has nothing of that kind."""
+    if names.sinks:
+        return "attention sinks"
+    ropes = {layer.rope.kind for layer in facts.layers if layer.rope is not None}
+    return "rotations that depend on the length of the text" if ropes & {"dynamic", "longrope"} else None
+
+
 class _PagedStep(_Step):
     """One step of many sequences under construction: t tokens, whose positions and places in the pool are inputs."""
 
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, max_positions: int, dtype: DType, pool: Pool) -> None:
-        ropes = {layer.rope.kind for layer in facts.layers if layer.rope is not None}
-        if names.sinks or ropes & {"dynamic", "longrope"}:
-            what = "attention sinks" if names.sinks else "rotations that depend on the length of the text"
-            raise AttributeValueError(f"decoder_graph: a model with {what} has no step of many sequences", fix="paged=None")
+        reason = why_not_paged(facts, names)
+        if reason is not None:
+            raise AttributeValueError(f"decoder_graph: a model with {reason} has no step of many sequences", fix="paged=None")
         t, w = dim("t", 1, pool.tokens), dim("w", 1, -(-max_positions // pool.page))
         self.pool, self.positions = pool, input("positions", (t,), i32)
         self.slots, self.pages = input("slots", (t,), i32), input("pages", (t, w), i32)

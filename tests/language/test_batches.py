@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import tensor_graphs as tg
+from tensor_graphs.language.composite import expand
 from tensor_graphs.language.errors import ShapeError
+from tensor_graphs.language.node import walk
 
 RNG = np.random.default_rng(5)
 
@@ -49,7 +51,8 @@ def test_the_number_of_sequences_may_be_a_dim(batch: int) -> None:
 def test_a_small_batch_is_one_attention_for_each_sequence() -> None:
     x = {name: value.astype(np.float32) for name, value in arrays(3).items()}
     graph = tg.graph(tg.attention(*(tg.input(name, value.shape) for name, value in x.items()), scale=0.3))
-    assert [node.op.name for node in graph.nodes].count("attention") == 3
+    (batched,) = [node for node in graph.nodes if node.op.name == "batched_attention"]
+    assert [node.op.name for node in walk(expand(batched))].count("attention") == 3
     out = tg.interpret(graph, x).outputs["out"]
     np.testing.assert_allclose(out, expected(x), rtol=1e-6, atol=1e-6)
 
