@@ -21,6 +21,7 @@ SHOWS = {
                          r"a restored session goes on alike: True"),
     "train_mlp.py": (r"^880 steps, \d+ kernels each", r"at least 97 %: True", r"resumed, the answers are the same: True"),
     "char_gpt.py": (r"^loss 3\.\d+ -> 0\.\d+, log 28 = 3\.33$", r"^it learns: True$", r"^the quick brown fox jumps over the lazy"),
+    "cifar_like.py": (r"^19,656 parameters, loss \d\.\d+ -> 0\.\d+, log 4 = 1\.39$", r"at least 90 %: True"),
     "finetune_lora.py": (r"^5,376 numbers trained next to 17,600$", r"below two thirds: True", r"computes the same: True"),
     "service.py": (r"ada: 2 answers of \[4, 4\] tokens, 12 tokens in the cache",
                    r"bob: 2 answers of \[4, 4\] tokens, 12 tokens in the cache", r"equal turns, equal answers: True"),

@@ -45,6 +45,9 @@ def image(
 
     if sampler is not None and sampler not in SAMPLERS:
         raise options.UsageError(f"--sampler {sampler} is not known\n  fix: one of {', '.join(SAMPLERS)}")
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise options.UsageError(f"--out {out} {'is a folder' if out.is_dir() else 'lies in no folder that there is'}\n"
+                                 "  fix: a PNG file in a folder that exists")
     start = read_png(init) if init is not None else None
     height, width = _size(size) if size is not None else (512, 512) if start is None else start.shape[:2]
     with phase("read model"):

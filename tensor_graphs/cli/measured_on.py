@@ -9,12 +9,18 @@ from tensor_graphs.cli.graphs import is_model
 from tensor_graphs.phase_times import IMPORT, phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tensor_graphs.choice.accuracy_inputs import Inputs
+    from tensor_graphs.frontends.gguf.file_types import TypeChoice
     from tensor_graphs.frontends.huggingface.load import LoadedModel
     from tensor_graphs.records.database import Database
 
 MOST_PIECES, MOST_CHARACTERS = 8, 1 << 16
 """most pieces of a text that are used, each as one draw; most characters of a file that are read"""
+
+CALIBRATION_PIECES, OWN_PIECES = 64, 8
+"""most pieces of a text, and pieces of a model's own text, from which activations are read"""
 
 NO_TOLERANCE = "--text is a text on which --tolerance is measured\n  fix: --tolerance ACCURACY, or no --text"
 
@@ -58,8 +64,23 @@ def inputs_of(model: LoadedModel, text: str | None, database: Database | str | N
     return model.samples
 
 
-def pieces(model: LoadedModel, file: str) -> list[dict[str, Any]]:
-    """Return up to MOST_PIECES consecutive pieces of a text file's tokens as inputs. Each is as long as an error draw, with the
+def calibration_of(model: LoadedModel, text: str | None, database: Database | str | None,
+                   progress: Callable[[str], None]) -> TypeChoice:
+    """Return the choice of types for a model's GGUF file, from the file `text` or the model's own text. Raises NotPossible."""
+    with phase(IMPORT):
+        from tensor_graphs.frontends.gguf.file_types import TypeChoice
+
+    if text is not None:
+        return TypeChoice(model, pieces(model, text, CALIBRATION_PIECES, "--calibration"), progress)
+    inputs = inputs_of(model, None, database, None)
+    if not callable(inputs):
+        raise options.NotPossible(f"{model.name} writes no text from which types could be chosen\n  fix: --calibration FILE")
+    progress("writing text")
+    return TypeChoice(model, [inputs(seed) for seed in range(OWN_PIECES)], progress)
+
+
+def pieces(model: LoadedModel, file: str, most: int = MOST_PIECES, option: str = "--text") -> list[dict[str, Any]]:
+    """Return up to `most` consecutive pieces of a text file's tokens as inputs. Each is as long as an error draw, with the
     special tokens that the tokenizer puts around a text. Raises NotPossible for a file that is not UTF-8 text, or too short for one
     piece."""
     import numpy as np
@@ -69,16 +90,16 @@ def pieces(model: LoadedModel, file: str) -> list[dict[str, Any]]:
     from tensor_graphs.serving.generate import check_ids
 
     if model.tokenizer is None:
-        raise options.NotPossible(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so --text cannot be read\n"
+        raise options.NotPossible(f"{model.name} has no tokenizer ({TOKENIZER_FILES}), so {option} cannot be read\n"
                                   "  fix: leave it out, and the error is measured on the model's own text")
-    text = options.text_of("--text", file, "a text file in UTF-8")[:MOST_CHARACTERS]
+    text = options.text_of(option, file, "a text file in UTF-8")[:MOST_CHARACTERS]
     ids = model.tokenizer.encode(text, special_tokens=False)
     start, end = ends(model.tokenizer.encode(text[:64]), model.tokenizer.encode(text[:64], special_tokens=False))
     size = min(ROWS + STEPS, model.max_positions) - len(start) - len(end)
     if len(ids) < size:
-        raise options.NotPossible(f"--text {file} has {len(ids)} tokens, and one draw takes {size}\n  fix: a longer text")
+        raise options.NotPossible(f"{option} {file} has {len(ids)} tokens, and one draw takes {size}\n  fix: a longer text")
     check_ids(ids, model.facts.vocabulary)
-    firsts = range(0, len(ids) - size + 1, size)[:MOST_PIECES]
+    firsts = range(0, len(ids) - size + 1, size)[:most]
     return [{"ids": np.array([*start, *ids[first:first + size], *end], np.int32)} for first in firsts]
 
 

@@ -251,6 +251,10 @@ MostWaiting = Annotated[int, typer.Option(min=0, help="Requests that may wait; m
 MostPrompt = Annotated[int | None, typer.Option(min=1, help="Tokens that a prompt may have. [default: what the cache holds]")]
 MostBody = Annotated[int, typer.Option(min=1, help="Bytes that the body of a request may have; more get 413.")]
 AnswerTimeout = Annotated[float, typer.Option(min=0.001, help="Seconds that an answer may take; later it is cut, with 504.")]
+Calibration = Annotated[
+    str | None, typer.Option(metavar="FILE", help="A text, whose activations say how much each column of a weight counts. "
+                             "[default, where types are chosen: the model's own text]")
+]
 MaxPositions = Annotated[int | None, typer.Option(min=1, help="Positions that the KV cache holds.")]
 
 

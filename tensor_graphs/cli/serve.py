@@ -26,7 +26,9 @@ def serve(
     api_key: Annotated[
         str | None, typer.Option(envvar="TENSOR_GRAPHS_API_KEY", help="Key that clients have to send (default: everyone may ask).")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the model in requests (default: that of the folder).")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name of the model in requests (default: the folder's); several for several names.")
+    ] = None,
     limits: option_groups.ServerLimits,
     dtypes: option_groups.Dtypes,
     random_weights: options.RandomWeights = None,
@@ -51,7 +53,7 @@ def serve(
     address = bound(host, port)
     loaded = load_model(model, dtype=dtypes.dtype, activations=dtypes.activations, max_positions=max_positions,
                         random_seed=random_weights)
-    served = _served(loaded, name or loaded.name, choice, common, limits, memory_limit, text)
+    served = _served(loaded, name or [loaded.name], choice, common, limits, memory_limit, text)
     logging.getLogger("tensor_graphs.serving.http").setLevel(logging.INFO)
     shown, own_port = f"[{host}]" if ":" in host else host, address.getsockname()[1]
 
@@ -67,7 +69,7 @@ def serve(
     serve_on(served, allowed, address, report)
 
 
-def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, common: option_groups.Common,
+def _served(loaded: LoadedModel, names: list[str], choice: option_groups.ModelOptions, common: option_groups.Common,
             limits: option_groups.ServerLimits, memory_limit: int | None, text: str | None) -> Served:
     """Return the loaded model, compiled and bound: with an engine if it is a decoder, else with its function from ids to a vector.
     Raises NotPossible for a model without a tokenizer, UsageError for options that a decoder's engine does not have."""
@@ -84,14 +86,14 @@ def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, 
     if loaded.encoder:
         if choice.tolerance is None and choice.plan is None and text is None:
             encoder, _ = packed_encoder(loaded, choice, common.db, quiet=common.json, memory_limit=memory_limit)
-            return Served(name, loaded.tokenizer, positions, embed=encoder)
+            return Served(names[0], loaded.tokenizer, positions, embed=encoder, other_names=frozenset(names))
         compiled = ready(loaded, choice, common.db, quiet=common.json, memory_limit=memory_limit, text=text, at={"n": 16},
                          largest={"n": positions}).compiled
 
         def embed(texts: Any) -> Any:
             return [compiled.run({"ids": np.asarray(ids, dtype=np.int32)})["embedding"].reshape(-1).copy() for ids in texts]
 
-        return Served(name, loaded.tokenizer, positions, embed=embed)
+        return Served(names[0], loaded.tokenizer, positions, embed=embed, other_names=frozenset(names))
     for option, value in (("--tolerance", choice.tolerance), ("--plan", choice.plan), ("--text", text)):
         if value is not None:
             raise options.UsageError(f"{option} is not for a decoder that answers many requests at once\n"
@@ -100,4 +102,4 @@ def _served(loaded: LoadedModel, name: str, choice: option_groups.ModelOptions, 
         engine = start_engine(loaded, sequences=limits.sequences, waiting=limits.most_waiting, invariant=limits.invariant,
                               precision=choice.precision, backends=options.given_backends(choice.backends),
                               database=common.store(), memory_limit=memory_limit, threads=choice.threads, progress=update)
-    return Served(name, loaded.tokenizer, positions, engine, end_ids=frozenset(loaded.end_ids))
+    return Served(names[0], loaded.tokenizer, positions, engine, end_ids=frozenset(loaded.end_ids), other_names=frozenset(names))

@@ -23,6 +23,8 @@ KINDS: Mapping[str, tuple[Any, str]] = {
     "int": (int, "a whole number"), "float": ((int, float), "a number"), "str": (str, "a string"),
     "tuple[str, ...]": (list, "a list of strings"), "Mapping[str, Any]": (dict, "a table")}
 CRITERIA = ("cross_entropy", "bce_with_logits", "mse")
+LEAST = {"steps": 1, "batch": 1, "accumulate": 1, "length": 1, "seed": 0, "clip_norm": 0, "save_every": 1, "rate": 0, "warmup": 0}
+"""setting -> its smallest value"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +70,7 @@ def read(source: Path) -> TrainFile:
     _check(str(file), settings, allowed)
     for name, value in settings.items():
         kinds, words = KINDS[str(allowed[name].type)]
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise options.NotPossible(f"{file}: {name} is {value!r}\n  fix: {words}")
+        _check_value(str(file), name, value, kinds, words)
     missing = [name for name in ("data", "steps") if name not in settings]
     if missing or ("graph" in settings) == ("model" in settings):
         raise options.NotPossible(f"{file} has no {' and no '.join(missing) or 'one graph'}\n  fix: {fix}")
@@ -85,6 +86,25 @@ def _check(where: str, settings: Mapping[str, Any], allowed: Mapping[str, Any]) 
                                       f"  fix: {f'did you mean {near[0]}?' if near else listed(allowed, 40)}")
 
 
+def _check_value(where: str, name: str, value: Any, kinds: Any, words: str) -> None:
+    least = LEAST.get(name)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool) or (least is not None and value < least):
+        raise options.NotPossible(f"{where}: {name} is {value!r}\n  fix: {words}{'' if least is None else f' of {least} or more'}")
+
+
+def _check_like(where: str, settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise NotPossible for a setting that is not of its default's kind; numbers may be whole."""
+    for name, value in settings.items():
+        if isinstance(default := defaults.get(name), bool):
+            _check_value(where, name, value, bool, "true or false")
+        elif isinstance(default, tuple):
+            fits = isinstance(value, tuple) and len(value) == len(default) and all(isinstance(v, (int, float)) for v in value)
+            _check_value(where, name, value, tuple if fits else (), f"a list of {len(default)} numbers")
+        elif isinstance(default, (int, float)):
+            kinds = (int, "a whole number") if isinstance(default, int) else ((int, float), "a number")
+            _check_value(where, name, value, *kinds)
+
+
 def optimisers(run: TrainFile) -> Any:
     """Return the optimiser of each parameter. Raises NotPossible for one that does not exist, or a setting that it has not."""
     from tensor_graphs.training import optim
@@ -92,12 +112,15 @@ def optimisers(run: TrainFile) -> Any:
     settings = dict(run.optimiser)
     kind = _named("optimiser", settings.pop("name", "adamw"), optim.OPTIMISERS)
     schedule = dict(run.schedule)
-    if schedule:
-        settings["rate"] = _rate(run, schedule, settings.get("rate", kind().rate))
     settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     _check("[optimiser]", settings, {f.name: f for f in fields(kind)})
+    _check_like("[optimiser]", settings, {f.name: getattr(kind(), f.name) for f in fields(kind)})
+    if schedule:
+        settings["rate"] = _rate(run, schedule, settings.get("rate", kind().rate))
     adapters = {"*.lora_?": kind(**settings)} if run.lora else {}
-    return {**dict.fromkeys(run.frozen), **adapters, "*": None if run.lora else kind(**settings)}
+    patterns = {**dict.fromkeys(run.frozen), **adapters}           # the first that fits counts
+    patterns.setdefault("*", None if run.lora else kind(**settings))
+    return patterns
 
 
 def _rate(run: TrainFile, schedule: dict[str, Any], peak: float) -> Any:
@@ -105,6 +128,7 @@ def _rate(run: TrainFile, schedule: dict[str, Any], peak: float) -> Any:
 
     kinds = {name: getattr(optim, name) for name in ("cosine", "exponential", "linear", "milestones", "one_cycle", "polynomial")}
     warm, name = schedule.pop("warmup", 0), schedule.pop("name", "")
+    _check_value("[schedule]", "warmup", warm, int, "a whole number")
     rate: Any = peak
     if name:
         kind = _named("schedule", name, kinds)
@@ -112,6 +136,9 @@ def _rate(run: TrainFile, schedule: dict[str, Any], peak: float) -> Any:
         first = "start" if name == "linear" else "peak" if name == "one_cycle" else "rate"
         given_steps = {"steps": max(1, run.steps - warm)} if "steps" in takes else {}
         _check("[schedule]", schedule, takes)
+        for setting, value in schedule.items():
+            kinds_and_words = (list, "a list of whole numbers") if setting == "at" else ((int, float), "a number")
+            _check_value("[schedule]", setting, value, *kinds_and_words)
         try:
             rate = kind(**{first: peak, **given_steps, **schedule})
         except TypeError as e:

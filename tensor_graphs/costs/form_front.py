@@ -177,15 +177,15 @@ def _falls(values: Floats, margin: Floats | float = 0.0) -> NDArray[np.bool_]:
     return falls
 
 
-def spaced(forms: Sequence[FormCost], most: int) -> list[FormCost]:
+def spaced(forms: Sequence[FormCost], most: int, by: Literal["seconds", "nbytes"] = "seconds") -> list[FormCost]:
     """Return at most `most` (2 or more) forms of a front, in its order: the first, the last, and forms at about equal distances
-    between them. A distance is the difference of seconds plus that of ln(error), each relative to its range; error 0 counts as the
+    between them. A distance is the difference of costs plus that of ln(error), each relative to its range; error 0 counts as the
     least positive one."""
     if len(forms) <= whole("most", most, 2):
         return list(forms)
-    seconds, errors = np.array([form.seconds for form in forms]), np.array([form.error for form in forms])
+    costs, errors = np.array([getattr(form, by) for form in forms]), np.array([form.error for form in forms])
     logs = np.log(np.maximum(errors, errors[errors > 0].min(initial=math.inf)))
-    places = sum((x - x[0]) / max(abs(x[-1] - x[0]), 1e-300) for x in (seconds, -logs))
+    places = sum((x - x[0]) / max(abs(x[-1] - x[0]), 1e-300) for x in (costs, -logs))
     nearest = [int(np.abs(places - place).argmin()) for place in np.linspace(places[0], places[-1], most)]
     return [forms[i] for i in sorted({0, len(forms) - 1, *nearest})]
 

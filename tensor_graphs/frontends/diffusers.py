@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -155,6 +155,7 @@ def open_pipeline(folder: str | os.PathLike[str], *, random_seed: int | None = N
     index = Section(read_json(path / INDEX), path / INDEX)
     kind = PIPELINES[index.choice("_class_name", PIPELINES)]
     noise, sampler = _read_noise(path / "scheduler")
+    noise = replace(noise, even=kind == FLUX)
     return Pipeline(path, kind, _denoiser(path, kind), read_vae(_config(path / "vae", "AutoencoderKL")),
                     tuple(_encoders(path, index, kind)), sampler, noise, random_seed)
 

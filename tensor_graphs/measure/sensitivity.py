@@ -4,7 +4,9 @@ A cotangent v of an output is drawn so that E(v · δ)² is the squared error of
 of v · output with respect to a value inside the graph. A change Δ of that value, independent from element to element, then causes
 the squared error Σ g² Δ². A[site, word] is the mean of this sum over several cotangents, for the Δ that the word causes at the
 site. The squared error of a form is about the sum of A over its sites. Rounding a value x with unit roundoff u counts as
-Δ² = (0.42 u x)² (ROUNDED), a weight in blocks as Δ² = e² x², where e² = ‖W′ − W‖² / ‖W‖² is measured on some of its rows.
+Δ² = (0.42 u x)² (ROUNDED), a weight in blocks as Δ² = e² x², where e² = ‖W′ − W‖² / ‖W‖² is measured on some of its rows. If
+the mean squares of what a product multiplies columns by are known (`column_squares`), W′ has least error with them as importance,
+and both norms are weighted by them.
 
 Metrics: norm (v normal, divided by the norm of the row), kl (v = ∇ log p(c), c drawn from p = softmax(row); by the Fisher
 information E(v · δ)² = 2 KL), cosine (v normal, orthogonal to the row and divided by its norm: E(v · δ)² = 2 (1 − cosine)).
@@ -16,7 +18,7 @@ gradient 0, and its error is not seen. Predictions therefore only decide in whic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +36,7 @@ from tensor_graphs.language.errors import LanguageError
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
 from tensor_graphs.language.node import Node, apply, rebuild
-from tensor_graphs.meaning.precision import BLOCKS, FORMATS, WORDS, WRITTEN, loses, unit_of_word
+from tensor_graphs.meaning.precision import BLOCKS, FORMATS, KINDS, WORDS, WRITTEN, SiteKind, loses, unit_of_word
 from tensor_graphs.measure.points.single_op_plans import plain_plan
 from tensor_graphs.paths.path import NoPathError
 from tensor_graphs.rewrites.passes.apply_precision import (
@@ -94,18 +96,21 @@ def words_of(site: PrecisionSite) -> list[str]:
 
 @np.errstate(over="ignore", invalid="ignore")                        # what overflows has no finite error, and is never chosen
 def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str, np.ndarray], sizes: Mapping[str, int],
-                  metrics: Sequence[tuple[str, Metric]], seed: int = 0) -> Sensitivities:
+                  metrics: Sequence[tuple[str, Metric]], seed: int = 0, kinds: Collection[SiteKind] = KINDS,
+                  importance: Mapping[str, np.ndarray] | None = None) -> Sensitivities:
     """Return what each word of each site is predicted to add to the squared error of some outputs, in one run from empty states.
 
-    inputs, sizes: of that run. metrics: (output, metric) pairs. Values with fewer bits than float32 are evaluated in float32. Where
+    inputs, sizes: of that run. metrics: (output, metric) pairs. kinds: of the sites. importance: parameter -> its `column_squares`,
+    by which its words of blocks quantise. Values with fewer bits than float32 are evaluated in float32. Where
     a value or a gradient is not finite, what they add is infinite.
     Raises GraphError where an op has no gradient, and NoPathError where numpy does not compute the graph or its gradient."""
     written = written_out(graph)
-    places = sites(written)
+    places = [site for site in sites(written) if site.kind in kinds]
     is_narrow = any(is_narrower(t.dtype, f32) for node in written.nodes for t in node.types)
     widened = apply_form(written, {"between": "f32", "state": "f32"}) if is_narrow else None
     images = {} if widened is None else widened.images
-    changes = {(site.key, word): list(_changes(site, word, images, weights)) for site in places for word in words_of(site)}
+    changes = {(site.key, word): list(_changes(site, word, images, weights, importance or {}))
+               for site in places for word in words_of(site)}
     nodes = list(dict.fromkeys(change.node for of_word in changes.values() for change in of_word))
     squares = list(dict.fromkeys(c.square for of_word in changes.values() for c in of_word if c.square is not None))
     outputs = {name: (written if widened is None else widened.graph).outputs[name] for name, _ in metrics}
@@ -123,13 +128,30 @@ def sensitivities(graph: Graph, weights: Mapping[str, Any], inputs: Mapping[str,
     return contributions
 
 
-def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node], weights: Mapping[str, Any]) -> Iterator[_SquaredChange]:
+def column_squares(graph: Graph, weights: Mapping[str, Any], runs: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, int]]],
+                   ) -> dict[str, np.ndarray]:
+    """Return, for each parameter that `linear` reads, the mean square f32[k] of what each of its columns is multiplied by. runs:
+    inputs and sizes of runs from empty states. Raises NoPathError where numpy does not compute the graph."""
+    operands = {weight_name(site.nodes[0]): reader.inputs[0] for site in sites(written_out(graph)) if site.kind == "weight"
+                for reader in site.readers if reader.op is linear and parameter_of(reader.inputs[1]) is site.nodes[0]}
+    run = _runner(make_graph({f"x{i}": x for i, x in enumerate(dict.fromkeys(operands.values()))}), weights)
+    sums: dict[Node, np.ndarray] = {}
+    for inputs, sizes in runs:
+        for x, values in zip(dict.fromkeys(operands.values()), run(inputs, sizes).values(), strict=True):
+            flat = values.reshape(-1, values.shape[-1])
+            sums[x] = sums.get(x, 0.0) + np.square(flat, dtype=np.float64).sum(0) / len(flat) / len(runs)
+    return {name: sums[x].astype(np.float32) for name, x in operands.items()}
+
+
+def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node], weights: Mapping[str, Any],
+             importance: Mapping[str, np.ndarray]) -> Iterator[_SquaredChange]:
     """Yield the changes by a word at the nodes of a site. images: node as written -> the node that is evaluated, in float32."""
     for written in site.nodes:
         dtype = WORDS.get(word)
         if word in BLOCKS:
-            change = error_of_blocks(weights[weight_name(written)], written, BLOCKS[word])
+            columns = importance.get(weight_name(written))
             for reader in (images.get(r, r) for r in site.readers):
+                change = error_of_blocks(weights[weight_name(written)], written, BLOCKS[word], columns, reader.op is linear)
                 yield _SquaredChange(reader, _of_squares(reader) if reader.op is linear else None, change)
             continue
         node = images.get(written, written)
@@ -150,13 +172,16 @@ def _changes(site: PrecisionSite, word: str, images: Mapping[Node, Node], weight
                 yield _SquaredChange(node, None, ROUNDED * ((stored.epsilon / 2) ** 2 + _summed(node, stored) ** 2))
 
 
-def error_of_blocks(array: Any, weight: Node, format: str) -> float:
-    """Return ‖W′ − W‖² / ‖W‖² of a parameter's numbers W, which are stored in a format as W′, on SAMPLED rows. array: its value."""
+def error_of_blocks(array: Any, weight: Node, format: str, importance: np.ndarray | None = None, is_weighted: bool = True) -> float:
+    """Return ‖W′ − W‖² / ‖W‖² of a parameter's numbers W, which are stored in a format as W′, on SAMPLED rows. array: its value.
+    importance: of each column, with which W′ is quantised; is_weighted: the norms are weighted by it too."""
     rows = np.asarray(array).reshape(-1, np.shape(array)[-1])
     rows = rows[np.linspace(0, len(rows) - 1, min(SAMPLED, len(rows))).astype(int)]
     values = dequantized(rows, weight.attrs["format"]) if weight.op is dequantize else rows.astype(np.float32)
-    difference = dequantized(quantized(values, format), format) - values
-    return float(np.sum(np.square(difference), dtype=np.float64) / max(np.sum(np.square(values), dtype=np.float64), 1e-300))
+    difference = dequantized(quantized(values, format, importance), format) - values
+    by = 1.0 if importance is None or not is_weighted else importance.astype(np.float64)
+    change, size = (float(np.sum(np.square(x, dtype=np.float64) * by)) for x in (difference, values))
+    return change / max(size, 1e-300)
 
 
 def _rounded_product(node: Node, word: str) -> Iterator[_SquaredChange]:

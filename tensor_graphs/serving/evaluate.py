@@ -2,7 +2,8 @@
 
 The text is cut into windows. Each window begins with the tokenizer's begin tokens and empty caches, and is fed in pieces of
 rows, so that logits of few rows exist at a time. Every position is scored: its distribution p against the reference's r by
-KL(r ‖ p), and both by the probability of the token that follows.
+KL(r ‖ p), and both by the probability of the token that follows. Windows that were scored are stored: an evaluation that was
+stopped goes on after the last of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
+from tensor_graphs.choice.measured_accuracy import weights_key
+from tensor_graphs.choice.stored_results import stored
+from tensor_graphs.choice.storing import package_digest
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
 
@@ -77,7 +81,14 @@ class TextEvaluation:
         for values, column in zip((self.kl, self.same, self.losses, self.reference_losses, self.norms),
                                   zip(*(row[:5] for row in rows), strict=True), strict=True):
             values += column
-        self.largest = max(self.largest, *(row[5] for row in rows))
+        self.largest = max(self.largest, *(float(row[5]) for row in rows))
+
+    def joined(self, other: TextEvaluation) -> TextEvaluation:
+        """Return the evaluation of the tokens of both."""
+        return TextEvaluation(self.kl + other.kl, self.same + other.same, self.losses + other.losses,
+                              self.reference_losses + other.reference_losses, self.norms + other.norms,
+                              max(self.largest, other.largest), self.seconds + other.seconds,
+                              self.reference_seconds + other.reference_seconds)
 
     def to_json(self) -> dict[str, Any]:
         kl = np.array(self.kl)
@@ -114,21 +125,40 @@ def compare_logits(y: Array, r: Array, target: int) -> tuple[float, float, float
 def evaluate(model: CompiledGraph, reference: CompiledGraph, text: Sequence[TextWindow],
              go_on: Callable[[TextEvaluation], bool] = lambda so_far: True) -> TextEvaluation:
     """Compare two bound decoders on windows of a text. go_on: called after each piece of rows with the evaluation so far; the
-    evaluation ends where it returns False. Raises FrontendError for graphs with other numbers of logits."""
+    evaluation ends where it returns False, and goes on after the last whole window when it is repeated. Raises FrontendError for
+    graphs with other numbers of logits."""
     widths = [bound.graph.outputs["logits"].shape[-1] for bound in (model, reference)]
     if widths[0] != widths[1]:
         raise FrontendError(f"the model has {widths[0]} logits, and the reference {widths[1]}", fix="models of one vocabulary")
     assert isinstance(widths[0], int)
     rows, result = max(1, MOST_LOGITS // widths[0]), TextEvaluation()
+    models = [(bound.graph.structural_key, weights_key(bound.parameters, bound.graph), [v.path.id for v in bound.plan.variants])
+              for bound in (model, reference)]
     for window in text:
-        pieces = zip(_logits(model, window.ids, rows), _logits(reference, window.ids, rows), strict=True)
-        for number, ((y, seconds), (r, reference_seconds)) in enumerate(pieces):
-            result.add(y, r, window.targets[number * rows:(number + 1) * rows])
-            result.seconds += seconds
-            result.reference_seconds += reference_seconds
-            if not go_on(result):
-                return result
+        part = TextEvaluation()
+
+        def scored(window: TextWindow = window, part: TextEvaluation = part, before: TextEvaluation = result) -> dict[str, Any]:
+            pieces = zip(_logits(model, window.ids, rows), _logits(reference, window.ids, rows), strict=True)
+            for number, ((y, seconds), (r, reference_seconds)) in enumerate(pieces):
+                part.add(y, r, window.targets[number * rows:(number + 1) * rows])
+                part.seconds += seconds
+                part.reference_seconds += reference_seconds
+                if not go_on(before.joined(part)):
+                    raise _Stopped
+            return asdict(part)
+
+        key = (package_digest(), models, window.ids.tolist(), window.targets.tolist())
+        try:
+            result = result.joined(TextEvaluation(**stored("evaluations", key, scored)))
+        except _Stopped:
+            return result.joined(part)
+        if not part.kl and not go_on(result):
+            break
     return result
+
+
+class _Stopped(Exception):
+    """The evaluation of a window ended before its end."""
 
 
 def _logits(compiled: CompiledGraph, ids: Array, rows: int) -> Iterator[tuple[Array, float]]:

@@ -46,6 +46,17 @@ def test_words_of_weights_say_the_type_of_each_tensor(folder: Path, tmp_path: Pa
     assert read_gguf(file).metadata["general.file_type"] == 18 and read_gguf(file).entries["token_embd.weight"].stored == "Q8_0"
 
 
+def test_types_are_chosen_for_a_size_from_the_models_own_text(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "m.gguf"
+    chosen = document(tg("convert", folder, file, "--bits-per-weight", 9, "--json", "--db", tmp_path / "a.db"))
+    words = set(chosen["words"].values())
+    assert 0 < chosen["kl"] < 1e-3 and len(words) > 1 and chosen["bytes"] == file.stat().st_size
+    stored = {entry.stored.lower() for entry in read_gguf(file).entries.values() if len(entry.shape) > 1}
+    assert stored == words
+    assert_complains(tg("convert", folder, file, "--bytes", 9, "--precision", "F32"), "each choose the types", "fix: one of them",
+                     code=2)
+
+
 def test_what_is_not_written_is_refused(folder: Path, gemma: Path, tmp_path: Path) -> None:
     assert_complains(tg("convert", folder, tmp_path / "m.gguf", "--precision", "IQ4_NL"), "weights cannot be written as 'IQ4_NL'",
                      "fix: one of F32, F16, Q4_0, Q4_1, Q8_0")

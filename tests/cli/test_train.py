@@ -100,6 +100,15 @@ def test_a_run_that_ctrl_c_stops_goes_on_as_if_it_had_not_been(folder: Path) -> 
     (("rate = 0.02", "rat = 0.02"), r"\[optimiser\] has 'rat', which is no setting\n  fix: did you mean rate"),
     (('"cosine"', '"cosin"'), r"\[schedule\] name is 'cosin'"),
     (("warmup = 5", "warmup = 5\npower = 2.0"), r"\[schedule\] has 'power'"),
+    (("warmup = 5", 'warmup = "5"'), r"\[schedule\]: warmup is '5'\n  fix: a whole number of 0 or more"),
+    (("warmup = 5", 'warmup = 5\nend = "0"'), r"\[schedule\]: end is '0'\n  fix: a number"),
+    (("rate = 0.02", 'rate = "fast"'), r"\[optimiser\]: rate is 'fast'\n  fix: a number of 0 or more"),
+    (("rate = 0.02", "rate = -1"), r"\[optimiser\]: rate is -1\n"),
+    (("rate = 0.02", "decays = 0.9"), r"\[optimiser\]: decays is 0.9\n  fix: a list of 2 numbers"),
+    (("steps = 30", "steps = 0"), "steps is 0\n  fix: a whole number of 1 or more"),
+    (("save_every = 7", "save_every = 0"), "save_every is 0\n  fix: a whole number of 1 or more"),
+    (("steps = 30", "steps = 30\nseed = -1"), "seed is -1\n  fix: a whole number of 0 or more"),
+    (("clip_norm = 1.0", "clip_norm = -1.0"), "clip_norm is -1.0\n  fix: a number of 0 or more"),
     (('"cross_entropy"', '"entropy"'), r"\[loss\] name is 'entropy'\n  fix: one of bce_with_logits, cross_entropy, mse"),
     (("points.npz", "net.tg"), "cannot be read"),
     (("batch = 16", 'batch = 16\ntarget = "t"'), "target 't'\n  fix: outputs are logits; arrays of points.npz are target, x"),
@@ -113,6 +122,11 @@ def test_a_mistake_in_the_file_is_named(change: tuple[str, str], error: str, fol
         run = train_file.read(folder)
         train_file.optimisers(run)
         train_file.task_of(run)
+
+
+def test_a_frozen_pattern_for_all_trains_nothing(folder: Path) -> None:
+    (folder / "train.toml").write_text(SETTINGS.replace("steps = 30", "steps = 30\nfrozen = [\"*\"]"))
+    assert train_file.optimisers(train_file.read(folder)) == {"*": None}
 
 
 def test_the_sample_of_the_page_is_read(tmp_path: Path) -> None:

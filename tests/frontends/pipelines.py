@@ -96,14 +96,16 @@ def stable_diffusion_3(folder: Path, **more: Any) -> StableDiffusion3Pipeline:
     return _written(pipeline, folder)
 
 
-def flux(folder: Path) -> FluxPipeline:
+def flux(folder: Path, *, distilled: bool = True) -> FluxPipeline:
+    """Return a pipeline of the shape of FLUX. distilled: of the dev model, which takes guidance and shifts levels by size."""
     torch.manual_seed(0)
     tokenizer = clip_tokenizer(folder / "tokenizer")
     transformer = FluxTransformer2DModel(
         patch_size=1, in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=32, pooled_projection_dim=16, guidance_embeds=True, axes_dims_rope=(4, 6, 6))
+        joint_attention_dim=32, pooled_projection_dim=16, guidance_embeds=distilled, axes_dims_rope=(4, 6, 6))
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=distilled)
     pipeline = FluxPipeline(
-        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), transformer=transformer.eval(), tokenizer=tokenizer,
+        scheduler=scheduler, transformer=transformer.eval(), tokenizer=tokenizer,
         vae=vae(**LATER), tokenizer_2=t5_tokenizer(), text_encoder_2=t5(),
         text_encoder=clip(transformers.CLIPTextModel, len(tokenizer), hidden_act="quick_gelu"))
     return _written(pipeline, folder)

@@ -133,12 +133,20 @@ def test_searched_scales_of_zeros_and_of_one_number_and_of_all_sizes(name: str) 
         assert np.abs(back / np.float32(size) - x).max() < 0.25
 
 
-@each_k_format
+@pytest.mark.parametrize("name", sorted(QUANTISERS.keys() - {"Q8_0", "MXFP4"}))
 def test_importance_moves_the_error_to_columns_that_count_less(name: str) -> None:
     rng = np.random.default_rng(5)
     x, importance = rng.standard_normal((64, 512)).astype(np.float32), np.exp(2 * rng.standard_normal(512)).astype(np.float32)
-    plain, weighted = ((dequantized(quantized(x, name, by), name) - x) ** 2 for by in (None, importance))
+    plain, weighted = ((dequantized(quantized(x, name, by), name) - x) ** 2 for by in (np.ones(512, np.float32), importance))
     assert (weighted * importance).sum() < 0.9 * (plain * importance).sum() and plain.sum() < weighted.sum()
+
+
+@pytest.mark.parametrize("name", QUANTISERS)
+def test_zeros_and_equal_numbers_with_importance_are_near_themselves(name: str) -> None:
+    x = np.concatenate([np.zeros((2, 512), np.float32), np.full((2, 512), -0.5, np.float32), np.full((2, 512), 1e-30, np.float32)])
+    importance = np.linspace(0, 3, 512).astype(np.float32)
+    back = dequantized(quantized(x, name, importance), name)
+    assert np.isfinite(back).all() and not back[:2].any() and np.abs(back[2:4] + 0.5).max() < 0.01 and np.abs(back[4:]).max() < 1e-6
 
 
 def test_a_graph_quantises_in_every_mode_to_the_bytes_of_the_function() -> None:

@@ -10,11 +10,12 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.errors import TensorGraphsError
-from tensor_graphs.language.composites.blocks import FORMATS
+from tensor_graphs.language.composites.blocks import FORMATS, dequantized
+from tensor_graphs.language.composites.quantise import quantized
 from tensor_graphs.language.composites.rounded import LEVELS
 from tensor_graphs.meaning.precision import BLOCKS
 from tensor_graphs.measure.error_draws import ErrorDraws, drawn_weights
-from tensor_graphs.measure.sensitivity import Metric, Sensitivities, sensitivities, words_of
+from tensor_graphs.measure.sensitivity import Metric, Sensitivities, column_squares, sensitivities, words_of
 from tensor_graphs.models.gemma3 import gemma3_graph
 from tensor_graphs.rewrites.passes.apply_precision import apply_form, resolved, sites
 from tests.models.test_gemma3 import VARIANTS
@@ -99,6 +100,23 @@ def test_a_product_of_narrow_operands_counts_where_the_values_between_are_wide()
 @pytest.mark.parametrize("word", ["q8_0", "q5_1", "q4_0", "mxfp4"])
 def test_errors_of_blocks_are_predicted_from_a_few_rows(word: str) -> None:
     assert 0.6 <= Case(layers(), "y").ratio({"weight": word}) <= 1.6
+
+
+def test_columns_count_as_what_they_are_multiplied_by_is_large_and_errors_with_them_are_predicted() -> None:
+    x = tg.input("x", (N, 64), tg.f32)
+    graph = tg.graph({"y": tg.linear(tg.rms_norm(x) * tg.parameter("scale", (64,), tg.f32), tg.parameter("w", (48, 64), tg.f32))})
+    rng = np.random.default_rng(2)
+    weights = {"scale": np.exp(rng.standard_normal(64)).astype(np.float32), "w": rng.standard_normal((48, 64)).astype(np.float32)}
+    values = rng.standard_normal((20, 64)).astype(np.float32)
+    importance = column_squares(graph, weights, [({"x": values}, {"n": 20})])
+    inner = values / np.sqrt(np.mean(values ** 2, -1, keepdims=True)) * weights["scale"]
+    assert importance.keys() == {"w"} and np.allclose(importance["w"], np.mean(inner ** 2, 0), rtol=1e-3)
+    of_words = sensitivities(graph, weights, {"x": values}, {"n": 20}, [("y", "norm")], 0, ("weight",), importance)
+    assert {site for site, _ in of_words} == {"weight:w"}
+    exact = inner @ weights["w"].T
+    y = inner @ dequantized(quantized(weights["w"], "Q4_1", importance["w"]), "Q4_1").T
+    measured = np.mean(np.sum((y - exact) ** 2, -1) / np.sum(exact ** 2, -1))
+    assert 0.5 < of_words["weight:w", "q4_1"]["y", "norm"] / measured < 2
 
 
 def test_a_divergence_is_predicted() -> None:

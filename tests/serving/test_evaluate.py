@@ -9,10 +9,14 @@ import pytest
 from scipy.special import log_softmax
 
 import tensor_graphs as tg
+from tensor_graphs.choice import stored_results
 from tensor_graphs.frontends.errors import FrontendError
 from tensor_graphs.frontends.huggingface.folder import write_gemma3_folder
+from tensor_graphs.serving import evaluate as scoring
 from tensor_graphs.serving.evaluate import TextEvaluation, compare_logits, evaluate, windows
 from tests.cli.command import TINY
+
+logits = scoring._logits
 
 
 def test_every_token_but_the_first_is_a_target_once() -> None:
@@ -71,3 +75,21 @@ def test_a_model_against_itself_and_in_another_precision(tmp_path: Path) -> None
     assert exact < 1e-5 < narrow
     stopped = evaluate(written, written, text, lambda so_far: False)
     assert stopped.tokens == len(text[0].ids)
+
+
+def test_an_evaluation_that_was_stopped_goes_on_after_the_last_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TENSOR_GRAPHS_PLANS", "on")
+    monkeypatch.setattr(stored_results, "user_place", lambda kind, name: tmp_path / name)
+    write_gemma3_folder(tmp_path / "gemma", TINY, seed=0)
+    model = tg.load_model(tmp_path / "gemma")
+    bound = tg.bind(tg.compile(model.graph, backends=("numpy",), database=tmp_path / "a.db"), model.weights)
+    text = windows(list(np.random.default_rng(1).integers(0, 200, 40)), [2], 16)
+    fed: list[int] = []
+    monkeypatch.setattr(scoring, "_logits", lambda compiled, ids, rows: fed.append(len(ids)) or logits(compiled, ids, rows))
+    evaluate(bound, bound, text, lambda so_far: so_far.tokens <= len(text[0].ids))      # stopped in the second window
+    assert fed == [len(w.ids) for w in text[:2] for _ in range(2)]
+    fed.clear()
+    progress: list[int] = []
+    whole = evaluate(bound, bound, text, lambda so_far: progress.append(so_far.tokens) is None)
+    assert fed == [len(w.ids) for w in text[1:] for _ in range(2)]
+    assert progress == np.cumsum([len(w.ids) for w in text]).tolist() and whole.tokens == progress[-1]

@@ -152,12 +152,13 @@ def test_stable_diffusion_3_is_that_of_diffusers(tmp_path: Path) -> None:
     compare(pipeline, painter, request(negative="red"), start, torch.tensor(start), height=HEIGHT, width=WIDTH)
 
 
-def test_flux_is_that_of_diffusers(tmp_path: Path) -> None:
-    pipeline = flux(tmp_path / "flux")
+@pytest.mark.parametrize("distilled", [True, False])
+def test_flux_is_that_of_diffusers(distilled: bool, tmp_path: Path) -> None:
+    pipeline = flux(tmp_path / "flux", distilled=distilled)
     painter, compiled = painter_of(tmp_path / "flux")
     start = noise(7)
     packed = FluxPipeline._pack_latents(torch.tensor(start), 1, 4, HEIGHT // 2, WIDTH // 2)
-    compare(pipeline, painter, request(guidance=3.5), start, packed, height=HEIGHT, width=WIDTH)
+    compare(pipeline, painter, request(guidance=3.5, steps=STEPS if distilled else 4), start, packed, height=HEIGHT, width=WIDTH)
     assert "step" in compiled.names and "guided step" not in compiled.names
 
 

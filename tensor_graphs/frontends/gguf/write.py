@@ -58,17 +58,20 @@ _TEXTS = ("Hello, World! it's 3.14 or 12345", " two  spaces\n\n\ttabs\r\n", "Ün
 """Texts whose tokens are compared before a file is written."""
 
 
-def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: str | Form = "F32") -> None:
+def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: str | Form = "F32",
+                importance: Mapping[str, np.ndarray[Any, Any]] | None = None) -> None:
     """Write a model as a GGUF file. precision: a name in `PRECISIONS`, of all matrices, or the words of weight sites
     (meaning/precision.py; a table with a word per reader gets the one with more bits, without a word the model's dtype). Rows that
     are no whole blocks of a format get the one that `format_of_rows` has in its place, or F16; vectors, positions and token types
-    are F32. The file appears complete or not at all. Raises ConfigError and TokenizerError for what the format cannot hold,
-    ArgumentError for words that the model has no sites for, WeightsError for a file that cannot be written."""
+    are F32. importance: parameter -> mean square of what each of its columns is multiplied by; blocks have the least error weighted
+    by it (gguf/file_types.py computes it, and chooses types). The file appears complete or not at all. Raises ConfigError and
+    TokenizerError for what the format cannot hold, ArgumentError for words that the model has no sites for, WeightsError for a file
+    that cannot be written."""
     name, row = _architecture(model)
     type_of = _types(model, precision)
     sources = _sources(model, row)
-    tensors = {to: (_stored_as(shape, type_of(own[0])) if "norm" not in to and len(shape) > 1 and part not in ("positions", "types")
-                    else "F32", shape) for to, (part, shape, own) in sources.items()}
+    tensors = {to: (_stored_as(shape, type_of(own[0])) if _is_typed(to, part, shape) else "F32", shape)
+               for to, (part, shape, own) in sources.items()}
     values: Counter[str] = Counter()
     for to, (_, shape, own) in sources.items():
         values[type_of(own[0])] += math.prod(shape) if tensors[to][0] != "F32" else 0
@@ -94,9 +97,20 @@ def write_model(model: LoadedModel, path: str | os.PathLike[str], *, precision: 
         kind = tensors[tensor][0]
         if kind in PLAIN:
             return values.astype(PLAIN[kind].numpy, copy=False)
-        return quantized(values, kind)
+        return quantized(values, kind, (importance or {}).get(own[0]))
 
     write_gguf(path, metadata, tensors, make)
+
+
+def typed_tensors(model: LoadedModel) -> dict[str, tuple[tuple[int, ...], list[str]]]:
+    """Return name in GGUF -> (shape, the parameters that it holds) of the tensors of a model whose type can be chosen; others are
+    F32. Raises ConfigError."""
+    return {to: (shape, own) for to, (part, shape, own) in _sources(model, _architecture(model)[1]).items()
+            if _is_typed(to, part, shape)}
+
+
+def _is_typed(name: str, part: str, shape: tuple[int, ...]) -> bool:
+    return "norm" not in name and len(shape) > 1 and part not in ("positions", "types")
 
 
 def _add_end_ids(metadata: dict[str, Any], ids: Sequence[int]) -> None:

@@ -35,7 +35,8 @@ class Noise:
     "cosine". predicts: "noise", "clean" or "v" = α · noise − σ · clean; a flow model predicts noise − clean. spacing, offset: of
     the sampler's steps in 0 … steps − 1. karras: noise levels even in s^(1/7). ends_clean: DDIM's last step removes all noise.
     shift: a flow's noise levels are s · shift / (1 + (shift − 1) · s). dynamic: shift is exp of a number that grows linearly in the
-    tokens of the picture: ((tokens, number), (tokens, number)).
+    tokens of the picture: ((tokens, number), (tokens, number)). even: before the shift, the levels of n steps of a flow end at 1/n,
+    not at the least level of the training.
     """
 
     steps: int = 1000
@@ -49,6 +50,7 @@ class Noise:
     ends_clean: bool = True
     shift: float = 1.0
     dynamic: tuple[tuple[float, float], tuple[float, float]] | None = None
+    even: bool = False
 
     def levels(self) -> Array:
         """Return s = σ/α of each time step in training, from the least noise."""
@@ -166,14 +168,11 @@ def _dpm(noise: Noise, time: float, s: float, following: float, before: float | 
 
 
 def _flow(noise: Noise, steps: int, tokens: int) -> tuple[StepRow, ...]:
-    if noise.dynamic is None:
-        least = noise.shift / (noise.steps + noise.shift - 1)         # the level 1 / steps, shifted
-        s = np.linspace(1.0, least, steps)
-        shift = noise.shift
-    else:
+    shift, least = noise.shift, noise.shift / (noise.steps + noise.shift - 1)            # the level 1 / noise.steps, shifted
+    if noise.dynamic is not None:
         (low, at_low), (high, at_high) = noise.dynamic
-        s = np.linspace(1.0, 1 / steps, steps)
-        shift = math.exp(at_low + (tokens - low) * (at_high - at_low) / (high - low))
+        shift, least = math.exp(at_low + (tokens - low) * (at_high - at_low) / (high - low)), 1 / noise.steps
+    s = np.linspace(1.0, 1 / steps if noise.even else least, steps)
     s = np.append(shift * s / (1 + (shift - 1) * s), 0.0)
     return tuple(StepRow(float(now * noise.steps), 1.0, 1.0, float(then - now), 0.0, 1.0, float(-now), float(1 - now), float(now))
                  for now, then in itertools.pairwise(s))

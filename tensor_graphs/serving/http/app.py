@@ -64,11 +64,13 @@ class Routes:
         router.get("/health")(self.health)
         router.get("/metrics", response_class=PlainTextResponse)(self.metrics)
         router.get("/", include_in_schema=False)(self.page)
-        router.get("/v1/models")(self.models)
-        router.get("/v1/models/{name:path}")(self.model)
-        router.post("/v1/completions", responses=STREAMED)(self.completions)
-        router.post("/v1/chat/completions", responses=STREAMED)(self.chat)
-        router.post("/v1/embeddings")(self.embeddings)
+        for prefix in ("/v1", ""):                   # some clients' base URL ends with /v1, that of others does not
+            shown = prefix != ""
+            router.get(prefix + "/models", include_in_schema=shown)(self.models)
+            router.get(prefix + "/models/{name:path}", include_in_schema=shown)(self.model)
+            router.post(prefix + "/completions", responses=STREAMED, include_in_schema=shown)(self.completions)
+            router.post(prefix + "/chat/completions", responses=STREAMED, include_in_schema=shown)(self.chat)
+            router.post(prefix + "/embeddings", include_in_schema=shown)(self.embeddings)
         router.post("/tokenize")(self.tokenize)
         router.post("/detokenize")(self.detokenize)
         return router

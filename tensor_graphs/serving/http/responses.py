@@ -7,9 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tensor_graphs.choice.storing import package_digest
 from tensor_graphs.serving.http.choices import TextPiece
 from tensor_graphs.serving.http.served import Served
 from tensor_graphs.serving.requests import NewToken
+
+FINGERPRINT = f"b{package_digest()[:12]}"
+"""what clients compare to learn that answers to the same seed may differ: the code of this package"""
 
 LEAST_LOG = -9999.0
 """logarithm reported for a probability of 0, which JSON cannot say otherwise"""
@@ -22,7 +26,8 @@ class Answer:
 
     def __init__(self, served: Served, logs: bool) -> None:
         self._served, self._logs = served, logs
-        self._frame = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": served.name}
+        self._frame = {"id": self.prefix + secrets.token_hex(12), "created": int(time.time()), "model": served.name,
+                       "system_fingerprint": FINGERPRINT}
 
     def whole(self, pieces: Sequence[TextPiece], usage: dict[str, Any]) -> dict[str, Any]:
         """Return the document of all choices."""

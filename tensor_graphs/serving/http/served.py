@@ -31,7 +31,8 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Served:
-    """A model behind a server: a decoder with an engine, or an encoder with `embed` (ids of texts -> vectors).
+    """A model behind a server: a decoder with an engine, or an encoder with `embed` (ids of texts -> vectors). other_names: names
+    that requests may use, too.
 
     Raises TokenizerError of the tokenizer where a prompt cannot become tokens, RequestFailure for requests out of limits.
     """
@@ -42,6 +43,7 @@ class Served:
     engine: Engine | None = None
     embed: Callable[[Sequence[Sequence[int]]], Sequence[np.ndarray[Any, Any]] | np.ndarray[Any, Any]] | None = None
     end_ids: frozenset[int] = frozenset()
+    other_names: frozenset[str] = frozenset()
 
     @cached_property
     def masks(self) -> JsonMasks:
@@ -54,7 +56,7 @@ class Served:
         return self.engine
 
     def check_name(self, name: str | None) -> None:
-        if name is not None and name != self.name:
+        if name is not None and name != self.name and name not in self.other_names:
             raise RequestFailure(404, f"there is no model {name!r:.200} here; this server has {self.name}", field="model",
                                  code="model_not_found")
 

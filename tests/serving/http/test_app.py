@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import threading
 from pathlib import Path
@@ -13,8 +14,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from tensor_graphs.frontends.errors import SamplingError
+from tensor_graphs.serving.http.app import app
+from tensor_graphs.serving.http.door import Door
+from tensor_graphs.serving.http.metrics import Metrics
+from tensor_graphs.serving.http.served import RequestLimits
 from tensor_graphs.serving.requests import EngineClosedError
-from tests.serving.http.scripted import END, ScriptedEngine, client, until
+from tests.serving.http.scripted import END, ScriptedEngine, client, served, until
 
 USER = [{"role": "user", "content": "hello"}]
 
@@ -219,6 +224,19 @@ def test_another_model_is_not_there(tmp_path: Path) -> None:
     assert refused(server, "/v1/completions", 404, model="gpt-4", prompt="x")["code"] == "model_not_found"
     assert server.get("/v1/models/gpt-4").status_code == 404
     assert server.get("/v1/models/scripted").json() == server.get("/v1/models").json()["data"][0]
+
+
+def test_routes_are_there_without_a_version_and_a_model_may_have_several_names(tmp_path: Path) -> None:
+    model = dataclasses.replace(served(ScriptedEngine("ab"), tmp_path), other_names=frozenset({"gpt-9"}))
+    metrics = Metrics(None)
+    server = TestClient(Door(app(model, RequestLimits(), metrics), RequestLimits(), metrics))
+    for prefix in ("/v1", ""):
+        for name in ("scripted", "gpt-9"):
+            answer = asked(server, prefix + "/completions", prompt="x", model=name)
+            assert answer["model"] == "scripted" and answer["system_fingerprint"].startswith("b")
+        assert server.get(prefix + "/models").json()["data"][0]["id"] == "scripted"
+        assert refused(server, prefix + "/chat/completions", 404, messages=USER, model="gpt-8")["code"] == "model_not_found"
+    assert "/completions" not in server.get("/openapi.json").json()["paths"]
 
 
 def test_when_too_many_wait_all_answers_of_the_request_are_withdrawn(tmp_path: Path) -> None:
