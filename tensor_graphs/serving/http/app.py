@@ -33,7 +33,8 @@ from tensor_graphs.serving.http.served import RequestLimits, Served
 from tensor_graphs.serving.requests import QueueFullError
 
 PAGE = Path(__file__).with_name("page.html")
-PAGE_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+PAGE_POLICY = ("default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+               "base-uri 'none'")
 STREAMED: dict[int | str, Any] = {200: {"content": {"text/event-stream": {}}}}
 
 
