@@ -103,7 +103,7 @@ def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[fl
     at = dict(binding)
     spec = signature.spec
     outs = sum(_nbytes(t, at) for t in spec.outputs)
-    facts, name = spec.op.facts, spec.op.name
+    facts = spec.op.facts
     if facts.reads and facts.product:                       # each matrix that is chosen, once
         x, weight, index = spec.inputs[:3]
         share = min(1.0, float(d.evaluate(index.size(), at)) / max(1.0, float(d.evaluate(weight.shape[0], at))))
@@ -111,10 +111,10 @@ def work(signature: Signature, binding: tuple[tuple[str, int], ...]) -> tuple[fl
         traffic = outs + _nbytes(x, at) + _nbytes(index, at) + share * stacks
     elif facts.reads and facts.reads.at is not None:        # reads only the rows it is asked for
         traffic = 2.0 * outs + _nbytes(spec.inputs[facts.reads.at], at)
-    elif name in ("write_rows", "write_at_index"):          # in place: only the rows written
+    elif facts.writes and facts.closed:                     # in place: only the rows written
         traffic = 2.0 * _nbytes(spec.inputs[1], at)
-    elif name == "paged_attention":                         # the pages in the table, and not the pool
-        q, *pools, pages, _ = spec.inputs
+    elif facts.pages is not None:                           # the pages in the table, and not the pool
+        (q, *pools), pages = spec.inputs[:facts.pages], spec.inputs[facts.pages]
         rows = _elements(pages.shape, at) * spec.attrs["page"]
         share = min(1.0, rows / max(1.0, float(d.evaluate(pools[0].shape[0], at))))
         traffic = outs + _nbytes(q, at) + _nbytes(pages, at) + share * sum(_nbytes(t, at) for t in pools)

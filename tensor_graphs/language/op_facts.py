@@ -38,6 +38,8 @@ class OpFacts:
     positive: a float operand below 0 has no result.
     assumes: what a proof over the real numbers assumes about its float operands.
     reads, writes: the only rows of a larger tensor that it reads or writes.
+    pages: index of an operand with numbers of pages, `page` (an attribute) rows each: only these are read of the operands between
+    the first one and it.
     running: each result depends on the previous one and one more element, although the definition sums over all elements.
     product: sums of products, where a model spends most of its time.
     telling: no function that uses it can be written with other ops instead.
@@ -74,6 +76,7 @@ class OpFacts:
     assumes: str = ""
     reads: Rows | None = None
     writes: Rows | None = None
+    pages: int | None = None
     running: bool = False
     product: bool = False
     telling: bool = False

@@ -69,7 +69,7 @@ def _check(q: Node, k: Node, v: Node, pages: Node, positions: Node) -> None:
                          fix="each head of k serves the same number of heads of q")
 
 
-@library(direct=_paged_direct, facts=OpFacts(product=True, closed=True, sought=False))
+@library(direct=_paged_direct, facts=OpFacts(product=True, closed=True, sought=False, pages=3))
 def paged_attention(q: Node, k: Node, v: Node, pages: Node, positions: Node, *, page: int, scale: float | Dim, window: int = 0,
                     softcap: float = 0.0) -> Node:
     """Attention of q[t, hq, d] over rows of pools k[rows, hkv, d] and v[rows, hkv, e] -> [t, hq, e]; tokens may be of many
