@@ -89,7 +89,8 @@ def test_weights_are_stored_in_blocks_where_the_tolerance_allows_it(database: Da
     plan = compiled(database, "norm:3e-2")
     assert {word for site, word in plan.words.items() if site.startswith("weight:")} & {"q8_0", "q6_k"}, plan.precision
     assert norm_of(plan, layers()) <= 3e-2
-    assert plan.memory().bound < sum(p.type.nbytes() for p in layers().parameters.values()) / 3
+    whole = sum(p.type.nbytes() for p in layers().parameters.values())
+    assert plan.memory().bound < 0.4 * whole                        # the blocks, and their packed copy: about 6 bits each
 
 
 def test_words_that_are_asked_for_stay(database: Database) -> None:
