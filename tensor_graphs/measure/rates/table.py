@@ -30,7 +30,7 @@ from tensor_graphs.kernels.registry import backend_module, by_op, copy_kernels, 
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language import leaves
 from tensor_graphs.language.atomic import add
-from tensor_graphs.language.composites import linear
+from tensor_graphs.language.composites import linear, softmax
 from tensor_graphs.language.dtypes import DType, bf16, f32, f64
 from tensor_graphs.language.graph import graph
 from tensor_graphs.language.node import Node
@@ -181,7 +181,7 @@ def _native(symbol: str, arrays: Sequence[np.ndarray], ints: Sequence[int], time
 def backend_names(backend: str) -> tuple[str, ...]:
     """Return the names of the constants that can be measured for a backend: those for which it has a kernel."""
     return (*(name for name in FLOPS if not isinstance(flops_kernel(backend, name), str)),
-            *((CALL, RUN) if not isinstance(_kernel(backend, _sum_of_one()), str) else ()))
+            *((CALL, RUN) if _small_step(backend) is not None else ()))
 
 
 def backend_speeds(backend: str) -> dict[str, Speed]:
@@ -216,11 +216,12 @@ def flops(backend: str, name: str, size: int = LINEAR_SIZE) -> float:
 
 
 def run_seconds(backend: str, calls: int) -> float:
-    """Measure the seconds of a plan of this many calls, each of which adds one number to another."""
-    kernel = _kernel(backend, _sum_of_one())
-    if isinstance(kernel, str):
-        raise ValueError(f"{backend} has no {CALL}: {kernel}")
-    return _seconds_of(bind(single_kernel_plan(graph({"y": _sum_of_one(calls)}), kernel)))
+    """Measure the seconds of a plan of this many calls on one number: additions, or softmax where a backend has none."""
+    step = _small_step(backend)
+    if step is None:
+        raise ValueError(f"{backend} has no {CALL}: {_kernel(backend, _of_one_number(add))}")
+    compute, kernel = step
+    return _seconds_of(bind(single_kernel_plan(graph({"y": _of_one_number(compute, calls)}), kernel)))
 
 
 def _seconds_of(compiled: CompiledGraph) -> float:
@@ -239,10 +240,19 @@ def _linear(name: str, size: int) -> Node:
     return linear(leaves.input("x", (size, size), activations), leaves.parameter("w", (size, size), weights))
 
 
-def _sum_of_one(calls: int = 1) -> Node:
+def _small_step(backend: str) -> tuple[Callable[[Node, Node], Node], Kernel] | None:
+    """Return a step on one number that a backend has a kernel for, with the kernel: an addition, or a softmax."""
+    for step in (add, lambda total, _: softmax(total)):
+        kernel = _kernel(backend, _of_one_number(step))
+        if not isinstance(kernel, str):
+            return step, kernel
+    return None
+
+
+def _of_one_number(step: Callable[[Node, Node], Node], calls: int = 1) -> Node:
     x = total = leaves.input("x", (1,), f32)
     for _ in range(calls):
-        total = add(total, x)
+        total = step(total, x)
     return total
 
 
