@@ -219,6 +219,7 @@ def test_a_decoder_does_not_embed_and_an_encoder_does_not_generate(gemma: Path, 
 
 def test_an_empty_text_is_not_embedded(minilm: Path) -> None:
     assert_complains(tg("embed", minilm, "--text", "a", "--text", " "), "--text number 2 is empty", code=2)
+    assert_complains(tg("embed", minilm), "give either --text TEXT or --texts FILE", code=2)
 
 
 # ---- graphs ----
@@ -394,7 +395,7 @@ def test_standard_output_that_is_full(softmax: Path) -> None:
 # ---- wrong usage ----
 
 
-@pytest.mark.parametrize("arguments", [("generate",), ("run",), ("run", "x", "--tokens", "0"), ("embed", "x")])
+@pytest.mark.parametrize("arguments", [("generate",), ("run",), ("run", "x", "--tokens", "0"), ("embed",)])
 def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
     assert_complains(tg(*arguments), "Try 'tg", "Error: ", code=2)
 

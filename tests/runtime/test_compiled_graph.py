@@ -623,7 +623,7 @@ def test_only_the_frames_of_the_last_variant_keep_a_large_arena() -> None:
 
 def variants_of(g: tg.Graph) -> Plan:
     """Two variants of the same path, for n up to 8 and beyond."""
-    plan = plan_of(g, ("c",))
+    plan = plan_of(g, ("c", "numpy"))
     (only,) = plan.variants
     return replace(plan, variants=tuple(replace(only, cell=Cell.of({"n": ends})) for ends in ((0, 8), (9, 64))))
 

@@ -51,8 +51,7 @@ def _direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types
     return np.stack(outs) if outs else np.zeros((0, *q.shape[1:3], v.shape[3]), q.dtype)
 
 
-@library(direct=_direct, gradient=products.attention_gradient, facts=OpFacts(product=True, closed=True, sought=False,
-                                                                             contains=("sum", "max", "exp2")))
+@library(direct=_direct, gradient=products.attention_gradient, facts=OpFacts(product=True, closed=True, sought=False))
 def batched_attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
                       window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
     """See `attention`: this op is the attention of a batch of sequences. Its gradient computes all sequences in one product."""
