@@ -146,7 +146,7 @@ def test_what_fails_is_made_small_and_runs_again_from_its_text(monkeypatch: pyte
     writes_in_place_too_early(monkeypatch)
     seed, failure = next(failures(range(SEEDS)))
     small = shrunk(failure, 8.0)
-    assert len(small.case.graph.nodes) <= 6 and len(small.case.points) == 1 and len(small.case.graph.roots) == 1
+    assert len(small.case.graph.nodes) <= 6 and len(small.case.points) == 1 and len(small.case.graph.roots) <= 2
     text = as_text(small)
     again = from_text(text)
     assert again.case.graph == small.case.graph and as_text(again) == text

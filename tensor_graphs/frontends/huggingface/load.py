@@ -133,7 +133,7 @@ class LoadedModel:
 
     @property
     def why_not_paged(self) -> str | None:
-        """What the decoder has that a step of many sequences cannot compute; None if `paged_graph` returns one."""
+        """The decoder's feature that a step of many sequences cannot compute; None if `paged_graph` returns one."""
         return why_not_paged(self.facts, self.names)
 
     def packed_graph(self, tokens: int) -> Graph:

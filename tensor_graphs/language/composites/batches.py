@@ -54,7 +54,8 @@ def _direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types
 @library(direct=_direct, gradient=products.attention_gradient, facts=OpFacts(product=True, closed=True, sought=False))
 def batched_attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: float | Dim, causal: bool = False,
                       window: int = 0, start: Dim = 0, softcap: float = 0.0) -> Node:
-    """See `attention`: this op is the attention of a batch of sequences. Its gradient computes all sequences in one product."""
+    """Return the `attention` of a batch of sequences, of which the gradient computes all sequences in one product. Raises as
+    `attention`."""
     attributes = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
 
     def one(*operands: Node | None) -> Node:
