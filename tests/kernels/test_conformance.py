@@ -10,6 +10,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.kernels.kernel import HostCall, Kernel, Spec
 from tensor_graphs.kernels.registry import load_backend, why_missing
+from tensor_graphs.language.composites.rounded import unit_of
 from tensor_graphs.language.dtypes import DTYPES, DType
 from tensor_graphs.language.errors import DTypeError
 from tensor_graphs.language.leaves import item
@@ -18,7 +19,7 @@ from tensor_graphs.measure.conformance.cases import op_named
 from tensor_graphs.measure.points.single_op_plans import single_kernel_plan
 from tensor_graphs.runtime.compiled_graph import bind
 from tests.kernels.cases import CASES, Draw, applied
-from tests.plans import poison, worst_error
+from tests.plans import TOLERANCE, poison, worst_error
 
 BACKENDS = ("numpy", "torch", "c")
 KERNELS = [k for name in BACKENDS for k in load_backend(name)]
@@ -71,7 +72,9 @@ def test_a_kernel_computes_its_op_or_says_why_not(kernel: Kernel, dtype: DType) 
                 poison(compiled)
                 results = compiled.run(values)
         ratio, where = worst_error(g, results, {}, interpret(g, values))
-        assert ratio <= 1, f"{kernel.name} on {', '.join(map(str, spec.inputs))} {dict(spec.attrs)}, seed {seed}: {where}"
+        rounding = unit_of(spec.attrs) if op_named(kernel.op).facts.licence else 0.0
+        allowed = 1 + ROUNDINGS * rounding / TOLERANCE[dtype.name] if rounding else 1
+        assert ratio <= allowed, f"{kernel.name} on {', '.join(map(str, spec.inputs))} {dict(spec.attrs)}, seed {seed}: {where}"
         for n, v in values.items():
             assert v.tobytes() == before[n].tobytes(), f"{kernel.name} wrote to an operand"
         ran += 1
@@ -79,13 +82,16 @@ def test_a_kernel_computes_its_op_or_says_why_not(kernel: Kernel, dtype: DType) 
         assert ran == TRIES
 
 
+ROUNDINGS = 8
+"""roundings of an operand, as an op allows them, by which a sum of products that partly cancel may be off"""
+
 REFUSALS = {"numpy.gelu", "numpy.gated"}
 """numpy kernels that leave some attributes to the definition"""
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_every_kernel_takes_floats_or_the_integers_it_is_for(kernel: Kernel) -> None:
-    for name in ("f32", "f64", "bf16", "f16", "i32", "bool"):
+    for name in ("f32", "f64", "bf16", "f16", "i32", "bool", "u8"):
         for seed in range(60):
             made = instance(kernel.op, DTYPES[name], seed)
             if made is not None and kernel.accepts(made[2]) is None:
