@@ -26,6 +26,8 @@ SHOWS = {
     "service.py": (r"ada: 2 answers of \[4, 4\] tokens, 12 tokens in the cache",
                    r"bob: 2 answers of \[4, 4\] tokens, 12 tokens in the cache", r"equal turns, equal answers: True"),
 }
+LONG = {"cifar_like.py", "char_gpt.py", "finetune_lora.py"}
+"""examples that compile a training step of many layers"""
 
 
 def test_every_example_is_run() -> None:
@@ -33,7 +35,7 @@ def test_every_example_is_run() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("name", SHOWS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in SHOWS])
 def test_an_example_prints_what_it_shows(name: str, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ran = subprocess.run([sys.executable, str(ROOT / "examples" / name)], cwd=tmp_path, env=environment, capture_output=True,

@@ -197,7 +197,8 @@ def test_what_has_to_be_copied_before_it_is_read_counts() -> None:
 
     def cheapest(graph: tg.Graph, copy: float, by_width: bool = False) -> Path:
         def cost(k: Kernel, s: Signature) -> Cost:
-            return Cost((1e-6 if k.backend == "c" or k.op == "mul" else 1e-5) * (int(s.spec.outputs[0].shape[-1]) / 64 if by_width else 1))
+            seconds = 1e-6 if k.backend == "c" or k.op == "mul" else 1e-5
+            return Cost(seconds * (int(s.spec.outputs[0].shape[-1]) / 64 if by_width else 1))
 
         return Paths(prepare(graph, backends=NO_LOOPS).graph, table, cost, copied=lambda t: copy).cheapest()
 
