@@ -1,4 +1,4 @@
-"""Schedules of generated GPU kernels: what a search finds beside the rules', for 24 kernels.
+"""Schedules of generated GPU kernels: what a search finds, compared with the rules', for 24 kernels.
 
     python benchmarks/tuning_cuda.py [--seconds 4] [--strategy descent] [--only softmax] [--rows FILE]
 

@@ -50,7 +50,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
 
 
 def why_no_block(threads: int, target: Target) -> str | None:
-    """Return why a block cannot have so many threads; None where it can."""
+    """Return why a block cannot have this number of threads; None where it can."""
     if threads > target.threads:
         return f"a block has at most {target.threads} threads"
     return None if threads % target.warp == 0 else f"a block is whole warps of {target.warp} threads"

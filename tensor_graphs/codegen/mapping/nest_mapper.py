@@ -204,7 +204,7 @@ class NestMapper:
         return sizes
 
     def why_no_pack(self, pack: int, along: Sequence[tuple[Stage, Axis]]) -> str | None:
-        """Return why stages cannot have packs of so many elements; None where they can."""
+        """Return why stages cannot have packs of this many elements; None where they can."""
         widths, vector = [width for _, width in self.accessed(along)], self.target.vector
         if pack == 1:
             return None

@@ -42,7 +42,7 @@ class RowChoices(NestMapper):
         return self.by_rule(d.product(a.size for a in self.nest.axes[:parallel(self.nest)]))
 
     def by_rule(self, turns: Dim, fixed: int = 0) -> NestChoices:
-        """Return the choices of the rules for so many iterations. fixed: threads that share one, if not 0."""
+        """Return the choices of the rules for a number of iterations. fixed: threads that share one, if not 0."""
         (along, shared), stages, warp = self.along(), self.nest.stages, self.target.warp
         pack = self.pack_of([(stages[k], along[k][-1]) for k in shared])
         most = max((d.bounds(d.product(a.size for a in axes))[1] for axes in along.values()), default=1)
@@ -69,7 +69,7 @@ class RowChoices(NestMapper):
     def why_not(self, choices: NestChoices) -> str | None:
         (along, shared), stages = self.along(), self.nest.stages
         if choices.threads > self.widest() or (choices.rows > 1 and choices.threads > self.target.warp):
-            return "so many threads share no iteration, or only one of a block"
+            return "this many threads share no iteration, or only one of a block"
         return why_no_block(choices.threads * choices.rows, self.target) or self.why_no_pack(
             choices.pack, [(stages[k], along[k][-1]) for k in shared])
 

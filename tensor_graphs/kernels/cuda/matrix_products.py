@@ -249,7 +249,7 @@ def product_shape(spec: Spec, products: int = 1, piece: int | None = None) -> Ti
 
 
 def _shape(spec: Spec, wide: int, most: int, products: int, turned: bool) -> TileShape:
-    """Return the shape of tiles of so many columns. most: largest number of tiles."""
+    """Return the shape of tiles with a number of columns. most: largest number of tiles."""
     of_x, of_w = parts_of(spec)
     return TileShape(wide, split_sums(most, _steps(spec), of_x * of_w), most_stages(spec, wide, products, turned))
 
