@@ -170,7 +170,7 @@ def test_numbers_of_nests_that_are_no_longer_there_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(("action", "why"), [
-    (NestNumber(2048, 0, "threads"), "so many threads share no iteration"), (NestNumber(3, 0, "pack"), "no such packs"),
+    (NestNumber(2048, 0, "threads"), "this many threads share no iteration"), (NestNumber(3, 0, "pack"), "no such packs"),
     (NestNumber(1, 7, "pack"), "there is nothing"), (NestNumber(4, 0, "warps"), "it chooses no warps"),
     (Again(1, 5), "dear values"), (PartsOf(64, "nothing"), "can be cut"), (NestNumber(16, 0, "threads"), "whole warps")])
 def test_what_is_illegal_is_refused_with_the_reason(action: NestNumber, why: str) -> None:
