@@ -186,7 +186,7 @@ def test_blocks_that_a_target_has_no_room_for_are_refused() -> None:
 
 
 def test_an_access_that_is_wider_than_what_is_together_is_reported() -> None:
-    """Of a square that is transposed: one thread for all its rows would put 32 bytes at once."""
+    """One thread for all rows of a transposed square would store 32 bytes at once."""
     of = task(tg.permute(tg.input("x", (192, 128), tg.bf16), (1, 0)) * 2.0)
     narrow = cuda_schedule.completed(of, (NestNumber(2, 0, "warps"),))
     with pytest.raises(IllegalAction, match="more rows than an access has elements"):

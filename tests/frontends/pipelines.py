@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 NOISE: dict[str, Any] = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "steps_offset": 1}
 """The noise that Stable Diffusion was trained with."""
 LATER: dict[str, Any] = {"use_quant_conv": False, "use_post_quant_conv": False, "shift_factor": 0.06}
-"""How later autoencoders differ from the first."""
+"""The settings in which later autoencoders differ from the first."""
 
 
 def clip_tokenizer(folder: Path) -> transformers.CLIPTokenizer:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensor_graphs as tg
 
-torch = pytest.importorskip("torch")
 LAYERS, WIDTH, HEADS, COUNT, LENGTH, BATCH, RATE = 2, 32, 2, 20, 12, 3, 3e-3
 SHAPES: dict[str, tuple[int, ...]] = {"tokens": (COUNT, WIDTH), "places": (LENGTH, WIDTH), "norm": (WIDTH,), "head": (COUNT, WIDTH)}
 for _layer in range(LAYERS):

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensor_graphs as tg
+from benchmarks import torch_models as models
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-models = pytest.importorskip("benchmarks.torch_models")
 IMAGES = {
     "resnet": ("ResNetModel", "ResNetConfig", {"depths": [1, 1], "hidden_sizes": [8, 16], "embedding_size": 8,
                                                "layer_type": "basic"}),

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensor_graphs as tg
 
-torch = pytest.importorskip("torch")
 RNG = np.random.default_rng(0)
 LOGITS = (RNG.normal(size=(9, 5)) * 10).astype(np.float32)
 CLASSES = np.array([0, 1, 2, 3, 4, -100, 1, -100, 4], np.int32)

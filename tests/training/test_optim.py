@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import tensor_graphs as tg
 from tensor_graphs.training.step import COUNT, step_graphs
 
-torch = pytest.importorskip("torch")
 SHAPES = {"w": (3, 5), "v": (6, 4), "b": (4,)}
 NAMES = {"lr": "rate", "betas": "decays", "alpha": "decay", "eps": "epsilon", "lr_decay": "rate_decay", "ns_steps": "iterations",
          "initial_accumulator_value": "initial", "ns_coefficients": "coefficients"}

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 import tensor_graphs as tg
 from tensor_graphs.choice.prepare import prepare
@@ -161,7 +162,6 @@ def test_a_step_of_adam_on_two_layers_is_eleven_parts() -> None:
 
 
 def test_thirty_steps_lose_as_those_of_torch() -> None:
-    torch = pytest.importorskip("torch")
     trainer = tg.Trainer(network(), tg.optim.Adam(0.01), weights(), clip_norm=1.0)
     tensors = {name: torch.tensor(array, requires_grad=True) for name, array in weights().items()}
     optimiser = torch.optim.Adam(tensors.values(), lr=0.01)

@@ -125,9 +125,9 @@ def test_steps_have_room_in_shared_memory() -> None:
     assert OneKernel(decoder(19), SIZES).shared <= HOPPER.shared_alone
     assert nvrtc.compiled(OneKernel(decoder(19), SIZES).text(), "sm_90a", HEADER.parent)
     whole, room = OneKernel(decoder(18), SIZES).text(), 221648 + 80 * 128
-    said = whole.replace(f"MOST_SHARED {HOPPER.shared_alone}", f"MOST_SHARED {room - 1}")
+    smaller = whole.replace(f"MOST_SHARED {HOPPER.shared_alone}", f"MOST_SHARED {room - 1}")
     with pytest.raises(ToolchainError, match="more steps than have room"):      # the struct has as many bytes as are counted here
-        nvrtc.compiled(said, "sm_90a", HEADER.parent)
+        nvrtc.compiled(smaller, "sm_90a", HEADER.parent)
     assert OneKernel(decoder(18), SIZES).shared == 221648 + 80 * 128
 
 
