@@ -16,8 +16,8 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
 from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.elementary import tanh, wide
-from tensor_graphs.language.composites.normalisation import softmax
+from tensor_graphs.language.composites.elementary import sigmoid, tanh, wide
+from tensor_graphs.language.composites.normalisation import logsumexp, softmax
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, i32
@@ -401,15 +401,19 @@ def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _
     return _Weights(softmax_of_visible(scores, visible), squashed)
 
 
-def softmax_of_visible(scores: Node, visible: Node) -> Node:
-    """Return the softmax of scores[…, n, s] over the keys that a mask bool[n, s] shows; zeros in a row that shows none.
+def softmax_of_visible(scores: Node, visible: Node, sinks: Node | None = None) -> Node:
+    """Return the softmax of scores[…, n, s] over the keys that a mask bool[n, s] shows; zeros in a row that shows none. sinks: one
+    more score for each row, that has no weight of its own, as it broadcasts to […, n, 1].
 
-    Such a row keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN. This is decided by the
-    mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
+    A row that shows no key keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN. This is
+    decided by the mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
     """
     some = broadcast_to(arithmetic.any(visible, visible.rank - 1, keepdims=True), visible.shape)
     hidden = arithmetic.where(atomic.bit_and(some, atomic.logical_not(visible)), -float("inf"), scores)
-    return arithmetic.where(some, softmax(hidden, axis=-1), 0.0)
+    weights = softmax(hidden, axis=-1)
+    if sinks is not None:
+        weights = weights * sigmoid(logsumexp(hidden, axis=-1, keepdims=True) - sinks)              # the share of the keys
+    return arithmetic.where(some, weights, 0.0)
 
 
 def attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
