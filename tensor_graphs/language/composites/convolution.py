@@ -182,7 +182,7 @@ def _made(op: str, axes: int | None, x: Node, weight: Node, bias: Node | None, s
         raise ShapeError(f"{op} of {show(x)}: it has {x.rank} axes", fix=f"x[n, c, {sizes}] and weight[out, c / groups, …]")
     _check(op, x, weight, bias, groups)
     how = geometry(op, cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check(op, x).attributes
-    return cast(Node, _conv(x, weight, bias, **{k: v for k, v in how.items() if k != "size"}, groups=groups))
+    return _conv(x, weight, bias, **{k: v for k, v in how.items() if k != "size"}, groups=groups)
 
 
 def conv1d(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,

@@ -162,8 +162,7 @@ def stack(*xs: Node, axis: int = 0) -> Node:
                              fix="tg.stack(x, y, axis=0): tensors one after another, not in a list")
     axis = one_axis("stack", axis, xs[0].rank + 1)
     atomic.same_shape("stack", *xs)
-    result: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
-    return result
+    return concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
 
 
 def flip(x: Node, axis: int | Sequence[int] | None = None) -> Node:

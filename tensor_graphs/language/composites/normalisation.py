@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -219,7 +219,7 @@ def mean(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = Fals
 
     x of floats; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
     """
-    return cast(Node, _mean_over(x, axes=_stored("mean", axis, x), keepdims=keepdims))
+    return _mean_over(x, axes=_stored("mean", axis, x), keepdims=keepdims)
 
 
 def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
@@ -228,7 +228,7 @@ def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False
     x of floats; the axes disappear, or stay with size 1 (keepdims). The variance of no numbers is NaN. Raises AttributeValueError
     (axis), DTypeError. Source: the two-pass formula, Chan, Golub and LeVeque 1983.
     """
-    return cast(Node, _var_over(x, axes=_stored("var", axis, x), keepdims=keepdims))
+    return _var_over(x, axes=_stored("var", axis, x), keepdims=keepdims)
 
 
 # ---- RMS norm and layer norm -----------------------------------------------------------------------------------------
@@ -260,7 +260,7 @@ def _require_eps(name: str, eps: float) -> None:
 
 
 def _rms_inverse(w: Node, eps: float) -> Node:
-    return cast(Node, arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps))
+    return arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps)
 
 
 def _rms_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
@@ -421,7 +421,7 @@ def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None,
     channels = _channels("instance_norm", x, weight=weight, bias=bias)
     if not isinstance(channels, int) or channels < 1:
         raise ShapeError(f"instance_norm of {show(x)}: it has {format_dim(channels)} channels", fix="an int ≥ 1 as axis 1")
-    return cast(Node, group_norm(x, weight, bias, groups=channels, eps=eps))
+    return group_norm(x, weight, bias, groups=channels, eps=eps)
 
 
 def local_response_norm(x: Node, *, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Node:

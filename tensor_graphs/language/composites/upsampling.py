@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -80,4 +80,4 @@ def upsample(x: Node, scale: int | Sequence[int], *, mode: str = "nearest") -> N
     if not 1 <= len(by) <= x.rank or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 1 for s in by):
         raise AttributeValueError(f"upsample of {show(x)}: scale is {scale!r}",
                                   fix=f"an int ≥ 1 for the last axis, or a tuple of up to {x.rank} of them for the last ones")
-    return cast(Node, _upsample(x, scale=by, mode=mode))
+    return _upsample(x, scale=by, mode=mode)
