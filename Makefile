@@ -127,7 +127,7 @@ conformance: $(TEST_SETUP)
 	$(BIN)/tg conformance --onnx --out docs/conformance
 
 docs: $(SETUP)
-	$(BIN)/python -m tensor_graphs.cli.op_pages docs
+	$(BIN)/python -m tests.op_pages docs
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -407,7 +407,8 @@ class _Walk:
         at = self.at(node)
         assert op.direct is not None
         try:
-            returned = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
+            with np.errstate(all="ignore"):
+                returned = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
         except Exception as e:
             e.add_note(f"in the direct evaluation of {op.name}, written at {node.location}")
             raise

@@ -200,8 +200,7 @@ def _sub(x: Node, y: Node) -> Node:
 
 
 def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.divide(roles["x"], roles["y"]))
+    return np.asarray(np.divide(roles["x"], roles["y"]))
 
 
 @library(name="div", direct=_div_direct, facts=OpFacts(mentioned=True, symbol="/"))
@@ -220,8 +219,7 @@ def _floor_div(x: Node, y: Node) -> Node:
 
 def _mod_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x, y = roles["x"], roles["y"]
-    with np.errstate(all="ignore"):
-        return np.asarray(np.mod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y))), x.dtype)
+    return np.asarray(np.mod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y))), x.dtype)
 
 
 @of_one_output
@@ -273,13 +271,12 @@ def _shifts(dtype: DType) -> range:
 
 def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x, y = roles["x"], roles["y"]
-    with np.errstate(all="ignore"):
-        if x.dtype.kind == "f":                                     # for one exponent in all places numpy takes a root: NaN of −∞
-            return np.asarray(np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C"))).reshape(x.shape)
-        power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
-        odd = (y & 1).astype(bool)
-        inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
-        return np.where(y < 0, inverse, power).astype(x.dtype)
+    if x.dtype.kind == "f":                                     # for one exponent in all places numpy takes a root: NaN of −∞
+        return np.asarray(np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C"))).reshape(x.shape)
+    power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
+    odd = (y & 1).astype(bool)
+    inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
+    return np.where(y < 0, inverse, power).astype(x.dtype)
 
 
 @of_one_output

@@ -94,12 +94,11 @@ def _conv_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
     places = cast(tuple[int, ...], how.places(x.shape[2:]))
     rows = weight.reshape(groups, out // groups, -1)
     result = np.empty((n, groups, out // groups, int(np.prod(places))), np.float64)
-    with np.errstate(all="ignore"):
-        for i in range(n):                                          # one image at a time: windows are many times as large
-            seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], result.shape[3])
-            result[i] = np.matmul(rows, seen)
-        result = result.reshape(n, out, *places)
-        return result + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else result
+    for i in range(n):                                          # one image at a time: windows are many times as large
+        seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], result.shape[3])
+        result[i] = np.matmul(rows, seen)
+    result = result.reshape(n, out, *places)
+    return result + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else result
 
 
 @of_one_output

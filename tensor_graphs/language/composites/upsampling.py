@@ -30,9 +30,8 @@ def on_lines(x: np.ndarray, axis: int, by: int) -> np.ndarray:
     at = np.maximum((np.arange(by * x.shape[axis]) + 0.5) / by - 0.5, 0)
     low = np.floor(at).astype(np.int64)
     share = (at - low).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - axis))
-    with np.errstate(all="ignore"):
-        return np.asarray(np.take(x, low, axis) * (1 - share)
-                          + np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis) * share)
+    return np.asarray(np.take(x, low, axis) * (1 - share)
+                      + np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis) * share)
 
 
 def _upsample_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:

@@ -256,11 +256,10 @@ def _max_pool(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
 def _avg_pool_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x, how = roles["x"], of_attributes(attrs)
     over = _over_window(x, how)
-    with np.errstate(all="ignore"):
-        total = np.sum(strided(padded(x, how.padding, 0), how), axis=over)
-        if attrs["count_padding"]:
-            return np.asarray(total / np.prod(how.size))
-        return np.asarray(total / np.sum(strided(padded(np.ones_like(x), how.padding, 0), how), axis=over))
+    total = np.sum(strided(padded(x, how.padding, 0), how), axis=over)
+    if attrs["count_padding"]:
+        return np.asarray(total / np.prod(how.size))
+    return np.asarray(total / np.sum(strided(padded(np.ones_like(x), how.padding, 0), how), axis=over))
 
 
 @library(name="avg_pool", direct=_avg_pool_direct, facts=OpFacts(closed=True, sought=False))
