@@ -407,8 +407,7 @@ class _Walk:
         at = self.at(node)
         assert op.direct is not None
         try:
-            with np.errstate(all="ignore"):
-                returned = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
+            returned = op.direct(op.by_role(values, node.attrs), at.attrs, at.types)
         except Exception as e:
             e.add_note(f"in the direct evaluation of {op.name}, written at {node.location}")
             raise
