@@ -128,7 +128,7 @@ conformance: $(TEST_SETUP)
 	$(BIN)/tg conformance --onnx --out docs/conformance
 
 docs: $(SETUP)
-	$(BIN)/python -m tensor_graphs.cli.op_pages docs
+	$(BIN)/python -m tests.op_pages docs
 
 CHROMIUM ?= chromium
 images: $(SETUP)

@@ -40,16 +40,15 @@ def _paged_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out
         rows = pages[i].astype(np.int64)[keys // page] * page + keys % page
         inside = ((rows >= 0) & (rows < len(k)))[:, None, None]
         near_k, near_v = (np.where(inside, pool[np.clip(rows, 0, len(k) - 1)], 0.0) for pool in (k, v))
-        with np.errstate(all="ignore"):
-            scores = np.einsum("gpd,sgd->gps", q[i].reshape(groups, heads // groups, -1), near_k) * attrs["scale"]
-            if attrs["softcap"]:
-                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
-            top = scores.max(axis=-1, keepdims=True)
-            sink = np.full((1, 1, 1), -np.inf) if sinks is None else sinks.astype(scores.dtype).reshape(groups, -1, 1)
-            top = np.maximum(top, sink)
-            weights = np.exp(scores - top)
-            weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - top)
-            out[i] = np.einsum("gps,sge->gpe", weights, near_v).reshape(heads, -1)
+        scores = np.einsum("gpd,sgd->gps", q[i].reshape(groups, heads // groups, -1), near_k) * attrs["scale"]
+        if attrs["softcap"]:
+            scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+        top = scores.max(axis=-1, keepdims=True)
+        sink = np.full((1, 1, 1), -np.inf) if sinks is None else sinks.astype(scores.dtype).reshape(groups, -1, 1)
+        top = np.maximum(top, sink)
+        weights = np.exp(scores - top)
+        weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - top)
+        out[i] = np.einsum("gps,sge->gpe", weights, near_v).reshape(heads, -1)
     return out
 
 
