@@ -137,7 +137,21 @@ def layer_cases(torch: Any) -> list[Case]:
         values, indices = x.topk(8)
         return values, indices.int()
 
+    def heads(q: Any, k: Any, v: Any) -> Any:
+        at = [t.transpose(0, 1)[None] for t in (q, k, v)]
+        return f.scaled_dot_product_attention(*at)[0].transpose(0, 1)
+
     return [
+        Case("layers", "attention of 197, 12 heads of 64", {name: x(197, 12, 64) for name in "qkv"},
+             lambda q, k, v: tg.attention(q, k, v, scale=0.125), heads),
+        Case("layers", "softmax along the middle of 8, 512, 64", {"x": x(8, 512, 64, dtype=tg.f32)},
+             lambda x: tg.softmax(x, axis=1), lambda x: x.softmax(1)),
+        Case("layers", "softmax down columns of 1024, 4096", {"x": x(1024, 4096)},
+             lambda x: tg.softmax(x, axis=0), lambda x: x.softmax(0)),
+        Case("layers", "rms_norm of 8192, 16384", {"x": x(8192, 16384), "g": w(16384)}, lambda x, g: tg.rms_norm(x, g),
+             lambda x, g: f.rms_norm(x, (16384,), g, 1e-6)),
+        Case("layers", "layer_norm of 8192, 16384", {"x": x(8192, 16384), "g": w(16384), "b": w(16384)},
+             lambda x, g, b: tg.layer_norm(x, g, b), lambda x, g, b: f.layer_norm(x, (16384,), g, b)),
         Case("layers", "gelu(linear + b) of 197, 768, 3072", {"x": x(197, 768), "w": w(3072, 768), "b": w(3072)},
              lambda x, w, b: tg.gelu(tg.linear(x, w, b)), lambda x, w, b: f.gelu(f.linear(x, w, b))),
         gated(8, 4096, 14336), gated(2048, 2048, 8192), mlp(197, 768, tg.bf16), mlp(1024, 768, tg.f32),
@@ -352,7 +366,7 @@ def row_shown(torch: Any, case: Case, options: Mapping[str, Any], given: argpars
     return row
 
 
-def main() -> int:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="graphs whose kind or name holds one of these words, split by commas")
     parser.add_argument("--part", default="0/1", help="K/N: of these graphs, each N-th from the K-th on")
@@ -375,6 +389,11 @@ def main() -> int:
     given = parser.parse_args()
     if given.tinygrad and (given.products or given.attention or given.layers):
         parser.error("--tinygrad runs graphs of the suite")
+    return given
+
+
+def main() -> int:
+    given = arguments()
     import torch
 
     began = time.perf_counter()
@@ -398,8 +417,7 @@ def main() -> int:
                 with contextlib.suppress(Exception):                # where it is timed, it says why
                     tg.compile(on_device(case), **options)
             return 0
-        arguments = [*sys.argv[1:], "--database", options["database"]]
-        processes = start_ahead(first, every, given.ahead, arguments)
+        processes = start_ahead(first, every, given.ahead, [*sys.argv[1:], "--database", options["database"]])
         compiled = [{"compile": compiled_by_torch(torch, case)} if given.compile else {} for case in chosen]
         for process in processes:
             process.wait()

@@ -275,6 +275,14 @@ def changed(values: Values, value: Value, change: Callable[[Dim], Dim], names: S
     return rewritten(value, one)
 
 
+def on_axes(values: Values, value: Value, axes: Sequence[Axis], others: Sequence[Axis]) -> Value:
+    """Return a value over axes as the same over others of the same sizes, none of which occurs in it."""
+    here: dict[str, Dim] = {a.name: b.symbol for a, b in zip(axes, others, strict=True)}
+    for a, b in zip(axes, others, strict=True):
+        value, here = changed(values, value, partial(d.substitute, mapping=here), {a.name}, b.name), {}
+    return value
+
+
 def reloaded(values: Values, value: Value, load: Callable[[Value, tuple[Value, ...]], Value | None]) -> Value:
     """Return a value with some of its loads replaced. load: returns the replacement, given the changed arguments, or None."""
     def one(v: Value, args: tuple[Value, ...]) -> Value:

@@ -3,6 +3,7 @@
 - elementwise: a thread has a pack of elements; transposed: a block turns squares of operands that lie across in shared memory
 - line scans: a scan across memory; a thread has a line (running.py; along memory it is a stage of rows)
 - columns: a reduction across memory; a warp walks along memory, the warps of a block share the rows
+- column rows: several stages over the same columns; a block has some columns, of which its threads share the rows
 - rows: anything else; some threads share an iteration of the outer axes, and its reductions along memory
 - streams: all products of few rows together; a warp has rows of a weight
 
@@ -18,8 +19,17 @@ from types import MappingProxyType
 from tensor_graphs.codegen.loop_ir import Array, Nest, StageProgram, Values, index_symbol, products_alone
 from tensor_graphs.codegen.loop_program import If, Let, Loop, LoopKernel, LoopProgram, Stmt
 from tensor_graphs.codegen.mapping.choices import NestChoices
+from tensor_graphs.codegen.mapping.column_rows import ColumnRowsForm, is_column_rows
 from tensor_graphs.codegen.mapping.columns import ColumnForm, is_columns
-from tensor_graphs.codegen.mapping.elementwise import ElementwiseForm, ShortReductionForm, is_elementwise, is_short_reduction, reads
+from tensor_graphs.codegen.mapping.elementwise import (
+    AcrossSumForm,
+    ElementwiseForm,
+    ShortReductionForm,
+    is_across_sum,
+    is_elementwise,
+    is_short_reduction,
+    reads,
+)
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, within
 from tensor_graphs.codegen.mapping.place_values import placed
 from tensor_graphs.codegen.mapping.row_choices import BLOCKS
@@ -118,14 +128,18 @@ def _times(kernel: LoopKernel, times: Dim) -> LoopKernel:
     return replace(kernel, body=(replace(grid, size=grid.size * times),))
 
 
-def _form(program: StageProgram, nest: Nest) -> type[ElementwiseForm | TransposedForm | ColumnForm] | None:
+def _form(program: StageProgram, nest: Nest) -> type[ElementwiseForm | TransposedForm | ColumnForm | ColumnRowsForm] | None:
     if is_line_scan(nest):
         return LineScanForm
     if is_elementwise(program, nest):
         return ElementwiseForm if nest.tile is None else TransposedForm
     if is_short_reduction(nest):
         return ShortReductionForm
-    return ColumnForm if is_columns(nest) else None
+    if is_across_sum(nest):
+        return AcrossSumForm
+    if is_columns(nest):
+        return ColumnForm
+    return ColumnRowsForm if is_column_rows(program, nest) else None
 
 
 def _may_be_beside(program: StageProgram, group: list[tuple[Nest, LoopKernel, NestMapper]],

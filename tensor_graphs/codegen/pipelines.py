@@ -18,9 +18,11 @@ from tensor_graphs.codegen.passes.pair_moments import moments_in_parts
 from tensor_graphs.codegen.passes.select_top import selected
 from tensor_graphs.codegen.passes.skip_masked_blocks import without_hidden
 from tensor_graphs.codegen.passes.split_at_conditions import decided
+from tensor_graphs.codegen.passes.split_differences import with_split_differences
 from tensor_graphs.codegen.passes.split_into_groups import grouped
 from tensor_graphs.codegen.passes.split_reduction import columns_in_parts, rows_in_parts
 from tensor_graphs.codegen.passes.split_scans import scans_in_parts
+from tensor_graphs.codegen.passes.split_softmax import softmax_in_parts
 from tensor_graphs.codegen.passes.tile_rows import laned
 from tensor_graphs.codegen.skinny_product import streamed
 from tensor_graphs.kernels.kernel import NotLowered
@@ -43,10 +45,11 @@ CUDA_LOOPS: Pipeline = (selected, *WHOLE, scans_in_parts, *PARTS)
 STREAMS: Pipeline = (*LOOPS, streamed)
 """products of few rows, lowered as such"""
 
-CUDA_ROWS: Pipeline = (without_single_turns, handed_on, columns_in_parts)
+CUDA_ROWS: Pipeline = (without_single_turns, handed_on, columns_in_parts, with_split_differences)
 """loops or streams on a GPU where each block runs everything for its own rows, as in a scan"""
 
-CUDA: Pipeline = (without_single_turns, handed_on, moments_in_parts, rows_in_parts, columns_in_parts)
+CUDA: Pipeline = (without_single_turns, handed_on, moments_in_parts, softmax_in_parts, rows_in_parts,
+                  columns_in_parts, with_split_differences)
 """loops or streams on a GPU"""
 
 

@@ -10,6 +10,8 @@ A nest whose operands are contiguous along another axis than its output is mappe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tensor_graphs.codegen.loop_ir import Array, Axis, Nest, Stage, StageProgram, Value, across, index_symbol, values_in
 from tensor_graphs.codegen.loop_program import Clear, Loop, LoopKernel, Stmt, Store, Take, Wait
 from tensor_graphs.codegen.mapping.choices import NestChoices
@@ -22,6 +24,9 @@ WARPS = 8
 
 SHORT_SUM, FEW_NUMBERS = 64, 4
 """most terms of a reduction across memory for one thread: in a window (several axes, or one compound axis), and otherwise"""
+
+MOST_TERMS, AHEAD = 256, 16
+"""most terms of a sum of products for one thread; terms whose loads are written out"""
 
 
 def is_elementwise(program: StageProgram, nest: Nest) -> bool:
@@ -53,6 +58,21 @@ def is_short_reduction(nest: Nest) -> bool:
     return (s.monoid is not None and s.scan is None and nest.blocks is None and not s.held and bool(s.axes or nest.axes)
             and s.level == len(nest.axes) and s.target.level == 0 and across(s) and d.is_static(terms)
             and 0 < int(d.evaluate(terms, {})) <= (SHORT_SUM if window else FEW_NUMBERS))
+
+
+def is_across_sum(nest: Nest) -> bool:
+    """Return whether a nest is one sum for each of its iterations, of elements that lie beside those of the next iteration: small
+    products of matrices, whose right operand lies so."""
+    if len(nest.stages) != 1 or not nest.axes or nest.blocks is not None or nest.tile is not None:
+        return False
+    (s,), last = nest.stages, nest.axes[-1].name
+    if s.monoid != "sum" or s.scan is not None or s.axes or s.held or s.product or s.level != len(nest.axes) or s.target.level:
+        return False
+    if len(s.reduce) != 1 or not d.is_static(s.reduce[0].size) or d.bounds(s.reduce[0].size)[1] > MOST_TERMS:
+        return False
+    loads = [v for v in values_in(s.value) if v.op == "load"]
+    along = [v for v in loads if d.coefficient(v.attr[1], last) == 1 and d.coefficient(v.attr[1], s.reduce[0].name) not in (0, 1)]
+    return bool(along) and len(loads) > 1 and d.coefficient(s.index, last) == 1 and d.bounds(nest.axes[-1].size)[0] > 1
 
 
 class ElementwiseForm(NestMapper):
@@ -97,6 +117,29 @@ class ShortReductionForm(ElementwiseForm):
         terms = self.reducing(s.reduce, [Take(total, 0, s.monoid, self.moved(s.value), s.note)], "unrolled")
         stored = Store(*self.placed(s.target, s.index), self.total(s, total))
         return self.kernel(entry, self.over((*self.nest.axes, *s.axes), 1, [Clear(total, s.monoid), *terms, stored]))
+
+
+class AcrossSumForm(ElementwiseForm):
+    """A thread has a pack of results."""
+
+    def seed(self) -> NestChoices:
+        return NestChoices(pack=self.pack_of(self.along), warps=WARPS // 2, packs=1, ahead=AHEAD)
+
+    def mapped(self, entry: str) -> LoopKernel:
+        (s,), axes, pack = self.nest.stages, self.nest.axes, self.choices.pack
+        assert s.monoid is not None
+        (over,), lane, axis = s.reduce, index_symbol("_v", pack), axes[-1]
+        part, result = self.accumulator(s, pack), Stage(s.target, s.index, (), s.value, s.level, None, s.note)
+        if pack == 1:
+            terms: list[Stmt] = [Take(part, 0, s.monoid, self.moved(s.value), s.note)]
+            stored: list[Stmt] = [Store(*self.placed(s.target, s.index), self.total(s, part))]
+        else:
+            before, copies, fixed = self.packs([s.value], axis, pack)
+            value = self.moved(s.value, self.in_pack(axis, pack), copies, fixed)
+            terms = [*before, Loop("_v", pack, "vector", (Take(part, lane, s.monoid, value, s.note),))]
+            stored = self.elements([replace(result, value=self.total(s, part, lane))], (axis,), pack)
+        loop = Loop(over.name, over.size, "serial", tuple(terms), unroll=self.choices.ahead)
+        return self.kernel(entry, self.over(axes, pack, [Clear(part, s.monoid), loop, *stored]))
 
 
 def reads(program: StageProgram, s: Stage) -> set[Array]:

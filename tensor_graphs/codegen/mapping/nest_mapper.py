@@ -195,7 +195,7 @@ class NestMapper:
         """Return the bytes, and those of an element, of arrays that lie along the axes; none where there are no packs."""
         sizes: list[tuple[int, int]] = []
         for s, axis in along:
-            if axis.symbol == 0:
+            if d.bounds(axis.size)[1] < 2:                          # one element, or none at all
                 return []
             read = [(v.attr[0], v.attr[1]) for v in values_in(s.value) if v.op == "load"]
             for array, offset in [*read, *([] if s.reduce else [(s.target, s.index)])]:

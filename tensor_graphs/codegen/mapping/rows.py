@@ -53,7 +53,10 @@ from tensor_graphs.codegen.passes.softmax_exp import is_shifted
 from tensor_graphs.devices.target import Target
 from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
-from tensor_graphs.language.dtypes import bf16, f16, f32
+from tensor_graphs.language.dtypes import bf16, f16, f32, f64
+
+WIDE_PARTS = 4
+"""most numbers of f64 in which a thread combines a reduction; each takes two registers"""
 
 HELD_ELEMENTS, HELD_WORDS = 64, 96
 """limits for rows in registers: elements of a thread, and 4-byte words of packs that are loaded ahead"""
@@ -219,12 +222,17 @@ class RowForm(RowChoices):
                 continue
             if len({j for j, _ in users}) > 1:
                 out += self.load_row(key, v, loop)
-            elif reductions and not _of_an_iteration(self.nest, key[1]):
+            elif reductions and not _of_an_iteration(self.nest, key[1]) and words + own_words <= self.held_later():
                 self.later.setdefault(reductions[-1], []).extend(self.load_row(key, v, loop))
             else:
                 continue
             words += own_words
         return out
+
+    def held_later(self) -> int:
+        """Return the most words of rows that a thread keeps, if not all are of an iteration: a quarter of its registers, so that
+        one block of a multiprocessor loads while another computes."""
+        return self.target.registers // (2 * self.group * self.groups) // 4
 
     def lasts(self, key: Key, v: Value, words: int) -> bool:
         """Return whether a row stays in registers when the nest has run: where a kernel runs it repeatedly (scans.py)."""
@@ -307,7 +315,7 @@ class RowForm(RowChoices):
         long = not loop.turns and s.monoid == "sum" and s.value.dtype is f32    # so that what floats drop adds up
         few = long and pack > 1                                     # a pack at a time: a step to f64 costs four sums of f64
         monoid, length = (_longer(s.monoid), _longer(s.monoid).count) if isinstance(s.monoid, Top) else (s.monoid, 0)
-        parts = 1 if few or length else pack
+        parts = 1 if few or length else min(pack, WIDE_PARTS) if s.value.dtype is f64 else pack
         part = self.accumulator(s, length or parts, long)
         here = self.in_rows(loop)
         fill: list[Stmt] = []
@@ -322,7 +330,8 @@ class RowForm(RowChoices):
             axis = loop.axes[-1]
             before, copies, fixed = self.packs([root], axis, pack, self.singly, self.copied(s, loop))
             value = self.moved(root, self.in_pack(axis, pack), copies, fixed)
-            body = [*before, Loop("_v", pack, "vector", (Take(part, 0 if length else lane, monoid, value, s.note),))]
+            at = 0 if length else lane - lane // parts * parts if parts < pack else lane
+            body = [*before, Loop("_v", pack, "vector", (Take(part, at, monoid, value, s.note),))]
             if few:
                 some = self.buffer("register", f"few_{s.target.name}", f32, pack)
                 body = [*before, Loop("_v", pack, "vector", (Store(some, lane, value, s.note),)), *_halved(self.values, some, pack),

@@ -9,33 +9,34 @@ all of it is 0), however the terms are rounded.
 from __future__ import annotations
 
 import math
-from functools import partial
 
-from tensor_graphs.codegen.default_schedule import changed
+from tensor_graphs.codegen.default_schedule import on_axes
 from tensor_graphs.codegen.loop_ir import Nest, Stage, StageProgram, Value
 from tensor_graphs.language import dims as d
 
 
 def is_shifted(program: StageProgram, nest: Nest, s: Stage) -> bool:
     """Return whether a stage sums exp(x - m), where m is the maximum of x over the same row, computed earlier in the nest."""
-    if s.monoid != "sum" or s.scan is not None or s.held or s.value.op != "exp" or len(s.reduce) != 1:
+    if s.monoid != "sum" or s.scan is not None or s.held or len(s.reduce) != 1:
         return False
-    (by,), (over,) = s.value.args, s.reduce
-    if by.op != "add":
-        return False
-    before = {o.target.name: o for o in nest.stages[:nest.stages.index(s)] if o.monoid == "max" and o.level == s.level
-              and o.scan is None and not o.held and not o.axes and len(o.reduce) == 1}
-    for x, away in (by.args, by.args[::-1]):
-        most = _subtracted(away)
-        maximum = before.get(most.attr[0].name) if most is not None and most.op == "load" else None
-        if maximum is None or maximum.reduce[0].size != over.size:
-            continue
-        (axis,) = maximum.reduce
-        along = partial(d.substitute, mapping={axis.name: over.symbol})
-        same = changed(program.values, maximum.value, along, {axis.name}, over.name)
-        if same is x and over.name in x.symbols:
-            return True
-    return False
+    return any(subtracted(program, s, o) for o in nest.stages[:nest.stages.index(s)] if o.level == s.level and not o.axes
+               and o.scan is None and not o.held and len(o.reduce) == 1)
+
+
+def subtracted(program: StageProgram, s: Stage, maximum: Stage) -> Value | None:
+    """Return m, as it is subtracted, if a stage's value is exp(x − m) with the maximum m of x by another stage, over axes of the
+    same sizes; None otherwise."""
+    ours, own = (*maximum.axes, *maximum.reduce), (*s.axes, *s.reduce)
+    if maximum.monoid != "max" or [a.size for a in ours] != [a.size for a in own]:
+        return None
+    if s.value.op != "exp" or s.value.args[0].op != "add":
+        return None
+    by, place = s.value.args[0].args, d.substitute(maximum.index, {a.name: b.symbol for a, b in zip(ours, own, strict=True)})
+    same = on_axes(program.values, maximum.value, ours, own)
+    if not any(a.name in same.symbols for a in s.reduce):
+        return None
+    return next((away.args[0] for x, away in (by, by[::-1]) if x is same and (m := _subtracted(away)) is not None
+                 and m.op == "load" and m.attr[:2] == (maximum.target, place)), None)
 
 
 def _subtracted(away: Value) -> Value | None:

@@ -74,8 +74,8 @@ class TileTemplate:
 
 
 TEMPLATES = (
-    TileTemplate("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic,
-                 lambda spec, weights: p.product_steps(spec) * weights, shape=p.product_shape),
+    TileTemplate("tiles", "tensor", p.BY_TILES, p.product, p.product_takes, p.product_traffic, p.product_steps,
+                 shape=p.product_shape),
     TileTemplate("turned", "turned", p.BY_TILES, p.turned, partial(p.turned_takes, p.product_takes),
                  partial(p.product_traffic, boxed=p.BOXED_ROWS), p.turned_steps, shape=p.turned_shape, turned=True),
     TileTemplate("skinny", "skinny", p.OF_FEW_ROWS, p.skinny, p.skinny_takes, p.skinny_traffic,

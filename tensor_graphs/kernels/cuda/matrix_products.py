@@ -346,6 +346,7 @@ def tile_launch(tiles: Dim, splits: int, nbytes: int, early: tuple[int, ...]) ->
 
 
 FASTER, STORING, MEETING = {64: 1.0, 128: 1.4, 256: 1.5}, 5, 390
+TURNED_FASTER = {16: 0.5, 32: 0.75, **FASTER}
 """FASTER: columns of a tile -> relative speed of its products. STORING, MEETING: time to store a column, and to join split sums, in
 units of one step of one column (3.6 ns on an H200)"""
 
@@ -353,15 +354,17 @@ units of one step of one column (3.6 ns on an H200)"""
 def _columns_of_a_tile(spec: Spec, down: int, piece: int, products: int) -> int:
     """Return the number of columns of a tile for which the product is estimated to be fastest. down: number of rows of tiles.
     products: number of weights, which share the columns of a tile."""
-    (of_x, of_w), steps, columns = parts_of(spec), _steps(spec), _matrices(spec)[5] * products
+    columns = _matrices(spec)[5] * products
+    return min((w for w in _columns_that_fit(spec, products) if w <= (128 if piece else 256)),
+               key=lambda wide: _time(spec, down * -(-columns // wide), wide))
 
-    def time(wide: int) -> float:
-        tiles = down * -(-columns // wide)
-        splits = split_sums(tiles, steps, of_x * of_w)
-        of_tile = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / FASTER[wide] + STORING)
-        return -(-tiles // MULTIPROCESSORS) * of_tile + MEETING * (splits > 1)
 
-    return min((w for w in _columns_that_fit(spec, products) if w <= (128 if piece else 256)), key=time)
+def _time(spec: Spec, tiles: int, wide: int) -> float:
+    """Return the estimated time of tiles with this many columns."""
+    (of_x, of_w), steps = parts_of(spec), _steps(spec)
+    splits = split_sums(tiles, steps, of_x * of_w)
+    of_tile = wide * (-(-steps // splits) * pairs_of(of_x, of_w) / TURNED_FASTER[wide] + STORING)
+    return -(-tiles // MULTIPROCESSORS) * of_tile + MEETING * (splits > 1)
 
 
 BOXED, BOXED_ROWS = Fraction(3, 2), Fraction(21, 20)
@@ -380,11 +383,18 @@ def product_traffic(spec: Spec, boxed: Fraction = BOXED) -> Dim:
     return moved
 
 
-def product_steps(spec: Spec) -> Dim:
-    """Return the operations of complete tiles, divided by SHARE (16-bit products), twice that (8 bits) or half of it (TF32). A
-    product of two f32 numbers takes six 16-bit products, of two that are rounded to two parts three, f32 by bf16 three."""
+def product_steps(spec: Spec, products: int = 1) -> Dim:
+    """Return the operations that all multiprocessors could do while those with tiles do these, complete ones, divided by SHARE
+    (16-bit products), twice that (8 bits) or half of it (TF32). A product of two f32 numbers takes six 16-bit products, of two that
+    are rounded to two parts three, f32 by bf16 three. products: number of weights."""
     matrices, _, _, rows, _, columns, _ = _matrices(spec)
-    return d.ceil_div(rows, TILE_ROWS) * (TILE_ROWS * 2 * matrices * columns * _summed(spec) // SHARE)
+    shape = product_shape(spec, products)
+    return _in_waves(spec, d.ceil_div(rows, TILE_ROWS) * (matrices * -(-columns * products // shape.columns)), shape)
+
+
+def _in_waves(spec: Spec, tiles: Dim, shape: TileShape) -> Dim:
+    waves = d.ceil_div(tiles * shape.splits, MULTIPROCESSORS)
+    return waves * (MULTIPROCESSORS * TILE_ROWS * 2 * shape.columns * _summed(spec) // (SHARE * shape.splits))
 
 
 def _summed(spec: Spec) -> int:
@@ -407,18 +417,19 @@ def turned_takes(takes: Callable[[Spec], str | None], spec: Spec) -> str | None:
 
 
 def _columns_of_turned(spec: Spec, products: int = 1) -> int:
-    """Return the number of columns of a turned tile: a power of two. products: weights, each with sums of its own."""
-    x, wide = spec.inputs[0], 16
-    while wide < min(d.bounds(rows_of(x))[1], (128 if _piece(spec) else MOST_TURNED) // products):
+    """Return the number of columns of a turned tile, for which it is estimated to be fastest: a power of two that has no more room
+    than all rows need. products: weights, each with sums of its own."""
+    rows, wide, down = d.bounds(rows_of(spec.inputs[0]))[1], 16, -(-int(spec.inputs[1].shape[0]) // TILE_ROWS)
+    while wide < min(rows, (128 if _piece(spec) else MOST_TURNED) // products):
         wide *= 2
-    return wide
+    fitting = (w for w in TURNED_FASTER if min(wide, *FASTER) <= w <= wide)
+    return min(fitting, key=lambda w: _time(spec, down * -(-rows // w), w))
 
 
 def turned_steps(spec: Spec, products: int = 1) -> Dim:
     """Return the operations as `product_steps` does, of turned tiles."""
-    _, _, _, rows, _, columns, _ = _matrices(spec)
-    wide = _columns_of_turned(spec, products)
-    return d.ceil_div(rows, wide) * (-(-columns // TILE_ROWS) * TILE_ROWS * wide * 2 * products * _summed(spec) // SHARE)
+    rows, columns, shape = rows_of(spec.inputs[0]), int(spec.inputs[1].shape[0]), turned_shape(spec, products)
+    return _in_waves(spec, d.ceil_div(rows, shape.columns) * -(-columns // TILE_ROWS), shape) * products
 
 
 def turned(spec: Spec, printed: Printed | None = None, shape: TileShape | None = None) -> LaunchCall:

@@ -13,8 +13,10 @@ from tensor_graphs.codegen.backend_cuda import call_of
 from tensor_graphs.codegen.passes.wide_statistics import with_wide_statistics
 from tensor_graphs.language.dtypes import f32, f64
 from tensor_graphs.language.node import Node, walk
+from tensor_graphs.meaning.interpreter import interpret as oracle
 from tests.codegen import emulated
 from tests.codegen.passes.test_wide_accumulate import found, written
+from tests.codegen.print.test_cuda_loops import definition_of
 
 ROWS, LENGTH = 3, 600
 Written = Callable[[Node, Node], Node]
@@ -141,3 +143,14 @@ def test_what_is_made_of_squares_is_f64_until_it_meets_elements() -> None:
     (made,) = with_wide_statistics(tg.language.composite.expand_all([tg.rms_norm(x)]))
     dtypes = {n.op.name: n.dtype for n in walk([made]) if n.op.name in ("sum", "sqrt", "reciprocal")}
     assert dtypes == {"sum": f64, "sqrt": f64, "reciprocal": f64} and made.dtype is f32
+
+
+@pytest.mark.parametrize("mean", [0.0, 3e4, -7e6])
+def test_a_gpu_that_subtracts_both_halves_of_a_mean_in_f32_loses_no_digits(mean: float, tmp_path: Path) -> None:
+    x = (np.random.default_rng(5).standard_normal((3, 700)) * 3.0 + mean).astype(np.float32)
+    node = tg.layer_norm(tg.input("x", x.shape))
+    text = call_of(definition_of(node)).text
+    assert "f32_high" in text and "f32_low" in text
+    (expected,) = oracle(tg.graph(node), {"x": x}).outputs.values()
+    (y,) = emulated.run(tmp_path, definition_of(node), [(x.shape, np.dtype("f4"))], [x], {})
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-6)

@@ -195,6 +195,16 @@ def test_floats_at_any_address_are_not_rounded(tmp_path: Path, to: str) -> None:
     np.testing.assert_allclose(actual, wanted, atol=NEAR["f32"] * np.abs(wanted).max())
 
 
+def test_tiles_fill_the_multiprocessors_where_they_can_and_those_that_idle_count() -> None:
+    def of(rows: int, k: int, columns: int) -> Spec:
+        return Spec.of(tg.linear(tg.input("x", (rows, k), tg.bf16), tg.input("w", (columns, k), tg.bf16)))
+
+    shape = matrix_products.turned_shape(of(197, 768, 3072))
+    assert -(-197 // shape.columns) * 24 * shape.splits > 66, "one tile for all rows would leave most multiprocessors without any"
+    few, many = (matrix_products.product_steps(of(128, 4096, columns)) for columns in (64, 64 * 128))
+    assert few * 8 >= many, "tiles of a few multiprocessors take as long as those of all"
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("y", OF_ROUNDED, ids=str)
 def test_tiles_multiply_floats_that_are_rounded_to_the_nearest_of_a_format(y: Node) -> None:
