@@ -181,7 +181,7 @@ def why_unfit(loops: LoopProgram, target: Target) -> str | None:
             return f"{kernel.entry} takes {shared} bytes of shared memory, and a block has {target.shared}"
         if kernel.threads > target.threads:
             return f"{kernel.entry} has {kernel.threads} threads, and a block has at most {target.threads}"
-        if words > (most := min(target.registers_of_thread, target.registers // kernel.threads)):
+        if words > (most := min(target.registers_of_thread, target.registers // (kernel.threads * kernel.resident))):
             return f"{kernel.entry} has {words} words for a thread, which has at most {most} registers"
     return None
 

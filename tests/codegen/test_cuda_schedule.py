@@ -59,6 +59,8 @@ KINDS = {
     "lists": lambda: task(*tg.topk(tg.input("x", (5, 24)), k=3), target=TINY),
     "norm": lambda: task(tg.layer_norm(tg.input("x", (6, 32)), tg.input("g", (32,)), tg.input("b", (32,))), target=TINY),
     "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 64)), tg.input("w", (12, 64)))), target=TINY),
+    "products of other widths": lambda: task(*(tg.linear(tg.input("x", (1, 64)), tg.input(f"w{n}", (n, 64))) for n in (12, 6, 5)),
+                                             target=TINY),
     "elements": lambda: task(tg.tanh(tg.input("x", (7, 40))) + tg.input("y", (40,)), target=TINY)}
 
 
@@ -110,6 +112,8 @@ LARGER = {
     "lists": lambda: task(*tg.topk(tg.input("x", (6, 300)), k=3)),
     "norm": lambda: task(tg.layer_norm(tg.input("x", (6, 256)), tg.input("g", (256,)), tg.input("b", (256,)))),
     "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 512), tg.bf16), tg.input("w", (40, 512), tg.bf16)))),
+    "products of other widths": lambda: task(*(tg.linear(tg.input("x", (1, 64)), tg.input(f"w{n}", (n, 64))) for n in (12, 6, 5)),
+                                             target=TINY),
     "elements": lambda: task(tg.tanh(tg.input("x", (7, 400))) + tg.input("y", (400,)))}
 """for texts, whose warps have 32 threads"""
 
