@@ -19,8 +19,8 @@ from tensor_graphs.codegen.evaluate import StageError
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.print.cuda_program import program_of
-from tensor_graphs.codegen.schedule_actions import Again, IllegalAction, Schedule
-from tensor_graphs.codegen.tuned_kernel import launch_call
+from tensor_graphs.codegen.schedule_actions import Again, IllegalAction, Schedule, to_json
+from tensor_graphs.codegen.tuned_kernel import CUDA_LOOPS, READ, launch_call
 from tensor_graphs.devices.target import HOPPER, TINY, Target
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered
 from tensor_graphs.language.anonymous_composite import part_between
@@ -153,7 +153,7 @@ def test_the_rules_schedule_gives_the_rules_text() -> None:
     of = KernelTask(KINDS["norm"]().definition)
     seed = cuda_schedule.seed(of)
     assert launch_call(of, seed) == call_of(of.definition)
-    assert cuda_schedule.from_json(cuda_schedule.to_json(seed)) == seed
+    assert READ[CUDA_LOOPS](to_json(seed)) == seed
     assert cuda_schedule.completed(of, seed) == seed == cuda_schedule.completed(of, seed[:1])
 
 

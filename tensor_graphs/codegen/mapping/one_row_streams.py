@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
 
-from tensor_graphs.codegen.loop_ir import Array, Nest, StageProgram, Value, index_symbol, parallel, values_in
+from tensor_graphs.codegen.loop_ir import Array, Nest, StageProgram, index_symbol, parallel, values_in
 from tensor_graphs.codegen.loop_program import (
     Barrier,
     Clear,
@@ -36,9 +37,9 @@ from tensor_graphs.codegen.loop_program import (
     Wait,
 )
 from tensor_graphs.codegen.mapping.elementwise import is_elementwise
-from tensor_graphs.codegen.mapping.nest_mapper import element_bytes, memory_dtype, within
+from tensor_graphs.codegen.mapping.nest_mapper import element_bytes, memory_dtype
 from tensor_graphs.codegen.mapping.rows import RowForm
-from tensor_graphs.codegen.mapping.streams import LINES, MOST_HELD, Streams
+from tensor_graphs.codegen.mapping.streams import HELD_OF_ROW, WARPS, Streams
 from tensor_graphs.codegen.passes.fix_dims import with_dims
 from tensor_graphs.codegen.skinny_product import streams_of
 from tensor_graphs.kernels.kernel import NotLowered
@@ -52,6 +53,12 @@ MADE_AGAIN = 40 << 10
 
 STEPS_AGAIN = 1 << 14
 """most elements of everything that a block recomputes"""
+
+LINES = 64
+"""most cache lines of an operand that are prefetched"""
+
+MOST_HELD = 32 * WARPS * HELD_OF_ROW
+"""most elements of a row"""
 
 SUMS = 1 << 12
 """most sums of a block in shared memory, about"""
@@ -177,13 +184,12 @@ class OneRowStreams(Streams):
         loads = (v for nest in self.before for s in nest.stages for v in values_in(s.value) if v.op == "load" and not v.args)
         operands = dict.fromkeys(v.attr[0] for v in loads if v.attr[0].role == "operand" and d.is_static(v.attr[0].size)
                                  and v.symbols.isdisjoint(self.program.gathered))
-        begin, out = 0, list[Stmt]()
+        out = list[Stmt]()
         for array in operands:
             lines = -(-int(d.evaluate(array.size, {})) * element_bytes(array) // self.target.line)
             if lines <= LINES:
-                line = Prefetch(array, (self.thread - begin) * (self.target.line // element_bytes(array)))
-                out.append(If(within(self.values, self.thread, begin, begin + lines), (line,)))
-                begin = (begin + lines) % (self.threads - LINES)
+                line = Prefetch(array, index_symbol("_line", lines) * (self.target.line // element_bytes(array)))
+                out.append(Loop("_line", lines, "serial", (line,), self.thread, self.threads))
         return out
 
     def made_again(self) -> list[Stmt]:
@@ -229,12 +235,8 @@ class OneRowStreams(Streams):
     def stored(self) -> Stmt:
         """Return the stages after the products, a column for a thread."""
         row, products = index_symbol("_i", self.each), len(self.products)
-        totals: list[Value] = []
-        for p in range(products):
-            parts = [self.values.load(self.sums, (part * products + p) * self.room + row) for part in range(self.splits)]
-            total = parts[0]
-            for part in parts[1:]:
-                total = self.values.make("add", f32, total, part)
-            totals.append(total)
+        parts = [[self.values.load(self.sums, (part * products + p) * self.room + row) for part in range(self.splits)]
+                 for p in range(products)]
+        totals = [reduce(partial(self.values.make, "add", f32), own) for own in parts]
         body = self.everywhere(lambda k: self.ended(k, self.column_of(k, row), totals))
         return Loop("_i", self.each, "serial", tuple(body), self.thread, self.threads)

@@ -43,11 +43,8 @@ MOST_TAKEN = 12
 MANY_COLUMNS = ((4224, 1), (32768, 2))
 """(most columns, columns per warp) for the first entry that fits; beyond the last entry a warp has four columns"""
 
-LINES = 64
-"""most cache lines of an operand that are prefetched"""
-
-PACKS_OF_ROW, HELD_OF_ROW, MOST_HELD = 4, 64, 1 << 14
-"""one row: packs of it in a thread, if warps can share it so; most elements of it in a thread, and of it in a block"""
+PACKS_OF_ROW, HELD_OF_ROW = 4, 64
+"""one row: packs of it in a thread, if warps can share it so; most elements of it in a thread"""
 
 RESIDENT, AHEAD = 2, 8
 """one row: blocks of a multiprocessor, and packs of weights on their way to a thread, for which there are registers"""
@@ -91,7 +88,7 @@ class Streams(NestMapper):
 
     def following_from(self, choices: NestChoices, splits: bool = False) -> NestChoices:
         """Return the choices with those numbers of loads that follow from the others. splits: with the warps of a row too."""
-        steps, products = -(-self.length // (self.target.warp * choices.pack)), len(self.products)
+        steps, products = self.packs_of_row(choices.pack, 1), len(self.products)
         if choices.columns:
             choices = replace(choices, taken=max(1, min(steps, MOST_TAKEN // (choices.columns * products))))
         if self.one is None:
@@ -116,14 +113,14 @@ class Streams(NestMapper):
         return self.following_from(other) if what in ("pack", "columns", "splits", "warps", "resident") else other
 
     def why_not(self, choices: NestChoices) -> str | None:
-        pack, splits, threads = choices.pack, choices.splits, choices.warps * self.target.warp
+        pack, splits = choices.pack, choices.splits
         if pack > self.longest_pack() or choices.taken > self.packs_of_row(pack, 1):
             return "a row of its weights has no such packs"
         if choices.rows * choices.columns * len(self.products) > MOST_SUMS:
             return "too many sums of a thread"
         if splits and (choices.warps % splits or self.packs_of_row(pack, splits) * pack > HELD_OF_ROW):
             return "its warps cannot hold a row so"
-        return "too few threads for prefetches" if choices.warps != WARPS and threads <= LINES else super().why_not(choices)
+        return super().why_not(choices)
 
     def longest_pack(self) -> int:
         """Return the most elements of a load of a weight."""
@@ -149,7 +146,7 @@ class Streams(NestMapper):
         self.warps, self.threads = self.choices.warps, self.choices.warps * self.target.warp
         self.blocks = [-(-n // (self.warps * self.columns)) for n in self.widths] if self.columns else []
         self.pack_other = self.pack_of_other()
-        self.turns = -(-self.length // (self.target.warp * self.pack))
+        self.turns = self.packs_of_row(self.pack, 1)
         self.held, self.at_once = self.choices.taken, max(1, self.choices.rows)     # turns whose weights are loaded; rows
 
     def mapped(self, entry: str, times: Dim) -> LoopKernel:
