@@ -16,6 +16,7 @@
 #             loops (with sanitizers, too), proofs, wrong kernels, verdicts, mutated inputs (GRAPHS=0..10000, TORCH_GRAPHS=0..5000,
 #             STAGES=0..10000, SANITIZED=0..1000, SEEDS=1, TWINS=2000, MUTANTS=2000); what is done of the graphs is kept in
 #             fuzz_graphs.jsonl and fuzz_against_torch.jsonl
+# make images  rewrite the pictures of README (needs Chromium; a plan of Gemma's shape, random weights)
 # make clean  remove .venv and caches
 #
 # No C compiler is needed: without one the native kernels are missing, and `explain` says so.
@@ -31,7 +32,7 @@ TEST_SETUP := $(VENV)/.test-setup-done
 MODELS_SETUP := $(VENV)/.models-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick test-long test-models test-deps fuzz size lint rewritten fix snapshots conformance docs clean
+.PHONY: help setup run test quick test-long test-models test-deps fuzz size lint rewritten fix snapshots conformance docs images clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -127,7 +128,16 @@ conformance: $(TEST_SETUP)
 	$(BIN)/tg conformance --onnx --out docs/conformance
 
 docs: $(SETUP)
-	$(BIN)/python -m tensor_graphs.cli.op_pages docs
+	$(BIN)/python -m tests.op_pages docs
+
+CHROMIUM ?= chromium
+images: $(SETUP)
+	mkdir -p build docs/images
+	$(BIN)/tg studio gemma-3-270m --paths 3 --html build/studio.html
+	for view in Kernels Steps; do \
+		$(CHROMIUM) --headless --no-sandbox --disable-gpu --virtual-time-budget=4000 --window-size=1400,640 \
+			--screenshot=docs/images/$$view.png "file://$(CURDIR)/build/studio.html#$$view" 2> /dev/null || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .import_linter_cache .hypothesis

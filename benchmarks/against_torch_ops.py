@@ -331,7 +331,7 @@ def conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, stri
 
 
 def attention(q: Any, k: Any, v: Any, mask: Any = None, scale: float = 1.0, causal: bool = False, window: int = 0, start: int = 0,
-              softcap: float = 0.0) -> np.ndarray:
+              softcap: float = 0.0, sinks: Any = None) -> np.ndarray:
     heads = q.shape[1] // max(k.shape[1], 1)
     q, k, v = t(q).movedim(1, 0), t(k).movedim(1, 0).repeat_interleave(heads, 0), t(v).movedim(1, 0).repeat_interleave(heads, 0)
     scores = scale * (q @ k.mT)
@@ -340,7 +340,10 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, scale: float = 1.0, caus
     sees = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool) if mask is None else t(mask)
     sees = sees & (j <= i) if causal else sees
     sees = sees & (i - j < window) if window else sees
-    weights = torch.where(sees.any(-1, keepdim=True), torch.softmax(scores.masked_fill(~sees, -torch.inf), -1), 0.0)
+    scores = scores.masked_fill(~sees, -torch.inf)
+    if sinks is not None:                                           # one more key, whose value is zero
+        scores = torch.cat([scores, t(sinks).to(scores)[:, None, None].expand(*scores.shape[:2], 1)], -1)
+    weights = torch.where(sees.any(-1, keepdim=True), torch.softmax(scores, -1)[..., :k.shape[1]], 0.0)
     return (weights @ v).movedim(0, 1).numpy()
 
 
@@ -349,13 +352,14 @@ def batched_attention(q: Any, k: Any, v: Any, mask: Any = None, **attrs: Any) ->
     return np.stack([attention(*one, **attrs) for one in zip(q, k, v, masks, strict=True)])
 
 
-def paged_attention(q: Any, k: Any, v: Any, pages: Any, positions: Any, page: int, scale: float, window: int = 0,
-                    softcap: float = 0.0) -> np.ndarray:
+def paged_attention(q: Any, k: Any, v: Any, pages: Any, positions: Any, sinks: Any = None, *, page: int, scale: float,
+                    window: int = 0, softcap: float = 0.0) -> np.ndarray:
     def of_token(i: int) -> np.ndarray:
         keys = np.arange(min(int(positions[i]) + 1, pages.shape[1] * page))
         rows = pages[i].astype(np.int64)[keys // page] * page + keys % page
         near = (np.concatenate([x, np.zeros_like(x[:1])])[np.where((rows >= 0) & (rows < len(x)), rows, -1)] for x in (k, v))
-        return attention(q[i:i + 1], *near, scale=scale, causal=True, window=window, start=int(positions[i]), softcap=softcap)[0]
+        return attention(q[i:i + 1], *near, scale=scale, causal=True, window=window, start=int(positions[i]), softcap=softcap,
+                         sinks=sinks)[0]
     return np.stack([of_token(i) if positions[i] >= 0 else np.zeros((q.shape[1], v.shape[2])) for i in range(len(q))])
 
 
@@ -701,7 +705,8 @@ def paged_attentions(d: Draw) -> Call:
     q = d.leaf((t, d.one([heads, 2 * heads]), d.one([1, 4, 8])), dtype, d.one(["normal", "large mean"]))
     k = d.like(q, (4 * page, heads, d.nodes[q].shape[2]), style=d.one(["normal", "equal rows"]))
     v = d.like(q, (4 * page, heads, d.one([1, 3, 8])), style="normal")
-    return (q, k, v, d.leaf((t, d.one([1, 3])), tg.i32, "index", 4), d.leaf((t,), tg.i32, "index", 4)), {
+    sinks = [d.leaf((d.nodes[q].shape[1],), tg.f32)] if d.chance(0.3) else []
+    return (q, k, v, d.leaf((t, d.one([1, 3])), tg.i32, "index", 4), d.leaf((t,), tg.i32, "index", 4), *sinks), {
         "page": page, "scale": d.one([0.5, 1.0]), "window": d.one([0, 0, 1, 3]), "softcap": d.one([0.0, 0.0, 5.0])}
 
 

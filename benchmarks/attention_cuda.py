@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,9 @@ MANY += [(128, 32, 8, 4096, True, 0), (64, 32, 8, 2048, True, 0), (256, 4, 1, 10
 FLOATS = [(64, 8, 8, 2048, True, 0), (64, 8, 2, 2048, False, 0), (64, 8, 8, 512, True, 0), (128, 16, 16, 4096, True, 0),
           (256, 4, 1, 512, True, 512), (256, 4, 1, 2048, True, 512)]
 """the same, of f32"""
+
+PAGED = [((700,) * 256, 1), (tuple(range(100, 1124, 4)), 1), ((700,) * 16, 1), ((8000,), 1), ((512,) * 4, 512)]
+"""positions of sequences, tokens that each adds; heads of Qwen3-0.6B: 16 of 128, 8 of keys"""
 
 ONE = [(128, 32, 8, s) for s in (4096, 16384, 65536, 131072)] + [(256, 4, 1, 32768), (64, 16, 16, 32768)]
 """length of heads, heads, heads of keys, positions"""
@@ -99,6 +102,48 @@ def theirs_of(torch: Any, sets: list[list[Any]], causal: bool, window: int) -> d
         except RuntimeError:                                        # it does not take this shape
             continue
     return found
+
+
+def paged(torch: Any, device: Any, lengths: Sequence[int], new: int) -> tuple[float, float, float, float]:
+    """Return microseconds of ours and of torch's flash attention over dense caches padded to the longest, bytes of the keys and
+    values seen, and our error. The last `new` tokens of each sequence are queries."""
+    page, heads, of_keys, width = 16, 16, 8, 128
+    counts = [-(-length // page) for length in lengths]
+    t, w, rows, longest = new * len(lengths), max(counts), sum(counts) * page, max(lengths)
+    q, k, v = drawn(torch, t, rows, heads, of_keys, width, torch.bfloat16)
+    order = torch.randperm(sum(counts), device="cuda", dtype=torch.int32)
+    table = torch.full((len(lengths), w), -1, device="cuda", dtype=torch.int32)
+    for number, part in enumerate(order.split(counts)):
+        table[number, :len(part)] = part
+    ends = torch.tensor(lengths, device="cuda", dtype=torch.int32)
+    positions = (ends[:, None] - new + torch.arange(new, device="cuda", dtype=torch.int32)).reshape(-1).contiguous()
+    pages = table.repeat_interleave(new, 0).contiguous()
+    leaves = [tg.input(name, tuple(x.shape), tg.bf16) for name, x in zip("qkv", (q, k, v), strict=True)]
+    node = tg.paged_attention(*leaves, tg.input("pages", (t, w), tg.i32), tg.input("positions", (t,), tg.i32), page=page,
+                              scale=width**-0.5)
+    out = torch.full_like(q, float("nan"))
+    ours = Launched(device, attention.few_queries(Spec.of(node)), [memory_of_tensor(device, out)],
+                    [memory_of_tensor(device, x) for x in (q, k, v, pages, positions)], {})
+    at = torch.arange(longest, device="cuda")
+    there = (table.clamp(min=0)[:, at // page].long() * page + at % page)                          # [sequences, longest]
+    dense = [x[there].transpose(1, 2).contiguous() for x in (k, v)]
+    queries = q.view(len(lengths), new, heads, width).transpose(1, 2)
+    sees = (at <= positions.view(len(lengths), new, 1))[:, None]
+    equal = len(set(lengths)) == 1 and new == 1
+
+    def theirs() -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(queries, *dense, attn_mask=None if equal else sees, enable_gqa=True)
+
+    def launch() -> None:
+        ours(torch.cuda.current_stream().cuda_stream)
+
+    launch(), theirs()                                              # a graph captures what ran before
+    wide = [x.repeat_interleave(heads // of_keys, 1).float() for x in dense]
+    right = torch.nn.functional.scaled_dot_product_attention(queries.float(), *wide, attn_mask=sees)
+    right = right.transpose(1, 2).reshape(t, heads, width)
+    error = float(((out.float() - right).abs().amax(-1) / right.square().mean(-1).sqrt()).max())
+    times = microseconds(torch, {"ours": captured(torch, launch), "torch": captured(torch, theirs)}, 1)
+    return times["ours"], times["torch"], 4.0 * width * of_keys * sum(lengths), error
 
 
 def main() -> int:
@@ -171,6 +216,12 @@ def main() -> int:
         share = 4 * width * of_keys * s / copy * 1e6 / times["ours"]
         shown = "".join(f"{times.get(name, math.nan):9.1f}" for name in ("flash", "cudnn", "efficient"))
         print(f"{f'{s} keys × {heads} ({of_keys}) × {width}':44s}{times['ours']:9.1f}{share:9.0%}{shown} {errors}", flush=True)
+    print(f"keys in pages; torch's caches are dense, padded to the longest\n{'':44s}{'ours':>9s}{'share':>9s}{'torch':>9s}")
+    for lengths, new in PAGED:
+        took, torchs, nbytes, error = paged(torch, device, lengths, new)
+        wrong += not error <= 4 * ROUNDED                           # of each row to its own rms
+        what = f"{len(lengths)} × {min(lengths)} to {max(lengths)} keys, {new} queries"
+        print(f"{what:44s}{took:9.1f}{nbytes / copy * 1e6 / took:9.0%}{torchs:9.1f}{error:10.1e}", flush=True)
     return int(wrong > 0)
 
 

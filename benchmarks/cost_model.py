@@ -37,13 +37,15 @@ import tensor_graphs as tg
 from benchmarks.arguments import at_least, new_file
 from benchmarks.search import part
 from tensor_graphs.cli.options import progress
-from tensor_graphs.costs.learned.fit import Quality, Sample, checked, compared, samples_elsewhere
-from tensor_graphs.costs.learned.search_samples import schedules_elsewhere
+from tensor_graphs.codegen.backend import NAME
+from tensor_graphs.costs.learned.fit import Quality, Sample, checked, predicted, quality, samples_in
+from tensor_graphs.costs.learned.search_samples import schedules_in
 from tensor_graphs.kernels.kernel import NotLowered
-from tensor_graphs.kernels.registry import BACKENDS, why_missing
+from tensor_graphs.kernels.registry import BACKENDS, all_kernels, device_of, why_missing
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.node import Node
 from tensor_graphs.records.database import Database, open_database
+from tensor_graphs.records.queries import environments, kernel_names
 from tensor_graphs.tuning.space import Measured, TimeIsOver
 from tensor_graphs.tuning.strategies import at_random
 from tensor_graphs.tuning.tune import store
@@ -193,6 +195,22 @@ def measure_schedules(file: str, numbers: range, seconds: float) -> None:
             show(done + 1, len(numbers), f"kernel {number}, {signature.title()}: {looked} schedules")
 
 
+def samples_elsewhere(database: Database) -> list[Sample]:
+    """Return host times from any machine of kernels named as this machine's are: the hash of a kernel depends on other software,
+    too."""
+    measured_in = [e for _, e in environments(database) if e.backend in BACKENDS and why_missing(e.backend) is None
+                   and device_of(e.backend).is_host]
+    kernels = {k.name: k for k in all_kernels(tuple(e.backend for e in measured_in))}
+    named = kernel_names(database)
+    return samples_in(database, measured_in, {code: kernels[name] for code, name in named.items() if name in kernels})
+
+
+def schedules_elsewhere(database: Database) -> list[Sample]:
+    """Return the schedules timed on any machine."""
+    return [sample for _, environment in environments(database) if environment.backend == NAME
+            for sample in schedules_in(database, environment)]
+
+
 def on_file(files: Sequence[str], read: Callable[[Database], list[Sample]]) -> list[Sample]:
     """What these databases have of backends that are here, each kernel or schedule on each workload once."""
     found: dict[tuple[str, str], Sample] = {}
@@ -201,6 +219,13 @@ def on_file(files: Sequence[str], read: Callable[[Database], list[Sample]]) -> l
             for sample in read(database):
                 found.setdefault((sample.workload, sample.kernel), sample)
     return list(found.values())
+
+
+def compared(training: Sequence[Sample], asked: Sequence[Sample]) -> list[Quality]:
+    """Return the qualities of the predictors on `asked`, fitted to the other graphs in `training`. Raises CannotTrain."""
+    graphs = {s.graph for s in asked}
+    predictions = predicted([s for s in training if s.graph not in graphs], dict(enumerate(asked)))
+    return [quality(name, asked, times) for name, times in predictions.items()]
 
 
 def judged(what: str, samples: Sequence[Sample], held_out: Sequence[Sample]) -> list[Quality]:

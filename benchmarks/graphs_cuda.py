@@ -1,14 +1,16 @@
 """Graphs of every kind on a GPU next to torch eager and torch.compile there, each as CUDA graphs, in turns.
 
-    python benchmarks/graphs_cuda.py [--only softmax] [--profile 3] [--compile] [--tinygrad 60] [--json FILE]
+    python benchmarks/graphs_cuda.py [--only softmax] [--profile 3] [--compile] [--ahead 8] [--tinygrad 60] [--json FILE]
 
 The graphs of cpu_graphs.py with more rows and larger products; operands and results are on the GPU. Each is compiled, after
 `tg.profile` for --profile seconds or from the cost model alone, and bound to several sets of operands that are together larger than
-the L2 cache. A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, in turns with those of
-the others, while the device is kept from idling before. Printed: microseconds of one, the best of torch ÷ ours, launches, the
-largest error beside the root of the mean square of the same in float64 by torch, ours and torch's. torch rounds no operand to
-TF32, unless --tf32 says so. A graph of which a part is computed on the host has no ratio; tinygrad (--tinygrad), which runs after
-the others, is in none.
+the L2 cache. Comparing kernels with the oracle takes the host's processors 2 to 40 s for a graph, while the GPU idles. With --ahead
+this many processes do it for all graphs first, and torch compiles its functions meanwhile; nothing is timed until both have ended.
+A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, in turns with those of the others,
+while the device is kept from idling before. Printed: microseconds of one, the best of torch ÷ ours, launches, the largest error
+beside the root of the mean square of the same in float64 by torch, ours and torch's, seconds of profile and compilation, and of
+all. torch rounds no operand to TF32, unless --tf32 says so. A graph of which a part is computed on the host has no ratio; tinygrad
+(--tinygrad), which runs after the others, is in none.
 Ends with 1 where one is wrong (beyond 1e-3 and three times torch's), the geometric mean is below 1.15, or one is below 0.9. Needs a
 GPU and torch.
 """
@@ -16,9 +18,11 @@ GPU and torch.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -185,6 +189,40 @@ def torch_call(torch: Any, case: Case, function: Callable[..., Any], operands: M
     return run
 
 
+def drawn(torch: Any, given: Given, random: Any) -> Any:
+    """Random values of an operand, as `Given.array` has them, made on the GPU."""
+    dtype = tensor(np.empty(0, given.dtype.numpy)).dtype
+    if given.dtype.kind != "float":
+        return torch.randint(given.low, given.high, given.shape, generator=random, device="cuda").to(dtype)
+    values = torch.randn(given.shape, generator=random, device="cuda") * given.scale
+    return (values.abs() + 0.1 if given.positive else values).to(dtype)
+
+
+def operand_sets(torch: Any, case: Case, on_host: bool) -> list[dict[str, Any]]:
+    """Sets of operands on the GPU. on_host: drawn by numpy, so that another process can draw the same."""
+    nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in case.given.values())
+    count = max(2, min(MOST, -(-CACHES // nbytes)))
+    rng, random = np.random.default_rng(0), torch.Generator("cuda").manual_seed(0)
+    return [{name: tensor(each.array(rng)).cuda() if on_host else drawn(torch, each, random) for name, each in case.given.items()}
+            for _ in range(count)]
+
+
+def start_ahead(first: int, every: int, count: int, arguments: Sequence[str]) -> list[subprocess.Popen[bytes]]:
+    """Start processes that compile the graphs of a part, each some of them, into the database."""
+    command = [sys.executable, __file__, *arguments, "--only-compile"]
+    return [subprocess.Popen([*command, "--part", f"{first + k * every}/{every * count}"], stdout=subprocess.DEVNULL)
+            for k in range(count)]
+
+
+def compiled_by_torch(torch: Any, case: Case) -> Callable[..., Any]:
+    """The function of a case, compiled and called once."""
+    function: Callable[..., Any] = torch.compile(case.torch, dynamic=False, mode="max-autotune-no-cudagraphs")
+    random = torch.Generator("cuda").manual_seed(0)
+    with contextlib.suppress(Exception):                            # where it is timed, it says why
+        torch_call(torch, case, function, {name: drawn(torch, each, random) for name, each in case.given.items()})()
+    return function
+
+
 def replay_of(made: CompiledGraph, ready: Prepared) -> tuple[Any, int, list[str]]:
     """(what replays all launches of a prepared run, how many those are, kernels on the host); it has run before."""
     device, executor = device_named("cuda:0"), made.executors[0]
@@ -233,33 +271,27 @@ def microseconds(torch: Any, contenders: Mapping[str, Sequence[Callable[[], Any]
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> dict[str, Any]:
-    graph, rng = on_device(case), np.random.default_rng(0)
-    options: dict[str, Any] = {"database": database, "backends": given.backends, "tolerance": given.tolerance}
+def row_of(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.Namespace,
+           compiled: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    graph = on_device(case)
     began = time.perf_counter()
     if given.profile:
         tg.profile(graph, budget=given.profile, **options)
     plan = tg.compile(graph, **options)
     seconds = time.perf_counter() - began
-    nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in case.given.values())
-    count = max(2, min(MOST, -(-CACHES // nbytes)))
-    sets = [{name: each.array(rng) for name, each in case.given.items()} for _ in range(count)]
-    tensors = [{name: tensor(a).cuda() for name, a in each.items()} for each in sets]
+    tensors = operand_sets(torch, case, bool(given.tinygrad))
     doubles = {n: t.double() if t.is_floating_point() else t for n, t in tensors[0].items()}
     right = [t.detach() for t in torch_call(torch, case, case.torch, doubles)()]
     del doubles
     kept, replays, found = [], [], []
-    for each, there in zip(sets, tensors, strict=True):
-        model = tg.bind(plan, {n: each[n] for n in graph.parameters})
+    for there in tensors:
+        model = tg.bind(plan, {n: there[n].cpu() for n in graph.parameters})
         ready = model.prepared({n: there[n] for n in graph.inputs})
         out = ready.run()
         found = found or [torch.from_dlpack(out[n]).clone() for n in graph.outputs]
         kept.append(ready)                                          # and the memory of its results
         replays.append(replay_of(model, ready))
-    functions = {"eager": case.torch, **(by_kinds(torch, case.torch) if given.attention else {})}
-    if given.compile:
-        torch.compiler.reset()
-        functions["compile"] = torch.compile(case.torch, dynamic=False, mode="max-autotune-no-cudagraphs")
+    functions = {"eager": case.torch, **(by_kinds(torch, case.torch) if given.attention else {}), **compiled}
     contenders: dict[str, Sequence[Callable[[], Any]]] = {"ours": [replay.run for replay, _, _ in replays]}
     theirs = math.nan
     failed = ""
@@ -284,7 +316,8 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
         torch.cuda.empty_cache()
         with tempfile.TemporaryDirectory() as folder:
             try:
-                told, outs = in_a_process(f"{case.kind}: {case.name}", ROWS, PRODUCTS, count, BEAM, given.tinygrad, Path(folder))
+                told, outs = in_a_process(f"{case.kind}: {case.name}", ROWS, PRODUCTS, len(tensors), BEAM, given.tinygrad,
+                                          Path(folder))
                 off = error_of([torch.from_numpy(a).cuda() for a in outs.values()], right)
                 us["tinygrad"] = told["us"] if off <= allowed else math.nan
                 failed += f" tinygrad: {told['launches']} kernels, {told['seconds']:.0f} s, error {off:.1e}"
@@ -300,6 +333,25 @@ def row_of(torch: Any, case: Case, database: str, given: argparse.Namespace) -> 
             "predicted_us": plan.variants[0].predicted * 1e6}
 
 
+def row_shown(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.Namespace,
+              compiled: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    """The row of a case, printed."""
+    name, began = f"{case.kind}: {case.name}", time.perf_counter()
+    try:
+        row = row_of(torch, case, options, given, compiled)
+    except Exception as e:
+        print(f"{name:38}{type(e).__name__}: {str(e)[:150]!r}", flush=True)
+        return {"kind": case.kind, "graph": case.name, "right": False, "ratio": math.nan, "error": math.nan}
+    us = row["us"]
+    eager = min((us[n] for n in us if n not in ("ours", "compile", "tinygrad")), default=math.nan)
+    shown = f"{us['ours']:10.1f}{eager:10.1f}" + "".join(f"{us[n]:10.1f}" if n in us else " " * 10 for n in ("compile", "tinygrad"))
+    ratio = "  WRONG" if not row["right"] else f"{row['ratio']:7.2f}"
+    where = f"  on the host: {', '.join(row['elsewhere'][:3])}" if row["elsewhere"] else ""
+    print(f"{name:38}{shown}{ratio}{row['launches']:9}{row['error']:9.1e}{row['torch_error']:9.1e}"
+          f"  {row['seconds']:.1f} of {time.perf_counter() - began:.1f} s{where}{row['failed']}", flush=True)
+    return row
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="graphs whose kind or name holds one of these words, split by commas")
@@ -311,6 +363,8 @@ def main() -> int:
     parser.add_argument("--tf32", action="store_true", help="torch's products of f32 round their operands to TF32; ours may with a "
                         "--tolerance of 2e-3 or more")
     parser.add_argument("--compile", action="store_true", help="torch.compile's max-autotune too (10 s for each graph)")
+    parser.add_argument("--ahead", type=int, default=0, metavar="N", help="processes that compile all graphs first")
+    parser.add_argument("--only-compile", action="store_true", help="time nothing")
     parser.add_argument("--tinygrad", type=float, default=0.0, metavar="SECONDS",
                         help=f"tinygrad with BEAM={BEAM} too, in this time for each graph of the suite; its own process")
     parser.add_argument("--products", action="store_true", help="the sizes of products_cuda.py in place of the suite")
@@ -323,9 +377,11 @@ def main() -> int:
         parser.error("--tinygrad runs graphs of the suite")
     import torch
 
+    began = time.perf_counter()
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = given.tf32
     device = device_named("cuda:0")
     device.use()
+    torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = 1 << 10
     words, (first, every) = given.only.split(","), map(int, given.part.split("/"))
     listed = (product_cases(torch) if given.products else attention_cases(torch) if given.attention else
               layer_cases(torch) if given.layers else
@@ -334,25 +390,21 @@ def main() -> int:
     print(f"{device.hardware()[0]}; torch {torch.__version__}")
     print(" " * 38 + "".join(f"{name:>10}" for name in ("ours", "eager", "compile", "tinygrad"))
           + f"{'ratio':>7}{'launches':>9}{'error':>9}{'torch':>9}", flush=True)
-    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for case in chosen:
-            name = f"{case.kind}: {case.name}"
-            try:
-                row = row_of(torch, case, given.database or str(Path(folder) / "bench.db"), given)
-            except Exception as e:
-                print(f"{name:38}{type(e).__name__}: {str(e)[:150]!r}", flush=True)
-                rows.append({"kind": case.kind, "graph": case.name, "right": False, "ratio": math.nan, "error": math.nan})
-                continue
-            rows.append(row)
-            us = row["us"]
-            eager = min((us[n] for n in us if n not in ("ours", "compile", "tinygrad")), default=math.nan)
-            shown = f"{us['ours']:10.1f}{eager:10.1f}" + "".join(f"{us[n]:10.1f}" if n in us else " " * 10
-                                                                 for n in ("compile", "tinygrad"))
-            ratio = "  WRONG" if not row["right"] else f"{row['ratio']:7.2f}"
-            where = f"  on the host: {', '.join(row['elsewhere'][:3])}" if row["elsewhere"] else ""
-            print(f"{name:38}{shown}{ratio}{row['launches']:9}{row['error']:9.1e}{row['torch_error']:9.1e}"
-                  f"  {row['seconds']:.1f} s{where}{row['failed']}", flush=True)
+        options = {"database": given.database or str(Path(folder) / "bench.db"), "backends": given.backends,
+                   "tolerance": given.tolerance}
+        if given.only_compile:
+            for case in chosen:
+                with contextlib.suppress(Exception):                # where it is timed, it says why
+                    tg.compile(on_device(case), **options)
+            return 0
+        arguments = [*sys.argv[1:], "--database", options["database"]]
+        processes = start_ahead(first, every, given.ahead, arguments)
+        compiled = [{"compile": compiled_by_torch(torch, case)} if given.compile else {} for case in chosen]
+        for process in processes:
+            process.wait()
+        print(f"compiled ahead in {time.perf_counter() - began:.0f} s", flush=True)
+        rows = [row_shown(torch, case, options, given, functions) for case, functions in zip(chosen, compiled, strict=True)]
     mean = geomean([r["ratio"] for r in rows])
     known = sorted((r["ratio"], r["graph"]) for r in rows if not math.isnan(r["ratio"]))
     print(f"geometric mean {mean:.2f} of {len(known)}; below {LEAST}: " + ", ".join(f"{n} {x:.2f}" for x, n in known if x < LEAST))

@@ -84,9 +84,8 @@ def test_a_circle_is_seen() -> None:
     assert set(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == {"b", "c"}
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_every_module_says_first_what_it_is(name: str) -> None:
-    assert read(name).said.startswith(f"{name.rpartition('.')[2]}:")
+def test_every_module_says_first_what_it_is() -> None:
+    assert [name for name in sorted(MODULES) if not read(name).said.startswith(f"{name.rpartition('.')[2]}:")] == []
 
 
 def test_no_two_classes_have_one_name() -> None:

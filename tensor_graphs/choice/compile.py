@@ -60,7 +60,8 @@ def compile_graph(graph: Graph, *, tolerance: Tolerance = None, backends: Sequen
     state; words: f64, f32, f16, bf16, written. Other sites are chosen, or stay as written where there is no tolerance.
     at: typical sizes of dims, at which costs are estimated. largest: sizes up to which the graph will be used (default: the dims'
     upper bounds): kernels are chosen up to them (beyond, those of the largest run), and memory is laid out and checked for them.
-    memory_limit: bytes the device may use in all; a plan that needs more at `largest` is refused, with sizes at which it fits.
+    memory_limit: bytes the device may use in all. A plan that needs more at `largest` computes values again, and where that is not
+    enough it is refused, with sizes at which it fits.
     path: run this one instead of choosing: a listed path, or what a plan chose at all sizes (`plan.pin`, or the file that it was
     saved to), whose tolerance and backends count where none are given. reuse_outputs: a run may overwrite the outputs of the one
     before. threads: measurements with this many threads count, and verification uses them.

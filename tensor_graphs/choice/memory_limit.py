@@ -1,4 +1,8 @@
-"""memory_limit: check if a plan fits into the memory it may use at its largest sizes, and find the largest sizes that would fit."""
+"""memory_limit: make a plan fit into the memory it may use at its largest sizes, or find the largest sizes that would fit.
+
+A variant that needs too much is lowered again in an order that needs less (paths/run_order.py): values die earlier, and some are
+dropped and computed again.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +10,101 @@ import bisect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from tensor_graphs.errors import counted
+from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.language import dims as d
-from tensor_graphs.paths.lower import PlanError
+from tensor_graphs.language.node import TensorType
+from tensor_graphs.paths.fit_terminal import duration, human
+from tensor_graphs.paths.lower import Finals, Instruction, Lowering, PlanError
+from tensor_graphs.paths.lowered import lowered
 from tensor_graphs.paths.memory import place
-from tensor_graphs.paths.plan import Plan
+from tensor_graphs.paths.plan import Plan, Variant
+from tensor_graphs.paths.run_order import RunOrder, SmallerArena, in_order
 
 STEPS = 4096
 """steps in which all dims are reduced together, where reducing a single dim is not enough"""
 
 
-def check_room(plan: Plan) -> None:
-    """Raise PlanError where the plan needs more than its capacity at its largest sizes; the message has the need, its causes and a
-    fix."""
+ATTEMPTS = 8
+"""orders that are tried for one variant: the arena is as large as predicted up to gaps between its values"""
+
+COPY_RATE = 5e9
+"""bytes/s assumed for copies and preparations of operands, whose times the evidence of a plan does not list"""
+
+
+def within_limit(plan: Plan) -> Plan:
+    """Return the plan, with variants that need more than a device may use in an order that needs less. Raises PlanError where that
+    is not enough; the message has the need, its causes and a fix."""
+    variants = tuple(_smaller(plan, v) for v in plan.variants)
+    if variants != plan.variants:
+        plan = replace(plan, variants=variants, notes=(*plan.notes, *dict.fromkeys(
+            _cost(v) for v in variants if v.smaller is not None)))
     for binding in _largest_per_variant(plan, plan.largest):
         text = plan.over_capacity(binding)
         if text is not None:
             raise PlanError(f"{text}\n  fix: {_fix(plan)}")
+    return plan
+
+
+def _smaller(plan: Plan, v: Variant) -> Variant:
+    """Return the variant in an order of smaller arenas, the smallest that was found where none fits; unchanged where it fits."""
+    largest = v.cell.largest(plan.largest)
+    sizes = {n: largest[n] for n in plan.graph.dims}
+    before = v.layout.offsets(sizes)[1]
+    choices, kernels = v.path.choices, v.kernels
+
+    def kernel_of(key: str) -> Kernel:
+        return kernels[choices[key]]
+
+    for use, excess in replace(plan, variants=(v,)).excess(sizes):
+        device = use.device
+        target = goal = before.get(device, 0) - excess
+        for _ in range(ATTEMPTS):
+            if target <= 0:
+                break
+            ordered = _Ordered(v, device, sizes, target)
+            new = lowered(plan.graph, v.path, kernel_of, plan.backends, largest, ordered)
+            arena = new.layout.offsets(sizes)[1].get(device, 0)
+            if arena < v.layout.offsets(sizes)[1][device]:
+                v = replace(v, program=new.program, layout=new.layout, smaller=ordered.smaller(arena, before[device]))
+            if arena <= goal or not ordered.reached:
+                break
+            target -= max(arena - goal, goal // 64)
+    return v
+
+
+class _Ordered:
+    """The order of a variant's instructions for an arena of `target` bytes on a device, as an argument of `lowered`."""
+
+    def __init__(self, v: Variant, device: str, sizes: Mapping[str, int], target: int) -> None:
+        self.seconds = {e.signature: e.seconds for e in v.evidence}
+        self.device, self.sizes, self.target = device, sizes, target
+
+    def __call__(self, lowering: Lowering, finals: Finals) -> Finals:
+        self.run = RunOrder(lowering, finals, self.device, self.sizes, self.time_of)
+        self.run.end_early()
+        self.reached = self.run.repeat(self.target)
+        return in_order(lowering, finals, self.run.order)
+
+    def time_of(self, ins: Instruction) -> float:
+        moved = sum(int(d.evaluate(TensorType(o.shape, o.dtype).nbytes(), self.sizes)) for o in (*ins.outs, *ins.ins))
+        return self.seconds.get(ins.signature, 0.0) or moved / COPY_RATE
+
+    def smaller(self, arena: int, before: int) -> SmallerArena:
+        again = self.run.repeated
+        return SmallerArena(tuple(self.run.order), len(again), sum(self.run.seconds[i] for i in again), arena, before)
+
+
+def _cost(v: Variant) -> str:
+    """Return what an order saves and costs, for people."""
+    smaller = v.smaller
+    assert smaller is not None
+    text = f"the memory limit changed the order of a run{f' at {v.cell}' if v.cell.ranges else ''}: the arena is "
+    text += f"{human(smaller.arena)} instead of {human(smaller.before)}"
+    if not smaller.calls:
+        return text + ", and nothing is computed again"
+    share = smaller.seconds / max(v.path.seconds, 1e-12)
+    return text + f", and {counted(smaller.calls, 'call')} computed again take {duration(smaller.seconds)} (+{share:.1%})"
 
 
 def _largest_per_variant(plan: Plan, largest: Mapping[str, int]) -> list[dict[str, int]]:

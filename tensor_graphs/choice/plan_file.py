@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 MOST_BYTES = 64 << 20
 """most bytes of all plans together; the least recently used ones are deleted"""
 
-FORMAT = b"tensor_graphs plan 2\n"
+FORMAT = b"tensor_graphs plan 3\n"
 
 
 @dataclass(frozen=True)

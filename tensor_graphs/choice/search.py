@@ -110,9 +110,9 @@ def _plan(request: Request, prepared: PreparedGraph, decided: GraphForm, progres
                 missing, decided.text + _unstored(decided.words, variants), decided.words, decided.written, prepared.note,
                 following(prepared.images, decided.images), request.graph, costs.generation)
     if plan.capacity is not None or (plan.elsewhere and max(sizes.values(), default=0) < UNBOUNDED):    # then each run is checked
-        from tensor_graphs.choice.memory_limit import check_room  # a door: on the host alone there is no limit but a given one
+        from tensor_graphs.choice.memory_limit import within_limit  # a door: on the host alone there is no limit but a given one
 
-        check_room(plan)
+        plan = within_limit(plan)
     log.info("compiled %d nodes into %d variants of %d instructions in %.2f s", len(graph.nodes), len(variants),
              len(variants[0].program.instructions), time.perf_counter() - started)
     return plan

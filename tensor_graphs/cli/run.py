@@ -73,10 +73,7 @@ def run(
     if invariant and alone is not None:
         raise options.UsageError(f"{alone} is not for prompts that are answered together, as with --invariant\n"
                                  "  fix: --precision chooses words; or leave it out")
-    if invariant and loaded.why_not_paged is not None:
-        raise options.NotPossible(f"{loaded.name} has {loaded.why_not_paged}: its prompts are not answered together\n"
-                                  "  fix: leave --invariant out; prompts that are answered one by one have no company")
-    answered = _together if invariant or (several and alone is None and loaded.why_not_paged is None) else _one_after_another
+    answered = _together if invariant or (several and alone is None) else _one_after_another
     documents = answered(loaded, asked, request, stop_texts, choice, decoder, several, invariant)
     if print_document is not None:
         print_document(documents if several else documents[0])

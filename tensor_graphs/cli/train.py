@@ -31,6 +31,7 @@ def train(
     backends: options.Backends = None,
     precision: options.PrecisionWords = None,
     threads: options.Threads = None,
+    memory_limit: options.MemoryLimit = None,
     common: option_groups.Common,
 ) -> None:
     """Train a graph or a model: gradients, updates, checkpoints, and a plot of the loss. Ctrl-C saves; --resume goes on."""
@@ -44,8 +45,10 @@ def train(
     with options.status("compiling", common.json):
         trainer = Trainer(task.graph, train_file.optimisers(run), task.weights, clip_norm=run.clip_norm or None,
                           batches=run.accumulate, seed=run.seed, backends=options.given_backends(backends), precision=precision,
-                          threads=threads, database=common.store(), at={"n": run.batch if task.rows else run.length}
-                          if "n" in task.graph.dims else None)
+                          threads=threads, memory_limit=memory_limit, database=common.store(),
+                          at={"n": run.batch if task.rows else run.length} if "n" in task.graph.dims else None)
+    for note in trainer.plan.notes:
+        options.note(note)
     losses: list[float] = []
     if resume:
         trainer.load(run.folder / CHECKPOINT)

@@ -57,10 +57,10 @@ def definition_digest(outputs: Sequence[Node]) -> str:
 class CompositeOp:
     """A named op with a definition. Call it with operands and attributes to make a node.
 
-    direct(roles, attrs, out_types) -> array or tuple: float64 evaluation; `roles` maps operand names to arrays (absent ones are
-    missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient node or None}; compared
-    with the gradient of the definition at its first use, unless gradient_checked is False (meaning/gradient_rule.py).
-    conditions(node): conditions between sizes in addition to those of its definition (see conditions.py).
+    direct(roles, attrs, out_types) -> array or tuple: float64 evaluation, with numpy's warnings off; `roles` maps operand names to
+    arrays (absent ones are missing, `*xs` is a list), `attrs` has dims evaluated. gradient(node, grads) -> {operand name: gradient
+    node or None}; compared with the gradient of the definition at its first use, unless gradient_checked is False
+    (meaning/gradient_rule.py). conditions(node): conditions between sizes in addition to those of its definition (conditions.py).
     facts: further properties of the op (see op_facts.py).
     """
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import dim_fill, fill
+from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.composites.elementary import cos
 from tensor_graphs.language.composites.indexing import concat
 from tensor_graphs.language.composites.positions import rope, rope_table
@@ -21,6 +22,7 @@ from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32, f64, i32
 from tensor_graphs.language.leaves import constant
 from tensor_graphs.language.node import Node
+from tensor_graphs.language.operands import broadcast_to
 
 RopeKind = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 
@@ -52,8 +54,14 @@ class Rope:
     short: tuple[float, ...] = ()
     long: tuple[float, ...] = ()
 
-    def table(self, positions: Node, end: Dim, head_dim: int) -> tuple[Node, Node]:
-        """Return (cos, sin)[n, channels/2] f32 for i32 positions[n], computed in f64; end: the number of positions so far."""
+    @property
+    def by_length(self) -> bool:
+        """True if frequencies depend on the number of positions so far."""
+        return self.kind in ("dynamic", "longrope")
+
+    def table(self, positions: Node, end: Dim | Node, head_dim: int) -> tuple[Node, Node]:
+        """Return (cos, sin)[n, channels/2] f32 for i32 positions[n], computed in f64; end: the number of positions so far, of all
+        tokens or i32[n] of each."""
         channels = self.channels or head_dim
         if self.kind == "linear" and self.magnitude == 1.0:
             table: tuple[Node, Node] = rope_table(positions, head_dim=channels, theta=self.theta, scaling=self.scaling, dtype=f32)
@@ -62,17 +70,21 @@ class Rope:
         angles = where * self.frequencies(channels, end)
         return tuple(atomic.cast(f(angles) * self.magnitude, f32) for f in (cos, atomic.sin))  # type: ignore[return-value]
 
-    def frequencies(self, channels: int, end: Dim) -> Node:
-        """Return the frequencies, f64[channels/2], in radians per position."""
+    def frequencies(self, channels: int, end: Dim | Node) -> Node:
+        """Return the frequencies, f64[channels/2] or, for an i32[n] of ends, [n, channels/2], in radians per position."""
         half = np.arange(0, channels, 2, dtype=np.float64)
         plain = self.theta ** (-half / channels)
+        if self.by_length:
+            shape: tuple[Dim, ...] = (*end.shape, channels // 2) if isinstance(end, Node) else (channels // 2,)
+            ends = (broadcast_to(atomic.reshape(end, (*end.shape, 1)), shape) if isinstance(end, Node) else
+                    dim_fill(end, shape, i32))
         if self.kind == "dynamic":
-            length = atomic.max(atomic.cast(dim_fill(end, (channels // 2,), i32), f64), fill(self.original, (channels // 2,), f64))
+            length = atomic.max(atomic.cast(ends, f64), fill(self.original, shape, f64))
             growth = length * (self.scaling / self.original) - (self.scaling - 1.0)
             return constant(plain, f64) * atomic.exp2(atomic.log2(growth) * constant(-half / (channels - 2), f64))
         if self.kind == "longrope":
-            beyond = atomic.less(fill(self.original, (channels // 2,), i32), dim_fill(end, (channels // 2,), i32))
-            return atomic.where(beyond, *(constant(plain / np.array(by), f64) for by in (self.long, self.short)))
+            beyond = atomic.less(fill(self.original, shape, i32), ends)
+            return arithmetic.where(beyond, *(constant(plain / np.array(by), f64) for by in (self.long, self.short)))
         return constant({"linear": self._linear, "llama3": self.llama3, "yarn": self._yarn}[self.kind](plain, channels), f64)
 
     def _linear(self, plain: Any, channels: int) -> Any:

@@ -133,6 +133,16 @@ class Facts:
             raise AttributeValueError(f"activation {self.activation!r}, pooling {self.pooling!r}",
                                       fix=f"activation in {sorted(ACTIVATIONS)}, pooling mean, cls or max")
 
+    @property
+    def lengths(self) -> tuple[int, int | None] | None:
+        """Least and largest length of a text, in tokens, that rotations distinguish, None for no largest; None where rotations do
+        not depend on it."""
+        ropes = {layer.rope for layer in self.layers if layer.rope is not None and layer.rope.by_length}
+        if not ropes:
+            return None
+        most = None if any(rope.kind == "dynamic" for rope in ropes) else max(rope.original for rope in ropes) + 1
+        return min(rope.original for rope in ropes), most
+
     def embedding_scale_for(self, weight_dtype: DType) -> float:
         """Return the factor of embedded tokens: embedding_scale, or for None √hidden rounded to the dtype of the weights."""
         if self.embedding_scale is not None:
@@ -209,12 +219,13 @@ class TensorNames:
 @dataclass(frozen=True, slots=True)
 class Pool:
     """Sizes of a decoder of many sequences. pages: in the pool, of `page` tokens each. tokens: most in one step, of all sequences
-    together. asked: most of them that get logits."""
+    together; least: fewest. asked: most of them that get logits."""
 
     pages: int
     page: int = 16
     tokens: int = 256
     asked: int = 64
+    least: int = 1
 
 
 def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weight_dtype: DType = f32,
@@ -235,9 +246,9 @@ def decoder_graph(facts: Facts, names: TensorNames, *, max_positions: int, weigh
 
     paged: return a step of many sequences, whose keys and values lie in pages of one pool. Inputs of its t tokens: `ids`,
     `positions` (−1: a token that stands for nothing), `slots` (row of the pool that its key and value are written to; −1: none),
-    all i32[t], and `pages` i32[t, w], the pages of its sequence in order. `asked` i32[m]: numbers of the tokens that get logits.
-    States have pages · page rows. Dims: t, w, m. Raises AttributeValueError for attention sinks, and for rotations that depend on
-    the length of the sequence.
+    all i32[t], and `pages` i32[t, w], the pages of its sequence in order; with `facts.lengths` also `ends`, the number of the
+    sequence's tokens when it came. `asked` i32[m]: numbers of the tokens that get logits. States have pages · page rows. Dims: t,
+    w, m.
     """
     if max_positions < 1:
         raise AttributeValueError(f"decoder_graph: max_positions is {max_positions}", fix="at least 1")
@@ -308,7 +319,7 @@ class _Step:
     """One forward step under construction: n new tokens after p cached ones. An encoder has no cache."""
 
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, n: Dim, p: Dim, max_positions: int, dtype: DType,
-                 cached: bool = True, positions: Node | None = None) -> None:
+                 cached: bool = True, positions: Node | None = None, ends: Node | None = None) -> None:
         if facts.positions and max_positions > facts.positions - facts.first_position:
             raise AttributeValueError(f"max_positions is {max_positions}",
                                       fix=f"the model has 1 to {facts.positions - facts.first_position}")
@@ -318,7 +329,7 @@ class _Step:
         if positions is None:
             places = atomic.iota((n,), 0, i32)
             positions = atomic.add(places, atomic.dim_fill(p, (n,), i32)) if cached else places
-        self.tables = {rope: rope.table(positions, p + n, facts.head_dim)
+        self.tables = {rope: rope.table(positions, p + n if ends is None else ends, facts.head_dim)
                        for rope in dict.fromkeys(layer.rope for layer in facts.layers) if rope is not None}
 
     # ---- weights, under the names of the checkpoint
@@ -526,25 +537,15 @@ class _Step:
         return mixed + self.linear("shared", at + names.shared + "down_proj", shared, hidden) * share
 
 
-def why_not_paged(facts: Facts, names: TensorNames) -> str | None:
-    """Return what a decoder has that a step of many sequences cannot compute; None if it has nothing of that kind."""
-    if names.sinks:
-        return "attention sinks"
-    ropes = {layer.rope.kind for layer in facts.layers if layer.rope is not None}
-    return "rotations that depend on the length of the text" if ropes & {"dynamic", "longrope"} else None
-
-
 class _PagedStep(_Step):
     """One step of many sequences under construction: t tokens, whose positions and places in the pool are inputs."""
 
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, max_positions: int, dtype: DType, pool: Pool) -> None:
-        reason = why_not_paged(facts, names)
-        if reason is not None:
-            raise AttributeValueError(f"decoder_graph: a model with {reason} has no step of many sequences", fix="paged=None")
-        t, w = dim("t", 1, pool.tokens), dim("w", 1, -(-max_positions // pool.page))
+        t, w = dim("t", pool.least, pool.tokens), dim("w", 1, -(-max_positions // pool.page))
         self.pool, self.positions = pool, input("positions", (t,), i32)
         self.slots, self.pages = input("slots", (t,), i32), input("pages", (t, w), i32)
-        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, positions=self.positions)
+        ends = None if facts.lengths is None else input("ends", (t,), i32)
+        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, positions=self.positions, ends=ends)
 
     def learnt(self, table: Node) -> Node:
         """Return the rows of a table of learnt positions for the new tokens."""
@@ -554,8 +555,10 @@ class _PagedStep(_Step):
         """Return the values that queries see in the pages of their sequences, [t, heads, head_dim]."""
         layer, rows = self.facts.layers[i], self.pool.pages * self.pool.page
         keys, values = (self.remember(f"layers.{i}.{name}", x, at=self.slots, length=rows) for name, x in (("k", k), ("v", v)))
-        out: Node = paged_attention(q, keys, values, self.pages, self.positions, page=self.pool.page, scale=layer.scale,
-                                    window=layer.window, softcap=self.facts.attention_softcap)
+        sinks = self.weight(self.names.layer.format(i=i) + self.names.sinks, self.facts.heads) if self.names.sinks else None
+        out: Node = paged_attention(q, keys, values, self.pages, self.positions, None if sinks is None else atomic.cast(sinks, f32),
+                                    page=self.pool.page, scale=layer.scale, window=layer.window,
+                                    softcap=self.facts.attention_softcap)
         return out
 
 

@@ -230,7 +230,11 @@ class _Question:
         return self.calls[key]
 
 
-class _Lowering:
+Finals = Mapping[tuple[str, str], Operand]
+"""("output" or "state", name) -> the operand with its value at the end of a run"""
+
+
+class Lowering:
     def __init__(self, graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> None:
         self.graph, self.choose, self.copiers = graph, choose, copiers
         self.program = Program(graph)
@@ -416,11 +420,12 @@ class _Lowering:
             self.preparations[key] = outs
         return self.preparations[key]
 
-    def finish(self) -> Program:
+    def finish(self, order: Order | None) -> Program:
         p, roots = self.program, self.roots
         # an output ends on the device that the graph requests, a state on the device that computes it
-        finals = {(kind, name): self.at(root, handed_out(root) if kind == "output" else self.state_devices[name])
-                  for (kind, name), root in roots.items()}
+        finals: Finals = {(kind, name): self.at(root, handed_out(root) if kind == "output" else self.state_devices[name])
+                          for (kind, name), root in roots.items()}
+        finals = order(self, finals) if order is not None else finals
         last_use = {o.buffer: at for at, ins in enumerate(p.instructions) for o in (*ins.ins, *ins.outs)}
         self._in_place(last_use, finals)
         self._copy_before_updates()
@@ -455,7 +460,7 @@ class _Lowering:
                 p.values.setdefault(node, operands[0])
         return p
 
-    def _in_place(self, last_use: Mapping[int, int], finals: Mapping[tuple[str, str], Operand]) -> None:
+    def _in_place(self, last_use: Mapping[int, int], finals: Finals) -> None:
         """Let outputs share memory with operands that die at the same instruction: first with the states that the outputs become.
         """
         becomes = {name: value.buffer for (kind, name), value in finals.items() if kind == "state"}
@@ -521,6 +526,10 @@ class _Lowering:
             p.instructions[t] = replace(ins, waits=tuple(sorted(waits)))
 
 
+Order = Callable[[Lowering, Finals], Finals]
+"""Function that changes the order of a draft, whose buffers are each written once, and repeats instructions (run_order.py)."""
+
+
 def schedule(roots: Sequence[Node], states: Mapping[str, Node] = MappingProxyType({})) -> list[Node]:
     """Return the nodes in an order in which operands precede their users, and (where possible) readers of a state precede the node
     that overwrites it. states: name of each state -> its new value."""
@@ -581,15 +590,17 @@ def device_asked(node: Node) -> str:
         raise PlanError(f"copy_to({node.attrs['device']!r}) at {node.location}: {e}") from None
 
 
-def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel]) -> Program:
+def lower(graph: Graph, roots: Sequence[Node], choose: ChooseKernel, copiers: Sequence[Kernel],
+          order: Order | None = None) -> Program:
     """Return the program of a graph. roots: the graph's roots after expansion of its definitions, in the order of graph.roots; each
     of their nodes has a kernel. copiers: kernels for explicit copies, in the order in which they are tried (registry.copy_kernels).
+    order: changes the order of a run and repeats instructions.
 
     Raises PlanError for a copy to a device that this machine lacks, or within a device for which no backend has a copy kernel.
     """
-    lowering = _Lowering(graph, roots, choose, copiers)
+    lowering = Lowering(graph, roots, choose, copiers)
     lowering.run(schedule(roots, {name: root for (kind, name), root in lowering.roots.items() if kind == "state"}))
-    return lowering.finish()
+    return lowering.finish(order)
 
 
 def arena_buffers(program: Program) -> list[int]:

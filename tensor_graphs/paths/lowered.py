@@ -10,7 +10,7 @@ from tensor_graphs.kernels.registry import BACKENDS, copy_kernels, kernel_named,
 from tensor_graphs.kernels.signature import signature_of
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node
-from tensor_graphs.paths.lower import PlanError, Program, intervals_of, lower
+from tensor_graphs.paths.lower import Order, PlanError, Program, intervals_of, lower
 from tensor_graphs.paths.memory import ArenaLayout, place
 from tensor_graphs.paths.path import Path, StalePathError, expanded, kernel_of_all_steps
 from tensor_graphs.phase_times import phase
@@ -27,8 +27,9 @@ class Lowered:
 
 @phase("lower")
 def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backends: Sequence[str],
-            largest: Mapping[str, int]) -> Lowered:
-    """Return the program of a path. kernel_of: signature key -> chosen kernel. largest: sizes for which memory is laid out."""
+            largest: Mapping[str, int], order: Order | None = None) -> Lowered:
+    """Return the program of a path. kernel_of: signature key -> chosen kernel. largest: sizes for which memory is laid out. order:
+    changes the order of a run."""
     kernels: dict[str, Kernel] = {}
 
     def choose(node: Node) -> Kernel:
@@ -36,7 +37,7 @@ def lowered(graph: Graph, path: Path, kernel_of: Callable[[str], Kernel], backen
         kernels[kernel.name] = kernel
         return kernel
 
-    program = lower(graph, expanded(graph.roots, path), choose, copy_kernels(backends))
+    program = lower(graph, expanded(graph.roots, path), choose, copy_kernels(backends), order)
     make_images(i.call for i in (*program.bind_instructions, *program.instructions))
     return Lowered(program, place(intervals_of(program), largest), kernels)
 

@@ -7,7 +7,7 @@ several variants, each for a cell of sizes (size_cells.py). The variants share p
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from tensor_graphs.paths.size_cells import Cell, Cells
 
 if TYPE_CHECKING:
     from tensor_graphs.paths.pin_file import Pin
+    from tensor_graphs.paths.run_order import SmallerArena
 
 
 def given_sizes(graph: Graph, sizes: Mapping[str, int] | None, what: str) -> dict[str, int]:
@@ -123,7 +124,7 @@ class WholeRun:
 @dataclass(frozen=True, repr=False)
 class Variant:
     """One lowered path, for the sizes of a cell (all sizes where the plan has one variant). around: seconds of a run around its
-    calls. whole: measurement of the entire path, if there is one."""
+    calls. whole: measurement of the entire path, if there is one. smaller: its order under a memory limit, if it needs one."""
 
     cell: Cell
     path: Path
@@ -134,6 +135,7 @@ class Variant:
     at: Mapping[str, int]
     around: float = 0.0
     whole: WholeRun | None = None
+    smaller: SmallerArena | None = None
 
     def __repr__(self) -> str:
         return f"<variant {self.cell.where}path {self.path.id}, {self.calls}>"
@@ -141,14 +143,17 @@ class Variant:
     @property
     def calls(self) -> str:
         """The number of kernel calls in a run, and of calls that copy or prepare operands for them, for people."""
-        copies = len(self.program.instructions) - self.path.kernel_calls
+        again = 0 if self.smaller is None else self.smaller.calls
+        copies = len(self.program.instructions) - self.path.kernel_calls - again
         return counted(self.path.kernel_calls, "kernel call") + (
-            "" if copies < 1 else " and 1 copy" if copies == 1 else f" and {copies} copies")
+            "" if copies < 1 else " and 1 copy" if copies == 1 else f" and {copies} copies") + (
+            f", {again} computed again" if again else "")
 
     @property
     def predicted(self) -> float:
-        """Expected seconds of a run at the sizes `at`: as measured for the entire path, else as the sum of its parts."""
-        return self.path.seconds
+        """Expected seconds of a run at the sizes `at`: as measured for the entire path, else as the sum of its parts; with what is
+        computed again."""
+        return self.path.seconds + (0.0 if self.smaller is None else self.smaller.seconds)
 
     @property
     def measured_share(self) -> float:
@@ -231,7 +236,8 @@ class Plan(Pictured):
     def __reduce__(self) -> tuple[Any, ...]:
         stored = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("variants", "images", "given", "inputs")}
         origins = {origin_of(k) for v in self.variants for k in v.kernels.values() if k.remade}
-        return restored, (stored, [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole) for v in self.variants], origins)
+        variants = [(v.cell, v.path, v.evidence, dict(v.at), v.around, v.whole, v.smaller) for v in self.variants]
+        return restored, (stored, variants, origins)
 
     if not TYPE_CHECKING:                                            # type checkers know the attributes
         def __getattr__(self, name: str) -> Any:
@@ -328,15 +334,18 @@ class Plan(Pictured):
 
     def over_capacity(self, binding: Mapping[str, int], capacity: int | None = None) -> str | None:
         """Return an error text, with the largest live set, if a device is too small; else None. capacity: of the host."""
+        return next((self._too_much(use, use.most - excess, binding) for use, excess in self.excess(binding, capacity)), None)
+
+    def excess(self, binding: Mapping[str, int], capacity: int | None = None) -> Iterator[tuple[MemoryUse, int]]:
+        """Yield the memory use of each device that is too small, and the bytes by which a run at these dims exceeds it."""
         limits = {HOST.name: capacity if capacity is not None else self.capacity}
         if limits[HOST.name] is None and not self.elsewhere:
-            return None
+            return
         limits |= {name: device_named(name).capacity() for name in self.elsewhere}
         for use in self.memory(**{n: int(v) for n, v in binding.items() if n in self.graph.dims}).devices:
             limit = limits.get(use.device)
             if limit is not None and use.most > limit:
-                return self._too_much(use, limit, binding)
-        return None
+                yield use, use.most - int(limit)
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
@@ -361,20 +370,20 @@ class Plan(Pictured):
 
 
 def restored(stored: Mapping[str, Any],
-             variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None]],
-             remade: Collection[Origin] = ()) -> Plan:
+             variants: Sequence[tuple[Cell, Path, tuple[Evidence, ...], Mapping[str, int], float, WholeRun | None,
+                                      SmallerArena | None]], remade: Collection[Origin] = ()) -> Plan:
     """Return a pickled plan with this process's kernels; kernels generated for one signature are generated again. Raises PlanError
     when a kernel is missing or has other code in this process, and when the definition of an op of the graph has changed."""
     graph: Graph = stored["graph"]
     for origin in remade:
         load(origin)
     lowered_variants = []
-    for cell, path, evidence, at, around, whole in variants:
+    for cell, path, evidence, at, around, whole, smaller in variants:
         if path.graph_key != graph.structural_key:
             raise PlanError(f"the plan is of the graph {path.graph_key[:12]}, which is {graph.structural_key[:12]} here: an op of "
                             "it is defined otherwise\n  fix: compile the graph again here")
-        new = lowered(graph, path, chosen_here(path), stored["backends"], cell.largest(stored["largest"]))
-        lowered_variants.append(Variant(cell, path, new.program, new.layout, new.kernels, evidence, at, around, whole))
+        new = lowered(graph, path, chosen_here(path), stored["backends"], cell.largest(stored["largest"]), smaller)
+        lowered_variants.append(Variant(cell, path, new.program, new.layout, new.kernels, evidence, at, around, whole, smaller))
     return Plan(variants=tuple(lowered_variants), **stored)
 
 

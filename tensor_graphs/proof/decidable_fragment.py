@@ -125,19 +125,6 @@ def op_name(node: Node) -> str:
     return "cast a float to int" if node.inputs[0].dtype.kind == "float" else "cast to int"
 
 
-def as_markdown() -> str:
-    """Return the table as Markdown for docs/equality.md: ops as rows, kinds of operand as columns, reasons as numbered notes."""
-    reasons = list(dict.fromkeys(row.reason for row in TABLE))
-    ops = list(dict.fromkeys(op for row in TABLE for op in row.ops))
-    lines = ["| op | " + " | ".join(OPERANDS) + " |", "|---" * (len(OPERANDS) + 1) + "|"]
-    for op in ops:
-        rows = (_BY_OP.get((op, kind)) for kind in OPERANDS)
-        cells = ("" if row is None else f"{row.answer} {reasons.index(row.reason) + 1}" for row in rows)
-        lines.append(f"| {op} | " + " | ".join(cells) + " |")
-    lines += ["", *(f"{k + 1}. {reason}" for k, reason in enumerate(reasons))]
-    return "\n".join(lines)
-
-
 # ---- what follows from sizes alone -----------------------------------------------------------------------------------
 
 

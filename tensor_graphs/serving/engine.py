@@ -40,9 +40,9 @@ Item = NewToken | BaseException | None
 class _Generation:
     """A submitted request: its tokens on the engine's side, a queue of new ones on the reader's."""
 
-    def __init__(self, request: GenerationRequest, tokens: int) -> None:
+    def __init__(self, request: GenerationRequest, tokens: int, lengths: tuple[int, int | None] | None) -> None:
         self.request, self.left = request, tokens
-        self.sequence, self.sampler = TokenSequence(list(request.prompt)), Sampler(request.sampling)
+        self.sequence, self.sampler = TokenSequence(list(request.prompt), lengths), Sampler(request.sampling)
         self.finish: Finish | None = None
         self.stop: NewToken | None = None
         self.cached_tokens, self.cancelled = 0, False
@@ -106,7 +106,7 @@ class PagedEngine:
         """Queue a request. Raises FrontendError for one that can never run, QueueFullError when too many are waiting."""
         most = self.max_positions - len(request.prompt) + 1
         check_room(request.prompt, 1 if request.tokens is None else request.tokens, self.max_positions, self.vocabulary)
-        generation = _Generation(request, most if request.tokens is None else request.tokens)
+        generation = _Generation(request, most if request.tokens is None else request.tokens, self._step.lengths)
         pages = -(-(len(request.prompt) + max(generation.left, 1) - 1) // self._pages.page)
         if pages > self._pages.count:
             raise FrontendError(f"the request needs {pages} pages of {self._pages.page} tokens, the pool has {self._pages.count}",
@@ -202,8 +202,7 @@ def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, 
     texts of these lengths, or `sequences` of the model's max_positions, take, as far as memory_limit, or half of the free memory,
     allows). waiting: most
     requests that wait. precision: words, as in `tg.compile`. invariant: the tokens of a request do not depend on the requests it
-    shares steps with, bit by bit. Raises FrontendError where that is not possible, AttributeValueError for a decoder without a step
-    of many sequences; else as `tg.compile` does.
+    shares steps with, bit by bit. Raises FrontendError where that is not possible; else as `tg.compile` does.
     """
     from tensor_graphs.choice.compile import answer
     from tensor_graphs.choice.request import Request
@@ -215,7 +214,7 @@ def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, 
     sequences, tokens = -(-sequences // rows) * rows, -(-max(tokens, sequences) // rows) * rows
     if pages is None:
         pages = pool_pages(model, lengths or [model.max_positions] * sequences, page, memory_limit)
-    pool = Pool(pages, page, tokens, sequences)
+    pool = Pool(pages, page, tokens, sequences, rows)
     graph = model.paged_graph(pool)
     one_choice = ("t", "w", "m") if invariant else ("w", "m")
     if invariant and backends is None:
@@ -223,8 +222,8 @@ def start_engine(model: LoadedModel, *, sequences: int = 32, tokens: int = 256, 
     typical = {"t": max(rows, sequences // 2), "m": max(rows, sequences // 2), "w": min(8, bounds(graph.dims["w"])[1])}
     plan = answer(Request(graph, None, backends, database, typical, memory_limit=memory_limit, reuse_outputs=True, threads=threads,
                           precision=precision, invariant=one_choice), progress)
-    return PagedEngine(BatchStep(bind(plan, model.weights), pool, invariant=invariant), max_positions=model.max_positions,
-                       sequences=sequences, waiting=waiting)
+    return PagedEngine(BatchStep(bind(plan, model.weights), pool, invariant=invariant, lengths=model.facts.lengths),
+                       max_positions=model.max_positions, sequences=sequences, waiting=waiting)
 
 
 def pool_pages(model: LoadedModel, lengths: Sequence[int], page: int, memory_limit: int | None) -> int:

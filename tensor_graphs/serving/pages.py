@@ -8,13 +8,13 @@ gives them back from the last to the first, so that the page that is released lo
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 ROOT = -1
 """parent of a prompt's first page in the tree"""
 
-Key = tuple[int, tuple[int, ...]]
-"""page before, and the tokens of a full page"""
+Key = tuple[int, tuple[Hashable, ...]]
+"""page before, and the tokens of a full page, as `TokenSequence.names` has them"""
 
 
 class Pages:
@@ -56,7 +56,7 @@ class Pages:
             else:
                 self._unused.append(page)
 
-    def shared(self, tokens: Sequence[int]) -> list[int]:
+    def shared(self, tokens: Sequence[Hashable]) -> list[int]:
         """Return the pages of the longest known prefix of `tokens`, full pages only, with a reference to each. At least one token
         is left over, so that it gets logits."""
         pages: list[int] = []
@@ -69,7 +69,7 @@ class Pages:
             self._released.pop(page, None)
         return pages
 
-    def full(self, pages: list[int], index: int, tokens: Sequence[int]) -> None:
+    def full(self, pages: list[int], index: int, tokens: Sequence[Hashable]) -> None:
         """Put page number `index` of a sequence into the tree, where it holds the keys and values of these tokens. If the tree has
         such a page, the sequence uses that one instead, and gives its own back."""
         own, key = pages[index], (pages[index - 1] if index else ROOT, tuple(tokens))

@@ -8,17 +8,22 @@ and waits; its tokens, generated ones too, are computed again later.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from tensor_graphs.serving.pages import Pages
 
 
 @dataclass(eq=False)
 class TokenSequence:
-    """Tokens of one request, prompt and generated. prompt: how many are of the prompt. computed: how many have keys and values in
-    `pages`. shared: how many of the prompt were there already; None before the first step."""
+    """Tokens of one request, prompt and generated. lengths: as in `Facts`. prompt: how many are of the prompt. computed: how many
+    have keys and values in `pages`. shared: how many of the prompt were there already; None before the first step."""
 
     tokens: list[int]
+    lengths: tuple[int, int | None] | None = None
     prompt: int = 0
     computed: int = 0
     pages: list[int] = field(default_factory=list)
@@ -31,6 +36,16 @@ class TokenSequence:
     def missing(self) -> int:
         """Tokens whose keys and values are not computed."""
         return len(self.tokens) - self.computed
+
+    def ends(self, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Return i32[stop - start]: the length of the text when each of these tokens came, which rotations may depend on."""
+        assert self.lengths is not None
+        return np.clip(np.maximum(self.prompt, np.arange(start, stop, dtype=np.int32) + 1), *self.lengths)
+
+    def names(self, start: int, stop: int) -> Sequence[Hashable]:
+        """Return what the keys and values of these tokens depend on, besides earlier tokens."""
+        tokens = self.tokens[start:stop]
+        return tokens if self.lengths is None else list(zip(tokens, self.ends(start, stop).tolist(), strict=True))
 
 
 @dataclass(frozen=True)
@@ -87,7 +102,7 @@ class Scheduler:
         for sequence in list(self.waiting):
             if not left or len(self.running) == self.sequences:
                 break
-            sequence.pages = self.pages.shared(sequence.tokens)
+            sequence.pages = self.pages.shared(sequence.names(0, len(sequence.tokens)))
             if self._prefix_is_coming(sequence):
                 self._release(sequence)
                 continue
@@ -113,13 +128,13 @@ class Scheduler:
             sequence = piece.sequence
             sequence.computed = piece.start + piece.count
             for index in range(piece.start // page, sequence.computed // page):
-                self.pages.full(sequence.pages, index, sequence.tokens[index * page:(index + 1) * page])
+                self.pages.full(sequence.pages, index, sequence.names(index * page, (index + 1) * page))
 
     def _prefix_is_coming(self, sequence: TokenSequence) -> bool:
         """Return whether a sequence that runs computes the next full page of this one's prompt."""
         end = (len(sequence.pages) + 1) * self.pages.page
         return end < len(sequence.tokens) and any(other.computed < end <= len(other.tokens)
-                                                  and other.tokens[:end] == sequence.tokens[:end] for other in self.running)
+                                                  and other.names(0, end) == sequence.names(0, end) for other in self.running)
 
     def _add_piece(self, pieces: list[Portion], sequence: TokenSequence, left: int) -> int:
         """Append a piece of at most `left` tokens, as many as pages have room for, and return its length."""

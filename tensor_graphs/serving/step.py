@@ -24,10 +24,11 @@ WIDTH = 8
 
 class BatchStep:
     """A bound graph of a paged decoder with its pool. invariant: tokens and logits are padded to multiples of LANES, so that the
-    bits of a row do not depend on the other rows. Raises FrontendError where they do."""
+    bits of a row do not depend on the other rows. lengths: as in `Facts`. Raises FrontendError where bits depend on other rows."""
 
-    def __init__(self, compiled: CompiledGraph, pool: Pool, *, invariant: bool = False) -> None:
-        self.compiled, self.pool, self.rows = compiled, pool, LANES if invariant else 1
+    def __init__(self, compiled: CompiledGraph, pool: Pool, *, invariant: bool = False,
+                 lengths: tuple[int, int | None] | None = None) -> None:
+        self.compiled, self.pool, self.rows, self.lengths = compiled, pool, LANES if invariant else 1, lengths
         self.session = compiled.session()
         self._widest = bounds(compiled.graph.dims["w"])[1]
         if invariant:
@@ -39,7 +40,7 @@ class BatchStep:
         width = min(self._widest, -(-max(len(piece.sequence.pages) for piece in pieces) // WIDTH) * WIDTH)
         t = -(-count // self.rows) * self.rows
         ids, positions, slots = np.zeros(t, np.int32), np.full(t, -1, np.int32), np.full(t, -1, np.int32)
-        table, asked, end = np.full((t, width), -1, np.int32), [], 0
+        ends, table, asked, end = np.ones(t, np.int32), np.full((t, width), -1, np.int32), [], 0
         for piece in pieces:
             start, end = end, end + piece.count
             pages = np.asarray(piece.sequence.pages, np.int32)
@@ -47,11 +48,15 @@ class BatchStep:
             ids[start:end] = piece.sequence.tokens[piece.start:piece.start + piece.count]
             positions[start:end], slots[start:end] = at, pages[at // page] * page + at % page
             table[start:end, :len(pages)] = pages
+            if self.lengths is not None:
+                ends[start:end] = piece.sequence.ends(piece.start, piece.start + piece.count)
             if piece.last:
                 asked.append(end - 1)
         m = max(1, -(-len(asked) // self.rows)) * self.rows
         inputs = {"ids": ids, "positions": positions, "slots": slots, "pages": table,
                   "asked": np.asarray(asked + [0] * (m - len(asked)), np.int32)}
+        if self.lengths is not None:
+            inputs["ends"] = ends
         logits: Array = self.compiled.run(inputs, session=self.session)["logits"]
         return logits[:len(asked)]
 
@@ -62,7 +67,8 @@ class BatchStep:
         own = min(4, self.pool.pages // count, self._widest)
         length = min(own * page, self.pool.tokens // 2)
         vocabulary = bounds(self.compiled.graph.outputs["logits"].shape[1])[1]
-        sequences = [TokenSequence(draw.integers(0, vocabulary, max(2, length - i % 3)).tolist()) for i in range(count)]
+        texts = [draw.integers(0, vocabulary, max(2, length - i % 3)) for i in range(count)]
+        sequences = [TokenSequence(text.tolist(), self.lengths) for text in texts]
 
         def in_steps(parts: list[Portion]) -> dict[TokenSequence, bytes]:
             """Run portions in steps that are as full as they may be; return the bits of each sequence's logits."""

@@ -7,7 +7,7 @@ apart when one opens, and decides nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from tensor_graphs.choice.measured_front import FrontPoint
@@ -90,7 +90,7 @@ def _ways(path: Path) -> dict[str, str]:
 
 def _picture(diagram: Diagram) -> dict[str, Any]:
     block = block_of(diagram.items, {n: b.size for n, b in diagram.boxes.items()}, diagram.arrows)
-    return {"boxes": {str(n): {**asdict(b), "size": b.size} for n, b in diagram.boxes.items()}, "block": block.to_json(),
+    return {"boxes": {str(n): {**vars(b), "size": b.size} for n, b in diagram.boxes.items()}, "block": block.to_json(),
             "legend": [list(line) for line in diagram.legend]}
 
 

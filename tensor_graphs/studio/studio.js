@@ -105,7 +105,8 @@ class Placed {
         else if (i > 0 && i < chain.length - 1) points.push([x, top + this.tops[this.rank[k]]], [x, top + this.tops[this.rank[k]] + this.tall[this.rank[k]]]);
         else points.push([x, y + (i === 0 ? 1 : -1) * this.heights[k] / 2]);
       });
-      out.append(svg("path", { class: "arrow", d: curve(points), "data-ends": a + " " + b }));
+      const [xs, ys] = [points.map(point => point[0]), points.map(point => point[1])];
+      if (state.near(Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys))) out.append(svg("path", { class: "arrow", d: curve(points), "data-ends": a + " " + b }));
     }
     for (const [a, b, k, to] of block.back) {
       const x = left + this.port(k, a, true), low = top + this.middle(k) + this.heights[k] / 2, side = left + this.lane;
@@ -116,14 +117,30 @@ class Placed {
     block.elements.forEach((element, k) => {
       if (element === null) return;
       const x = left + this.x[k] - this.widths[k] / 2, y = top + this.middle(k) - this.heights[k] / 2;
-      this.box(out, element, k, x, y, state);
+      if (state.near(x, y, x + this.widths[k], y + this.heights[k]) || state.holds(this.path + "/" + k)) this.box(out, element, k, x, y, state);
     });
+  }
+  name(k) {
+    const element = this.block.elements[k];
+    return typeof element === "object" ? `${element.times} times in a row` : this.picture.boxes[element].lines.join(", ");
+  }
+  inside(k, x, y) { return [x + (typeof this.block.elements[k] === "object" ? 0 : (this.widths[k] - this.inner[k].width) / 2), y + (typeof this.block.elements[k] === "object" ? 0 : LABEL)]; }
+  first(words, left, top) {
+    // The path and place of the first box, in the order of the layers, whose name holds the words; null if there is none.
+    for (const k of this.block.elements.keys()) {
+      if (this.block.elements[k] === null) continue;
+      const x = left + this.x[k] - this.widths[k] / 2, y = top + this.middle(k) - this.heights[k] / 2;
+      if (this.name(k).toLowerCase().includes(words)) return { here: this.path + "/" + k, x: x + this.widths[k] / 2, y: y + this.heights[k] / 2 };
+      const found = this.inner[k] && this.inner[k].first(words, ...this.inside(k, x, y));
+      if (found) return found;
+    }
+    return null;
   }
   box(out, element, k, x, y, state) {
     const here = this.path + "/" + k, [w, h, inner] = [this.widths[k], this.heights[k], this.inner[k]];
-    const frame = typeof element === "object", box = frame ? null : this.picture.boxes[element];
-    const name = frame ? `${element.times} times in a row` : box.lines.join(", ");
+    const frame = typeof element === "object", box = frame ? null : this.picture.boxes[element], name = this.name(k);
     const group = svg("g", { class: "box", tabindex: -1, role: "treeitem", "aria-label": name, "data-key": box ? box.key : "" });
+    if (state.words && name.toLowerCase().includes(state.words)) group.classList.add("chosen");
     if (inner || frame) group.setAttribute("aria-expanded", inner ? "true" : "false");
     const shape = { x, y, width: w, height: h, rx: frame ? 8 : 2 };
     if (inner) {
@@ -143,7 +160,7 @@ class Placed {
     group.append(svg("title", {}, name));
     group.place = { here, element, box, inner: Boolean(inner) };
     out.append(group);
-    if (inner) inner.draw(out, frame ? x : x + (w - inner.width) / 2, frame ? y : y + LABEL, state);
+    if (inner) inner.draw(out, ...this.inside(k, x, y), state);
   }
 }
 function boxes(block) { return block.elements.reduce((n, e) => n + (e === null ? 0 : typeof e === "object" ? boxes(e) : 1), 0); }
@@ -163,20 +180,34 @@ function heat(share) { return `color-mix(in srgb, #d6412b ${Math.round(100 * Mat
 function pictureView(name) {
   const picture = data.pictures[name];
   const most = Math.max(1e-9, ...Object.values(picture.boxes).map(box => box.share || 0));
-  const state = { open: new Set(), closed: new Set(), byTime: false, colour: box => box.fill };
   const holder = el("div", { role: "tree", "aria-label": name + " of " + data.title });
-  let chosen = null;
-  const draw = () => {
-    const placed = new Placed(picture.block, picture, name, state);
-    const root = svg("svg", { width: placed.width + 10, height: placed.height + 10 });
+  let chosen = null, placed = null, drawn = null;
+  const state = { open: new Set(), closed: new Set(), byTime: false, words: "", colour: box => box.fill,
+    near: (left, top, right, bottom) => left < drawn.right && right > drawn.left && top < drawn.bottom && bottom > drawn.top,
+    holds: here => chosen !== null && (chosen === here || chosen.startsWith(here + "/")) };
+  const seen = margin => {
+    // What of the picture can be seen, and `margin` windows more to each side.
+    const [wide, high] = [view.clientWidth || innerWidth, view.clientHeight || innerHeight];
+    const left = view.scrollLeft - holder.offsetLeft + view.offsetLeft, top = view.scrollTop - holder.offsetTop + view.offsetTop;
+    return { left: left - margin * wide, right: left + (1 + margin) * wide, top: top - margin * high, bottom: top + (1 + margin) * high };
+  };
+  const paint = () => {
+    // Boxes far from the window are left out: a picture may have tens of thousands. Scrolling brings them.
+    drawn = seen(1);
+    const root = svg("svg", { width: placed.width + 10, height: placed.height + 10 }), focus = holder.contains(document.activeElement);
     root.append(svg("defs"));
     placed.draw(root, 0, 0, state);
     holder.replaceChildren(root);
     const groups = [...root.querySelectorAll("g.box")];
     const focused = groups.find(group => group.place.here === chosen) || groups[0];
-    if (focused) { focused.setAttribute("tabindex", 0); if (chosen) { focused.classList.add("chosen"); } }
+    if (focused) { focused.setAttribute("tabindex", 0); if (chosen) { focused.classList.add("chosen"); } if (focus) focused.focus({ preventScroll: true }); }
     return focused;
   };
+  const draw = () => { placed = new Placed(picture.block, picture, name, state); return paint(); };
+  view.addEventListener("scroll", () => {
+    const now = seen(0);
+    if (holder.isConnected && (now.left < drawn.left || now.right > drawn.right || now.top < drawn.top || now.bottom > drawn.bottom)) paint();
+  });
   const choose = (group, toggle) => {
     const { here, element, box, inner } = group.place;
     chosen = here;
@@ -185,7 +216,9 @@ function pictureView(name) {
       else if (data.definitions[box.key]) inner ? state.open.delete(here) : state.open.add(here);
     }
     if (box) show(box);
-    draw()?.focus({ preventScroll: true });
+    const shown = toggle ? draw() : paint();
+    shown?.focus({ preventScroll: true });
+    if (!toggle) shown?.scrollIntoView({ block: "nearest", inline: "nearest" });
   };
   holder.addEventListener("click", event => { const group = event.target.closest("g.box"); if (group) choose(group, true); });
   holder.addEventListener("keydown", event => {
@@ -201,9 +234,10 @@ function pictureView(name) {
     draw();
   } }, "colour by time");
   const find = el("input", { type: "search", placeholder: "find a box", "aria-label": "find a box", oninput: () => {
-    const words = find.value.toLowerCase();
-    for (const group of holder.querySelectorAll("g.box")) group.classList.toggle("chosen", words !== "" && (group.getAttribute("aria-label") || "").toLowerCase().includes(words));
-    holder.querySelector("g.box.chosen")?.scrollIntoView({ block: "center", inline: "center" });
+    state.words = find.value.toLowerCase();
+    const first = state.words && placed.first(state.words, 0, 0);
+    if (first) view.scrollTo(first.x + holder.offsetLeft - view.offsetLeft - view.clientWidth / 2, first.y + holder.offsetTop - view.offsetTop - view.clientHeight / 2);
+    paint();
   } });
   const legend = el("span", {}, ...picture.legend.map(([text, fill, stroke]) => el("span", { class: "key" }, fill === stroke ? null : el("span", { class: "swatch", style: `background:${fill};border-color:${stroke}` }), text)));
   const timed = Object.values(picture.boxes).some(box => box.share !== null);
@@ -293,8 +327,10 @@ function memoryView() {
   out.push(el("dl", {}, ...each(use, (name, n) => n ? [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, bytes(n))] : []).flat()));
   for (const [device, size] of Object.entries(arenas)) {
     const own = buffers.filter(buffer => buffer[5] === device), width = 900, height = 360, last = Math.max(1, steps.length);
-    const alive = steps.map((_, t) => own.reduce((sum, [from, to, , n]) => sum + (from <= t && t <= to ? n : 0), 0));
-    const peak = alive.indexOf(Math.max(...alive));
+    const change = new Array(steps.length + 1).fill(0), alive = [];
+    for (const [from, to, , n] of own) { change[from] += n; change[to + 1] -= n; }
+    steps.reduce((sum, _, t) => alive[t] = sum + change[t], 0);
+    const peak = alive.indexOf(alive.reduce((a, b) => Math.max(a, b), 0));
     const root = chart(width, height + 24, `arena of ${device} over the steps of a run`);
     own.forEach(([from, to, at, n, name], k) => {
       const x = width * from / last, w = Math.max(1, width * (to + 1 - from) / last), h = Math.max(0.5, height * n / size);

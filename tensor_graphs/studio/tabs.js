@@ -14,6 +14,7 @@ function open(name) {
   kept[name] ??= VIEWS[name]();
   view.setAttribute("aria-label", name);
   view.replaceChildren(...kept[name]);
+  view.dispatchEvent(new Event("scroll"));
 }
 for (const name of Object.keys(VIEWS)) tabs.append(el("button", { role: "tab", onclick: () => { location.hash = name; } }, name));
 tabs.addEventListener("keydown", event => {

@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.errors import listed
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.autodiff import grad
 from tensor_graphs.language.composites import greater_equal, uniform, where
-from tensor_graphs.language.dtypes import DType, f32, i32, u32
+from tensor_graphs.language.dtypes import DType, bf16, f16, f32, i32, u32
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, TensorType, rebuild
+from tensor_graphs.meaning.precision import Form, parse_form
+from tensor_graphs.rewrites.passes.apply_precision import apply_form, check_sites
 from tensor_graphs.training.optim import Moments, Optimiser, clipped_norm, clipped_value
 
 COUNT, SEED = "train.batches", "train.seed"
@@ -84,12 +87,32 @@ def _master(t: TensorType) -> DType:
     return f32 if t.dtype.itemsize < f32.itemsize else t.dtype
 
 
+def step_form(precision: str | Form | None) -> dict[str, str]:
+    """Return the words for sites of outputs and gradients (meaning/precision.py). "bf16" alone is bf16 for operands of products.
+
+    States are no sites: they are master copies. Raises ArgumentError for a word of a state, and for f16: gradients below its
+    smallest number, 6e-8, become 0, and nothing scales the loss.
+    """
+    form = parse_form(precision)
+    if isinstance(precision, str) and "=" not in precision:
+        form = {kind: word for kind, word in form.items() if kind == "product" or (kind != "state" and word != bf16.name)}
+    for site, word in form.items():
+        if word == f16.name:
+            raise ArgumentError(f"precision of {site} is f16 in a training step: gradients below 6e-8 become 0\n"
+                                "  fix: bf16, which has the range of f32")
+        if site.partition(":")[0] == "state":
+            raise ArgumentError(f"precision names {site!r}: states of a training step are master copies\n"
+                                "  fix: words of product, between or weight")
+    return form
+
+
 def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", clip_norm: float | None = None,
-                clip_value: float | None = None, batches: int = 1) -> StepGraphs:
+                clip_value: float | None = None, batches: int = 1, form: Form = MappingProxyType({})) -> StepGraphs:
     """Return the graphs of a training step: all outputs of the program, and new values of its trained parameters.
 
     loss: the output that becomes small, a scalar. clip_norm, clip_value: largest norm of all gradients together, largest size of an
-    element. batches: a step follows the mean gradient of that many. Raises ArgumentError, and what `grad` raises.
+    element. batches: a step follows the mean gradient of that many. form: words for sites of outputs and gradients (`step_form`);
+    the optimiser computes as written. Raises ArgumentError, and what `grad` raises.
     """
     if loss not in program.outputs:
         raise ArgumentError(f"the graph has no output {loss!r}\n  fix: loss= one of {listed(program.outputs)}")
@@ -97,10 +120,8 @@ def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", c
     trained = {name: program.parameters[name].type for name, optimiser in chosen.items() if optimiser is not None}
     if not trained:
         raise ArgumentError("no parameter is trained\n  fix: an optimiser for some of " + (listed(program.parameters) or "none"))
-    graph_over_states = over_states(program, trained)
-    states, target = graph_over_states.states, graph_over_states.outputs[loss]
-    values = [states[name] for name in trained]
-    slopes = grad(target, values)
+    graph_over_states, slopes = _with_slopes(over_states(program, trained), loss, list(trained), form)
+    values = [graph_over_states.states[name] for name in trained]
     count = _count() + 1
     updates = dict(graph_over_states.updates) | {COUNT: count}
     gather = None
@@ -118,6 +139,19 @@ def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", c
     new, initial = _updated(trained, values, slopes, chosen, step)
     return StepGraphs(Graph(graph_over_states.outputs, updates | new), gather, trained,
                       tuple(name for name in program.parameters if name not in trained), initial, batches)
+
+
+def _with_slopes(graph: Graph, loss: str, trained: Sequence[str], form: Form) -> tuple[Graph, Sequence[Node]]:
+    """Return the graph and the gradients of its trained states, both in a form. Raises ArgumentError for an unknown site."""
+    slopes = grad(graph.outputs[loss], [graph.states[name] for name in trained])
+    if not form:
+        return graph, slopes
+    written = Graph({**graph.outputs, **{f"train.slope.{name}": slope for name, slope in zip(trained, slopes, strict=True)}},
+                    graph.updates)
+    check_sites(form, written)
+    formed = apply_form(written, form).graph
+    outputs = list(formed.outputs.values())
+    return Graph({name: formed.outputs[name] for name in graph.outputs}, formed.updates), outputs[len(graph.outputs):]
 
 
 def _updated(names: Mapping[str, object], values: Sequence[Node], slopes: Sequence[Node], chosen: Mapping[str, Optimiser | None],

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 WORTH = 4
 """Fewest elements that a fold has to save: two equal steps in a row are no layer."""
 
@@ -43,15 +45,15 @@ def _best(kinds: Sequence[Hashable]) -> tuple[int, int, int, int]:
     """Return (elements saved, start of the first block, its length, number of blocks) of the fold that saves the most; of equal
     folds the one with the shortest block, and the first."""
     number = {kind: i for i, kind in enumerate(dict.fromkeys(kinds))}
-    numbers = [number[kind] for kind in kinds]
+    numbers = np.array([number[kind] for kind in kinds])
     best = 0, 0, 1, 1
     for period in range(1, len(numbers) // 2 + 1):
-        run = 0
-        for i in range(len(numbers) - period):
-            run = run + 1 if numbers[i] == numbers[i + period] else 0
-            times = run // period + 1
-            if (times - 1) * period > best[0]:
-                best = (times - 1) * period, i + 1 - (times - 1) * period, period, times
+        ends = np.flatnonzero(numbers[:-period] != numbers[period:])
+        starts = np.concatenate(([0], ends + 1))                    # of runs in which each element equals the one a period later
+        saved = (np.append(ends, len(numbers) - period) - starts) // period * period
+        run = int(np.argmax(saved))
+        if saved[run] > best[0]:
+            best = int(saved[run]), int(starts[run]), period, int(saved[run]) // period + 1
     return best
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
-from tensor_graphs.codegen.backend_cuda import call_of
+from tensor_graphs.codegen.backend_cuda import call_of, program_of
 from tensor_graphs.devices.cpu import memory_of
 from tensor_graphs.devices.device import Device, Memory
 from tensor_graphs.kernels.kernel import LaunchCall
@@ -32,19 +33,22 @@ def run(device: Device, definition: Definition, arrays: Sequence[np.ndarray], di
         shift: int = 0) -> list[np.ndarray]:
     """The outputs for C-contiguous operands. shift: elements by which everything is moved off its alignment.
     Raises AssertionError where it writes behind an output, NotLowered."""
-    return run_call(device, call_of(definition), definition.outputs, arrays, dims, shift)
+    call = call_of(definition)
+    return run_call(device, call, definition.outputs, arrays, dims, shift, dict(program_of(definition).updated))
 
 
 def run_call(device: Device, call: LaunchCall, outputs: Sequence[Node], arrays: Sequence[np.ndarray], dims: Mapping[str, int],
-             shift: int = 0) -> list[np.ndarray]:
-    """The same of a call with outputs of these types."""
+             shift: int = 0, updated: Mapping[int, int] = MappingProxyType({})) -> list[np.ndarray]:
+    """The same of a call with outputs of these types. updated: output -> the operand that its memory holds before."""
     likes, outs = [], []
-    for o in outputs:
+    for i, o in enumerate(outputs):
         like = np.empty(tuple(d.evaluate(s, dims) for s in o.shape), o.dtype.numpy)
         memory = device.allocate(like.nbytes + GUARD + shift * o.dtype.itemsize)
         device.fill(memory, 0xA5)
         likes.append(like)
         outs.append(device.part(memory, shift * o.dtype.itemsize, like.nbytes + GUARD))
+        if i in updated:
+            device.upload(memory_of(arrays[updated[i]]), device.part(outs[-1], 0, like.nbytes))
     ins = [uploaded(device, a, shift * a.itemsize) for a in arrays]
     Launched(device, call, outs, ins, dims)()
     found = []

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
+from benchmarks.cost_model import schedules_elsewhere
 from tensor_graphs.codegen import schedule_actions, spec_to_loops
 from tensor_graphs.codegen.schedule_actions import Accumulators, Action, Grain, Parts, Schedule, Tiled
 from tensor_graphs.codegen.tuned_kernel import tuned
 from tensor_graphs.costs.database_keys import VERIFIER, environment_of, graph_record, implementation_of, timed_workload
 from tensor_graphs.costs.learned.fit import LEAST, checked, fitted
-from tensor_graphs.costs.learned.search_samples import schedules_elsewhere, schedules_of
+from tensor_graphs.costs.learned.search_samples import schedules_of
 from tensor_graphs.costs.schedule_features import features_of_schedule
 from tensor_graphs.kernels.signature import Signature, signature_of
 from tensor_graphs.language.anonymous_composite import part_between

@@ -190,6 +190,8 @@ SAMPLES = (
     Sample("paged_attention", (normal(2, 2, 4), normal(6, 2, 4), normal(6, 2, 3), np.array([[2, 0], [1, 9]], np.int32),
                                np.array([3, 2], np.int32)),
            {"page": 2, "scale": 0.4, "window": 2, "softcap": 3.0}, "window, softcap, a page outside of the pool"),
+    Sample("paged_attention", (normal(2, 4, 4), normal(6, 2, 4), normal(6, 2, 3), np.array([[2, 0], [1, 9]], np.int32),
+                               np.array([3, -1], np.int32), normal(4)), {"page": 2, "scale": 0.4}, "sinks"),
     # positions
     Sample("rope_table", (integers(0, 50, 4),), {"head_dim": 6, "theta": 10000.0}),
     Sample("rope", (normal(3, 2, 8), normal(3, 4), normal(3, 4))),

@@ -69,27 +69,27 @@ def test_a_negative_axis_counts_from_the_back(name):
         assert build(axis).type == build(axis - 2).type == build(np.int64(axis)).type
 
 
-@pytest.mark.parametrize("name", [*ONE, *SEVERAL, *METHODS])
 @pytest.mark.parametrize("axis", [2, -3, 2**40])
-def test_an_axis_out_of_range_is_refused_with_those_that_there_are(name, axis):
-    message = said(lambda: {**ONE, **SEVERAL, **METHODS}[name](axis), AttributeValueError)
-    assert f"axis {axis} of a tensor of rank 2\n  fix: -2 to 1" in message and name.removeprefix("x.") in message.replace(
-        "reduce_max", "max reduce_max").replace("reduce_min", "min reduce_min")
+def test_an_axis_out_of_range_is_refused_with_those_that_there_are(axis):
+    for name, build in {**ONE, **SEVERAL, **METHODS}.items():
+        message = said(lambda: build(axis), AttributeValueError)   # noqa: B023
+        assert f"axis {axis} of a tensor of rank 2\n  fix: -2 to 1" in message and name.removeprefix("x.") in message.replace(
+            "reduce_max", "max reduce_max").replace("reduce_min", "min reduce_min"), name
 
 
-@pytest.mark.parametrize("name", [*ONE, *SEVERAL, *METHODS])
 @pytest.mark.parametrize("axis", ["0", 1.0, True, object(), {0}, ("0",), (1.0,), ((0, 1),), X, tg.dim("n", 0, 1)],
                          ids=["text", "float", "bool", "object", "set", "texts", "floats", "nested", "tensor", "dim"])
-def test_an_axis_of_a_wrong_type_is_refused(name, axis):
-    with pytest.raises(AttributeValueError, match=r"axis is .*(, an int is needed|, an int or a tuple of ints is needed)"):
-        {**ONE, **SEVERAL, **METHODS}[name](axis)
+def test_an_axis_of_a_wrong_type_is_refused(axis):
+    for build in {**ONE, **SEVERAL, **METHODS}.values():
+        with pytest.raises(AttributeValueError, match=r"axis is .*(, an int is needed|, an int or a tuple of ints is needed)"):
+            build(axis)
 
 
-@pytest.mark.parametrize("name", sorted(ONE))
 @pytest.mark.parametrize("axis", [None, (0,), (0, 1), [1]], ids=["none", "one", "two", "list"])
-def test_an_op_along_one_axis_takes_one(name, axis):
-    with pytest.raises(AttributeValueError, match="an int is needed\n(.*\n)?  fix: .* works along one axis: -2 to 1"):
-        ONE[name](axis)
+def test_an_op_along_one_axis_takes_one(axis):
+    for build in ONE.values():
+        with pytest.raises(AttributeValueError, match="an int is needed\n(.*\n)?  fix: .* works along one axis: -2 to 1"):
+            build(axis)
 
 
 @pytest.mark.parametrize("name", [*SEVERAL, *METHODS])

@@ -22,7 +22,6 @@ MAY_LIST = {
     "kernels": "a backend's table: op -> kernel",
     "codegen": "what is written for each of the 27 ops, as a backend's table",
     "proof": "what is known of a value is carried through each of the 27 ops by a rule of its own, as an algebra carries numbers",
-    "cli/op_pages.py": "examples for the pages of docs/ops",
     "measure/conformance/cases.py": "an instance of each op",
     "frontends/onnx": "names of ONNX",
     "frontends/torch": "names of ATen",

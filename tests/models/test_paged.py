@@ -9,27 +9,24 @@ import pytest
 from family_cases import DECODERS, VOCABULARY, Case
 
 from tensor_graphs.frontends.huggingface.load import load_model
-from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.meaning.interpreter import interpret
 from tensor_graphs.models.transformer import Pool
+from tensor_graphs.serving.scheduler import TokenSequence
 
 POOL = Pool(pages=12, page=4, tokens=40, asked=40)
 LONG, SHORT = [7, 2, 9, 0, 4], [3, 11]
 """pages of two sequences"""
 
 
-def refused(case: Case) -> bool:
-    return case.family == "gpt_oss" or any(word in case.name for word in ("dynamic", "longrope"))
-
-
-def rows(pages: list[int], start: int, end: int) -> dict[str, np.ndarray]:
+def rows(pages: list[int], start: int, end: int, sequence: TokenSequence) -> dict[str, np.ndarray]:
     """The inputs of one sequence's tokens from `start` to `end`."""
     at = np.arange(start, end, dtype=np.int32)
     table = np.array(pages + [-1] * (5 - len(pages)), np.int32)
-    return {"positions": at, "slots": table[at // 4] * 4 + at % 4, "pages": np.tile(table, (end - start, 1))}
+    ends = {} if sequence.lengths is None else {"ends": sequence.ends(start, end)}
+    return ends | {"positions": at, "slots": table[at // 4] * 4 + at % 4, "pages": np.tile(table, (end - start, 1))}
 
 
-@pytest.mark.parametrize("case", [c for c in DECODERS if not refused(c)], ids=lambda case: case.id)
+@pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.id)
 def test_portions_of_two_sequences_in_one_step_get_the_logits_of_both_alone(case: Case, tmp_path: Path) -> None:
     case.write(tmp_path)
     model = load_model(tmp_path, dtype="float32", max_positions=20)
@@ -40,17 +37,11 @@ def test_portions_of_two_sequences_in_one_step_get_the_logits_of_both_alone(case
     states: dict[str, np.ndarray] = {}
     for long, short in (((0, 11), (0, 6)), ((11, 19), (6, 7))):
         parts = [(LONG, 0, long), (SHORT, 1, short)]
-        inputs = [rows(pages, *span) | {"ids": texts[i][slice(*span)]} for pages, i, span in parts]
+        inputs = [rows(pages, *span, TokenSequence(texts[i].tolist(), model.facts.lengths)) | {"ids": texts[i][slice(*span)]}
+                  for pages, i, span in parts]
         batch = {name: np.concatenate([part[name] for part in inputs]) for name in inputs[0]}
         order = draw.permutation(len(batch["ids"])).astype(np.int32)
         result = interpret(graph, batch | {"asked": order}, weights, states)
         states = dict(result.updates)
         wanted = np.concatenate([alone[i][slice(*span)] for _, i, span in parts])[order]
         np.testing.assert_allclose(result.outputs["logits"], wanted, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("case", [c for c in DECODERS if refused(c)], ids=lambda case: case.id)
-def test_a_decoder_with_sinks_or_with_rotations_by_length_has_none(case: Case, tmp_path: Path) -> None:
-    case.write(tmp_path)
-    with pytest.raises(AttributeValueError, match="no step of many sequences"):
-        load_model(tmp_path, dtype="float32", max_positions=20).paged_graph(POOL)

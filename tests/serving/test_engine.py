@@ -19,16 +19,19 @@ from tensor_graphs.serving.engine import PagedEngine, pool_pages, start_engine
 from tensor_graphs.serving.generate import generate
 from tensor_graphs.serving.requests import GenerationRequest, NewToken, QueueFullError
 from tensor_graphs.serving.sampling import Sampling, log_probability
+from tensor_graphs.serving.scheduler import TokenSequence
 from tensor_graphs.serving.step import BatchStep
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from family_cases import DECODERS, POSITIONS, VOCABULARY
 
 FAMILIES = ("llama: untied", "qwen3: windows by layer, tied", "gemma3: tied", "mistral: window")
+OTHERS = ("gpt_oss: sinks", "phi3: longrope, tied", pytest.param("llama: dynamic, head_dim, mlp biases", marks=pytest.mark.long),
+          pytest.param("mixtral: two of four", marks=pytest.mark.long))
 HOW: dict[str, Any] = {"sequences": 16, "tokens": 32, "page": 4, "pages": 60, "invariant": True}
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES + OTHERS)
 def served(request: Any, tmp_path_factory: Any) -> Iterator[tuple[LoadedModel, PagedEngine]]:
     folder = tmp_path_factory.mktemp("model")
     next(case for case in DECODERS if case.id == request.param).write(folder)
@@ -74,7 +77,7 @@ def ids(tokens: Any) -> list[int]:
 
 def another(engine: PagedEngine, invariant: bool = True, **how: Any) -> PagedEngine:
     """An engine with an empty pool, on the same plan."""
-    step = BatchStep(engine.compiled, engine._step.pool, invariant=invariant)
+    step = BatchStep(engine.compiled, engine._step.pool, invariant=invariant, lengths=engine._step.lengths)
     return PagedEngine(step, max_positions=POSITIONS, **{"sequences": 16, **how})
 
 
@@ -201,8 +204,16 @@ def test_closing_cancels_what_runs(llama: tuple[LoadedModel, PagedEngine]) -> No
 def test_a_model_whose_kernels_compute_rows_by_their_company_is_refused_for_it(tmp_path: Path) -> None:
     next(case for case in DECODERS if case.family == "mixtral").write(tmp_path)
     model = load_model(tmp_path, dtype="float32", max_positions=POSITIONS)
+    engine = start_engine(model, **{**HOW, "pages": 200, "invariant": False})
     with pytest.raises(FrontendError, match="differently in different batches"):
-        start_engine(model, **{**HOW, "pages": 200})
+        BatchStep(engine.compiled, engine._step.pool, invariant=True)
+    engine.close()
+
+
+def test_a_prefix_is_shared_only_by_texts_whose_rotations_are_of_one_length() -> None:
+    short, long, other = (TokenSequence(list(range(n)), (20, 21)) for n in (18, 30, 40))
+    assert short.names(0, 4) != long.names(0, 4) == other.names(0, 4)
+    assert long.ends(0, 30).tolist() == [21] * 30 and short.ends(0, 22).tolist() == [20] * 20 + [21] * 2
 
 
 def test_the_pool_is_as_large_as_memory_allows(llama: tuple[LoadedModel, PagedEngine]) -> None:

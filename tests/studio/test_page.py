@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -152,17 +153,52 @@ DRIVEN = """
 """
 
 
-@pytest.mark.long
-def test_a_browser_opens_and_folds_boxes_and_shows_reasons(data: dict[str, Any], tmp_path: Path) -> None:
+LARGE = """
+(async () => {
+  const seen = {}, rest = () => new Promise(resolve => setTimeout(resolve, 50)), view = document.getElementById("view");
+  const names = () => [...document.querySelectorAll("g.box")].map(box => box.getAttribute("aria-label"));
+  seen.first = names();
+  view.scrollTo(0, view.scrollHeight); await rest();
+  seen.last = names();
+  view.scrollTo(0, 0); await rest();
+  const find = document.querySelector("input[type=search]");
+  find.value = "floor"; find.dispatchEvent(new Event("input")); await rest();
+  seen.found = [...document.querySelectorAll("g.box.chosen")].map(box => box.getAttribute("aria-label"));
+  document.body.setAttribute("data-seen", JSON.stringify(seen));
+})();
+"""
+
+
+def driven(page: str, script: str, folder: Path) -> dict[str, Any]:
+    """Return what a script stores as JSON in the attribute data-seen of the body of a page that a browser shows."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     assert program is not None, "apt install chromium"
-    file = tmp_path / "page.html"
-    file.write_text(html_page(data).replace("</body>", f"<script>{DRIVEN}</script></body>"))
+    file = folder / "page.html"
+    file.write_text(page.replace("</body>", f"<script>{script}</script></body>"))
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=8000", "--window-size=1500,1100")
     done = subprocess.run([program, *options, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=120, check=True)
     stored = re.search(r'data-seen="([^"]*)"', done.stdout)
     assert stored is not None, done.stderr[-2000:]
-    seen = json.loads(html.unescape(stored[1]))
+    seen: dict[str, Any] = json.loads(html.unescape(stored[1]))
+    return seen
+
+
+@pytest.mark.long
+def test_a_browser_holds_only_the_boxes_near_the_window(tmp_path: Path) -> None:
+    x = tg.input("x", (8, 8))
+    ops, drawn = [tg.exp, tg.sin, tg.abs, tg.tanh, tg.neg], random.Random(0)
+    for i in range(1000):
+        x = tg.floor(x) if i == 700 else drawn.choice(ops)(x)
+    graph = tg.graph({"last": x})
+    seen = driven(html_page(page_data(graph, tg.compile(graph, backends=NUMPY), "long", {})), LARGE, tmp_path)
+    assert 10 < len(seen["first"]) < 200 and 10 < len(seen["last"]) < 200
+    assert seen["first"][0].startswith("x") and seen["last"][-1].startswith("last") and "floor" not in str(seen["first"])
+    assert [name.split(",")[0] for name in seen["found"]] == ["floor"]
+
+
+@pytest.mark.long
+def test_a_browser_opens_and_folds_boxes_and_shows_reasons(data: dict[str, Any], tmp_path: Path) -> None:
+    seen = driven(html_page(data), DRIVEN, tmp_path)
     assert seen["faults"] == [] and [name for name, _ in seen["tabs"]] == ["Graph", "Kernels", "Steps", "Paths", "Memory"]
     assert all(count > 5 for _, count in seen["tabs"])
     assert seen["boxes"] < seen["opened"] > seen["folded"] and seen["overlaps"] == 0

@@ -27,11 +27,10 @@ from tensor_graphs.devices.environment import Environment
 from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.kernels.kernel import Kernel
 from tensor_graphs.kernels.one_op_signature import signature_of_graph
-from tensor_graphs.kernels.registry import BACKENDS, all_kernels, device_of, why_missing
+from tensor_graphs.kernels.registry import all_kernels, device_of, why_missing
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.records.database import Database
 from tensor_graphs.records.measurements import latest_traces, workloads
-from tensor_graphs.records.queries import environments, kernel_names
 
 log = logging.getLogger(__name__)
 
@@ -90,16 +89,6 @@ def samples_of(database: Database, backends: Sequence[str], threads: int | None 
     """Return the times, measured one call at a time with cold operands, of kernels whose code is unchanged on this machine."""
     kernels = {k.identity: k for k in all_kernels(backends)}
     return samples_in(database, [environment_of(backend, threads) for backend in backends if why_missing(backend) is None], kernels)
-
-
-def samples_elsewhere(database: Database) -> list[Sample]:
-    """Return host times from any machine of kernels named as this machine's are: the hash of a kernel depends on other software,
-    too. For tests only; no model of this machine is fitted to these times."""
-    measured_in = [e for _, e in environments(database) if e.backend in BACKENDS and why_missing(e.backend) is None
-                   and device_of(e.backend).is_host]
-    kernels = {k.name: k for k in all_kernels(tuple(e.backend for e in measured_in))}
-    named = kernel_names(database)
-    return samples_in(database, measured_in, {code: kernels[name] for code, name in named.items() if name in kernels})
 
 
 def samples_in(database: Database, environments: Sequence[Environment], kernels: Mapping[str, Kernel]) -> list[Sample]:
@@ -217,13 +206,6 @@ def checked(samples: Sequence[Sample]) -> list[Quality]:
         for name, times in predicted(training, asked).items():
             predictions.setdefault(name, {}).update(times)
     return [quality(name, samples, times) for name, times in predictions.items()]
-
-
-def compared(training: Sequence[Sample], asked: Sequence[Sample]) -> list[Quality]:
-    """Return the qualities of the predictors on `asked`, fitted to the other graphs in `training`. Raises CannotTrain."""
-    graphs = {s.graph for s in asked}
-    predictions = predicted([s for s in training if s.graph not in graphs], dict(enumerate(asked)))
-    return [quality(name, asked, times) for name, times in predictions.items()]
 
 
 def predicted(training: Sequence[Sample], asked: Mapping[int, Sample]) -> dict[str, dict[int, float]]:

@@ -24,21 +24,16 @@ from tensor_graphs.kernels.one_op_signature import signature_of_graph
 from tensor_graphs.kernels.signature import Signature
 from tensor_graphs.language.json_reader import graph_from_json
 from tensor_graphs.records.database import Database
-from tensor_graphs.records.queries import SearchedRow, environments, searched
+from tensor_graphs.records.queries import SearchedRow, searched
 
 
 def schedules_of(database: Database, threads: int | None = None) -> list[Sample]:
     """Return the schedules timed on this machine with this number of threads."""
-    return list(_samples(database, environment_of(backend.NAME, threads)))
+    return list(schedules_in(database, environment_of(backend.NAME, threads)))
 
 
-def schedules_elsewhere(database: Database) -> list[Sample]:
-    """Return the schedules timed on any machine, to test a model on data from other machines."""
-    return [sample for _, environment in environments(database) if environment.backend == backend.NAME
-            for sample in _samples(database, environment)]
-
-
-def _samples(database: Database, environment: Environment) -> Iterator[Sample]:
+def schedules_in(database: Database, environment: Environment) -> Iterator[Sample]:
+    """Yield the schedules timed in an environment."""
     by_workload: dict[str, list[SearchedRow]] = {}
     for row in searched(database, environment):
         by_workload.setdefault(row.workload_key, []).append(row)

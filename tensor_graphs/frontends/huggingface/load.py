@@ -54,7 +54,7 @@ from tensor_graphs.language.dtypes import DType, bf16, f32, parse_dtype, u8
 from tensor_graphs.language.explain_call_errors import worded
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, rebuild
-from tensor_graphs.models.transformer import Facts, Pool, TensorNames, decoder_graph, encoder_graph, why_not_paged
+from tensor_graphs.models.transformer import Facts, Pool, TensorNames, decoder_graph, encoder_graph
 from tensor_graphs.phase_times import phase
 
 if TYPE_CHECKING:
@@ -126,15 +126,9 @@ class LoadedModel:
         return dequantized(array, self.formats[parameter]) if parameter in self.formats else array
 
     def paged_graph(self, pool: Pool) -> Graph:
-        """Return the decoder's step for many sequences, whose caches lie in a pool of pages. Raises AttributeValueError for a
-        decoder that has none."""
+        """Return the decoder's step for many sequences, whose caches lie in a pool of pages."""
         return _in_blocks(decoder_graph(self.facts, self.names, max_positions=self.max_positions, weight_dtype=self.dtype,
                                         activation_dtype=self.activations, paged=pool), self.formats)
-
-    @property
-    def why_not_paged(self) -> str | None:
-        """The decoder's feature that a step of many sequences cannot compute; None if `paged_graph` returns one."""
-        return why_not_paged(self.facts, self.names)
 
     def packed_graph(self, tokens: int) -> Graph:
         """Return the encoder of several sentences with `tokens` tokens in all (or as many as one sentence may have)."""

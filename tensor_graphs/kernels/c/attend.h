@@ -15,6 +15,7 @@ typedef struct attention {
     real *out;
     const real *q, *k, *v;
     const uint8_t *mask;
+    const float *sinks; /* of each head: a score without a value; NULL: none */
     int64_t n, s, hq, hkv, d, causal, window, start, k_stride, v_stride, q_stride, q_head, k_head, v_head;
     real scale, cap;
     int64_t group, lanes;  /* lanes = n * group, per key/value head */
@@ -50,6 +51,11 @@ TG_INLINE const real *query_row(const attention *t, int64_t head, int64_t lane) 
 
 TG_INLINE real *out_row(const attention *t, int64_t head, int64_t lane) {
     return t->out + ((lane / t->group) * t->hq + head * t->group + lane % t->group) * t->d;
+}
+
+/* What the sums of a lane begin with: a sink if there is one. */
+TG_INLINE void begin_sum(const attention *t, int64_t head, int64_t lane, real *most, real *sum) {
+    *most = t->sinks ? (real)t->sinks[head * t->group + lane % t->group] : NONE, *sum = t->sinks ? 1 : 0;
 }
 
 TG_INLINE real soft_cap(real x, real cap) { return cap * r_tanh(x / cap); }
@@ -278,7 +284,7 @@ TG_INLINE void many_task(const attention *t, const int nv, int64_t head, int64_t
         int64_t lane = lane0 + (l < count ? l : count - 1);
         row[l] = lane / t->group;
         pos[l] = (lane_int)position(t, lane);
-        most[l] = NONE, sum[l] = 0;
+        begin_sum(t, head, lane, most + l, sum + l);
         const real *from = query_row(t, head, lane);
         for (int64_t i = 0; i < d; i++) q[i * width + l] = from[i] * t->scale;
     }

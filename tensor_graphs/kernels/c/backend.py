@@ -19,7 +19,7 @@ from tensor_graphs.kernels.strides import Strides, contiguous_strides, is_contig
 from tensor_graphs.language.atomic import same_dim
 from tensor_graphs.language.composites.blocks import FORMATS
 from tensor_graphs.language.composites.rounded import LEVELS, PART
-from tensor_graphs.language.dims import Dim, ceil_div, product
+from tensor_graphs.language.dims import Dim, bounds, ceil_div, product
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f16, f32, f64, i32, i64, u8
 from tensor_graphs.language.node import TensorType
 
@@ -205,9 +205,11 @@ def _gather_linear(spec: Spec) -> NativeCall:
     x, weight, index = spec.inputs[:3]
     matrices, m, k = weight.shape
     pairs = product(index.shape)
+    # plans whose smallest batch is a whole vector are those of batches with invariant rows
+    even = int(not isinstance(pairs, int) and bounds(pairs)[0] >= scratch.EVEN)
     per: Dim = 1 if x.shape[:-1] == index.shape else index.shape[-1]
     return NativeCall(f"tg_gather_linear_{weight.dtype.name}", (0, 1, 2, _weight(spec, "bias")[0]),
-                      (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype]),
+                      (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype], even),
                       scratch=scratch.gather_linear(pairs, m, k, weight.dtype.itemsize))
 
 
@@ -374,6 +376,8 @@ def _paged_attention_refuse(spec: Spec) -> str | None:
     q, k, v = spec.inputs[:3]
     if q.dtype not in (f32, bf16) or k.dtype not in (f32, bf16) or k.dtype != v.dtype:
         return "f32 or bf16, one of them for keys and values"
+    if any(t.dtype != f32 for t in spec.inputs[5:]):
+        return "sinks of f32 only"
     return None if same_dim(k.shape[2], v.shape[2]) else "keys and values of one width only"
 
 
@@ -382,7 +386,8 @@ def _paged_attention(spec: Spec) -> NativeCall:
     (n, hq, d), (rows_of_pool, hkv, _), a = q.shape, k.shape, spec.attrs
     ints = (n, hq, hkv, d, spec.inputs[3].shape[1], a["page"], rows_of_pool, a["window"], WEIGHT_DTYPES[k.dtype],
             WEIGHT_DTYPES[q.dtype])
-    return NativeCall("tg_paged_attention", (0, 1, 2, 3, 4), ints, (float(a["scale"]), float(a["softcap"])),
+    pointers = (0, 1, 2, 3, 4, _weight(spec, "sinks")[0])
+    return NativeCall("tg_paged_attention", pointers, ints, (float(a["scale"]), float(a["softcap"])),
                       scratch.paged_attention(n, hq // hkv, hq, d, q.dtype == bf16))
 
 

@@ -80,7 +80,7 @@ static void one_token(const attention *t, int64_t head, int64_t lane0, int64_t c
     real *q = memory, *o = q + count * d, *score = o + count * d, *turned = score + count * KEYS, *k = turned + d * VR, *v = k + KEYS * d;
     real most[FEW_PANEL], sum[FEW_PANEL], alpha[FEW_PANEL];
     for (int64_t l = 0; l < count; l++) {
-        most[l] = NONE, sum[l] = 0;
+        begin_sum(t, head, lane0 + l, most + l, sum + l);
         if (!memory)
             for (int64_t i = 0; i < d; i++) out_row(t, head, lane0 + l)[i] = __builtin_nan("");
         else
@@ -133,7 +133,7 @@ static int64_t cut(const attention *t, panel *panels) {
 }
 
 static void run_paged(void *const *ptr, const int64_t *ints, const double *floats) {
-    paged p = {.t = {.out = ptr[0], .q = ptr[1], .k = ptr[2], .v = ptr[3], .pages = ptr[4], .positions = ptr[5], .n = ints[0],
+    paged p = {.t = {.out = ptr[0], .q = ptr[1], .k = ptr[2], .v = ptr[3], .pages = ptr[4], .positions = ptr[5], .sinks = ptr[6], .n = ints[0],
                      .hq = ints[1], .hkv = ints[2], .d = ints[3], .width = ints[4], .page = ints[5], .rows = ints[6], .causal = 1,
                      .window = ints[7], .dtype = ints[8], .s = ints[4] * ints[5], .scale = (real)floats[0], .cap = (real)floats[1]}};
     attention *t = &p.t;

@@ -12,6 +12,7 @@ PAGE = 4096                                            # the pool rounds each bl
 STREAM_LIMIT = {4: 8, 8: 6}                            # rows that `linear` streams the weights past (by bytes of a float)
 GROUP = (4, 192 << 10)                                 # linear: least tiles, or bytes, of weights that go through together
 FEW_LANES = 8                                          # attention: lanes up to which keys are cut between threads
+EVEN = 16                                              # gather_linear: rows of zeros fill a group of rows up to a multiple
 GATHERED = 512                                         # gather_linear: rows that are brought together at once
 BLOCK = (32, 256)                                      # depthwise: rows and columns that are computed together
 BAND_BYTES, BAND_COLS, BAND_ROWS = 160 << 10, 112, 4    # direct: of a band's input; columns at most; rows at least
@@ -97,7 +98,7 @@ def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
 
 def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
     """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it."""
-    block = dim_min(pairs, GATHERED)
+    block = dim_min(ceil_div(pairs, EVEN) * EVEN, GATHERED)
     return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
 

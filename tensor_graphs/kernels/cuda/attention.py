@@ -39,7 +39,7 @@ def _numbers(spec: Spec) -> dict[str, object]:
     q, k = spec.inputs[:2]
     return {"D": int(q.shape[2]), "GROUP": int(q.shape[1]) // int(k.shape[1]), "HEADS": int(k.shape[1]),
             "SCALE": repr(float(spec.attrs["scale"])), "CAP": repr(float(spec.attrs["softcap"])),
-            "CAUSAL": int(bool(spec.attrs["causal"])), "WINDOW": int(spec.attrs["window"])}
+            "CAUSAL": int(bool(spec.attrs.get("causal", True))), "WINDOW": int(spec.attrs["window"])}
 
 
 def _numbers_of_scores(spec: Spec, power: str) -> dict[str, object]:
@@ -269,9 +269,11 @@ def few_queries_takes(spec: Spec) -> str | None:
 
 def few_queries(spec: Spec) -> LaunchCall:
     q, k = spec.inputs[:2]
-    n, s, width, heads = q.shape[0], k.shape[0], int(q.shape[2]), int(k.shape[1])
+    paged = spec.op.facts.pages is not None
+    n, width, heads = q.shape[0], int(q.shape[2]), int(k.shape[1])
+    s = spec.inputs[3].shape[1] * int(spec.attrs["page"]) if paged else k.shape[0]
     group = int(q.shape[1]) // heads
-    tiles = d.ceil_div(n, ROWS_OF_QUERIES // group) * heads
+    tiles = d.ceil_div(n, 1 if paged else ROWS_OF_QUERIES // group) * heads
     most = max(1, min(MOST_QUERY_PARTS, -(-d.bounds(s)[1] // LEAST_KEYS)))      # whatever s is: a longer cache is the same launch
     resident = 2 if width <= 128 else 1
     parts = d.dim_min(most, d.ceil_div(resident * MULTIPROCESSORS, d.dim_max(1, tiles)))
@@ -283,9 +285,11 @@ def few_queries(spec: Spec) -> LaunchCall:
     launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),
                 Launch("queries_joined", rows * (width // JOINED_COLUMNS), 256, waits=True))
     pieces = (d.ceil_div(rows * parts * (width * 4), 256) * 256, d.ceil_div(rows * parts * 8, 256) * 256)
-    ints = n, s, spec.attrs["start"], parts
+    if paged:
+        text = text_of("seen_keys.cu few_queries.cu", numbers | _numbers_of_pages(spec), _types(spec))
+        return LaunchCall(text, launches, (n, spec.inputs[3].shape[1], k.shape[0], parts), pieces, ALIGNED, paged_attention(spec))
     text = text_of("seen_keys.cu few_queries.cu", numbers, _types(spec))
-    return LaunchCall(text, launches, ints, pieces, ALIGNED, tensor_attention(spec).otherwise)
+    return LaunchCall(text, launches, (n, s, spec.attrs["start"], parts), pieces, ALIGNED, tensor_attention(spec).otherwise)
 
 
 def few_queries_traffic(spec: Spec) -> Dim:
@@ -293,3 +297,37 @@ def few_queries_traffic(spec: Spec) -> Dim:
     q, k = spec.inputs[:2]
     tiles = d.ceil_div(q.shape[0], ROWS_OF_QUERIES // (int(q.shape[1]) // int(k.shape[1])))
     return attention_traffic(spec, d.dim_max(1, tiles))
+
+
+# ---- attention over keys in pages --------------------------------------------------------------------------------------
+
+
+def _numbers_of_pages(spec: Spec) -> dict[str, object]:
+    return {"PAGED": 1, "PAGE": int(spec.attrs["page"]), "SINKS": int(spec.role("sinks") is not None)}
+
+
+def paged_attention_takes(spec: Spec) -> str | None:
+    q, k, v = spec.inputs[:3]
+    if any(t.dtype not in FLOATS for t in (q, k, v)) or any(t.dtype is not f32 for t in spec.inputs[5:]):
+        return "f32, bf16 and f16, sinks of f32"
+    if (why := static(*q.shape[1:], *k.shape[1:], *v.shape[1:])) is not None:
+        return why
+    return None if int(v.shape[2]) == int(q.shape[2]) else "keys and values of one length only"
+
+
+def paged_attention(spec: Spec) -> LaunchCall:
+    """Return the call that computes each row of each head by a warp."""
+    q, k, _, pages = spec.inputs[:4]
+    text = text_of("seen_keys.cu plain_attention.cu", _numbers(spec) | _numbers_of_pages(spec), _types(spec))
+    launch = Launch("plain", d.ceil_div(q.shape[0] * int(q.shape[1]), 8), 256, waits=True)
+    return LaunchCall(text, (launch,), (q.shape[0], pages.shape[1], k.shape[0]))
+
+
+def paged_attention_steps(spec: Spec) -> Dim:
+    """Return the operations: 32 lanes reduce each score, so that they count eightfold."""
+    q, pages = spec.inputs[0], spec.inputs[3]
+    return q.size() * pages.shape[1] * (32 * int(spec.attrs["page"]))
+
+
+def paged_few_takes(spec: Spec) -> str | None:
+    return paged_attention_takes(spec) or few_queries_takes(spec)

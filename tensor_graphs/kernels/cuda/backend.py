@@ -143,6 +143,10 @@ def kernels() -> list[Kernel]:
                      a.float_attention_traffic, a.float_attention_steps),
             by_tiles("attention", a.few_queries, a.few_queries_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
                      a.few_queries_traffic, None, FROM_80),
+            kernel("paged_attention", a.paged_attention, a.paged_attention_takes, "seen_keys.cu plain_attention.cu",
+                   arithmetic=a.paged_attention_steps),
+            by_tiles("paged_attention", a.few_queries, a.paged_few_takes, "seen_keys.cu few_queries.cu plain_attention.cu", "_few",
+                     None, None, FROM_80),
             kernel("scatter", scatter, scatter_takes, "scatter.cu", in_place=((0, 0),))]
 
 

@@ -2,7 +2,8 @@
  * head of keys, and queries beside each other, are up to 16 rows of a tile, so that each key is read once for them all; the keys are cut
  * into parts, a block for each, whose sums `queries_joined` adds up (Flash-Decoding, Dao et al. 2023; the sums of softmax over parts of a
  * row, each with its own maximum: Milakov and Gimelshein 2018). A warp copies 16 keys and values at a time for itself, STAGES ahead.
- * A weight is the sum of two numbers of 16 bits for its products with values.
+ * A weight is the sum of two numbers of 16 bits for its products with values. By pages (Kwon et al. 2023) a block begins with each
+ * query: those of a tile that follow each other in one sequence are its first one's, and parts are of all positions of a table.
  * Given by the text before: Q, K, V, Y (16 bits each), NARROW_Y, KIND (Bf16, F16), D (a multiple of 64), WARPS, STAGES, GROUP (heads
  * that share a head of keys, up to 16), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #include "tensor_cores.cuh"
@@ -20,41 +21,34 @@ TG_INLINE int64_t keys_of_part(Range seen, int parts) {
 /* Where a pack of 8 elements of a row lies in a tile: packs are moved by the row, so that 8 rows of a column lie in different banks. */
 TG_INLINE uint32_t place(int row, int chunk) { return (uint32_t)(row * TG_CHUNKS + (chunk ^ (row & 7))) * 16; }
 
-/* 16 rows of D elements, HEADS * D apart, of which `there` are read, the others are 0. */
-template <class T> TG_INLINE void copy_rows(uint32_t shared, const T *from, int64_t there) {
+/* 16 rows of D elements, those of one head from a key on, of which `there` are read, the others are 0. */
+template <class T> TG_INLINE void copy_rows(uint32_t shared, const T *from, const Rows &rows, int64_t there) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 16 * TG_CHUNKS / 32; i++) {
         const int at = i * 32 + lane, row = at / TG_CHUNKS, chunk = at % TG_CHUNKS;
-        const bool is = row < there;
-        copy_16(shared + place(row, chunk), from + (is ? row * (int64_t)(HEADS * D) + chunk * 8 : 0), is ? 16 : 0);
+        const int64_t of_key = row < there ? rows(row) : -1;
+        copy_16(shared + place(row, chunk), from + (of_key >= 0 ? of_key * (HEADS * D) + chunk * 8 : 0), of_key >= 0 ? 16 : 0);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__restrict__ y, const Q *q, const K *k, const V *v,
-                                                                       const int64_t *sizes, float *__restrict__ sums,
-                                                                       float *__restrict__ tops) {
+/* The queries from `first` to `last`, whose positions are theirs + start, over the keys from `begin` to `end`. */
+TG_INLINE void part_of_keys(const Q *q, const K *k, const V *v, const Keys &all_keys, int64_t start, int64_t first, int64_t last,
+                            int64_t begin, int64_t end, int head, int part, int parts, float *__restrict__ sums,
+                            float *__restrict__ tops) {
     extern __shared__ __align__(128) char shared[];
     __shared__ __align__(16) char of_q[TG_HALF];
     __shared__ float other_tops[WARPS][16], other_totals[WARPS][16];
-    const int64_t n = sizes[0], s = sizes[1], start = sizes[2];
-    const int parts = (int)sizes[3], part = blockIdx.x % parts, head = blockIdx.x / parts % HEADS;
-    const int64_t first = blockIdx.x / (parts * HEADS) * (int64_t)TG_QUERIES;
-    const int64_t last = first + TG_QUERIES < n ? first + TG_QUERIES - 1 : n - 1;
-    const Range seen = seen_by(start + first, start + last, s);
-    const int64_t each = keys_of_part(seen, parts), begin = seen.low + part * each;
-    const int64_t end = begin + each < seen.high ? begin + each : seen.high;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const uint32_t mine = shared_at(shared) + warp * (STAGES * 2 * TG_HALF);
-    after_those_before();
-    if (begin >= end) return;
     const int turns = (int)((end - begin + 16 * WARPS - 1) / (16 * WARPS));
     auto copy_turn = [&](int turn) {
-        const int64_t key = begin + (turn * WARPS + warp) * 16, row = (key * HEADS + head) * D;
+        const int64_t key = begin + (turn * WARPS + warp) * 16;
         const uint32_t to = mine + turn % STAGES * (2 * TG_HALF);
         if (turn < turns) {
-            copy_rows(to, k + row, end - key);
-            copy_rows(to + TG_HALF, v + row, end - key);
+            const Rows rows = all_keys.from(key < end ? key : begin);
+            copy_rows(to, k + head * D, rows, end - key);
+            copy_rows(to + TG_HALF, v + head * D, rows, end - key);
         }
         copies_end();
     };
@@ -64,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
         const int row = at / TG_CHUNKS, chunk = at % TG_CHUNKS;
         const int64_t query = first + row / GROUP;
         Pack<uint32_t, 4> x = {};
-        if (row < TG_QUERIES * GROUP && query < n)
+        if (row < TG_QUERIES * GROUP && query <= last)
             x = pack_at<4>((const uint32_t *)(q + ((query * HEADS + head) * GROUP + row % GROUP) * D + chunk * 8));
         put_pack<4>((uint32_t *)(of_q + place(row, chunk)), x);
     }
@@ -154,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
     for (int at = threadIdx.x; at < 16 * D / 4; at += 32 * WARPS) {
         const int row = at / (D / 4), column = at % (D / 4) * 4;
         const int64_t query = first + row / GROUP;
-        if (row >= TG_QUERIES * GROUP || query >= n) continue;
+        if (row >= TG_QUERIES * GROUP || query > last) continue;
         float best = -INFINITY, sum = 0;
         Pack<float, 4> mixed = {};
 #pragma unroll
@@ -173,24 +167,78 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
     }
 }
 
+#if PAGED
+/* Whether query i continues the sequence of the one before: the next position, and the same pages as far as they are seen. */
+TG_INLINE bool continues(const int32_t *pages, const int32_t *positions, int64_t width, int64_t i) {
+    const int32_t before = positions[i - 1], seen = positions[i] / PAGE + 1;
+    bool same = before >= 0 && positions[i] == before + 1;
+    for (int64_t at = threadIdx.x; same && at < width && at < seen; at += 32 * WARPS)
+        same = pages[(i - 1) * width + at] == pages[i * width + at];
+    return __syncthreads_and(same);
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__restrict__ y, const Q *q, const K *k, const V *v, TG_TABLES
+                                                                       const int64_t *sizes, float *__restrict__ sums,
+                                                                       float *__restrict__ tops) {
+    const int parts = (int)sizes[3], part = blockIdx.x % parts, head = blockIdx.x / parts % HEADS;
+    const int64_t n = sizes[0];
+#if PAGED
+    const int64_t first = blockIdx.x / (parts * HEADS), behind = (first / TG_QUERIES + 1) * TG_QUERIES;
+    const int64_t width = sizes[1], s = width * PAGE, each = keys_of_part({0, s}, parts);
+    after_those_before();
+    if (first % TG_QUERIES && continues(pages, positions, width, first)) return;
+    int64_t last = first;
+    while (last + 1 < n && last + 1 < behind && continues(pages, positions, width, last + 1)) last++;
+    const Range seen = seen_by(positions[first], positions[first] + last - first, s);
+    const int64_t low = seen.low / 16 * 16, begin = low > part * each ? low : part * each;
+    const int64_t end = (part + 1) * each < seen.high ? (part + 1) * each : seen.high;
+    if (begin < end)
+        part_of_keys(q, k, v, {pages + first * width, sizes[2]}, positions[first] - first, first, last, begin, end, head, part, parts, sums,
+                     tops);
+#else
+    const int64_t start = sizes[2], tile = blockIdx.x / (parts * HEADS) * (int64_t)TG_QUERIES;
+    const int64_t last = tile + TG_QUERIES < n ? tile + TG_QUERIES - 1 : n - 1;
+    after_those_before();
+    const Range seen = seen_by(start + tile, start + last, sizes[1]);
+    const int64_t each = keys_of_part(seen, parts), begin = seen.low + part * each;
+    const int64_t end = begin + each < seen.high ? begin + each : seen.high;
+    if (begin < end) part_of_keys(q, k, v, {}, start, tile, last, begin, end, head, part, parts, sums, tops);
+#endif
+}
+
 /* JOINED columns of a row of y: what its parts have come to. Threads have four columns each, and those beside a row's share its parts. */
 #define TG_ACROSS (JOINED / 4)
 #define TG_BESIDE (256 / TG_ACROSS)
-extern "C" __global__ void __launch_bounds__(256) queries_joined(Y *__restrict__ y, const Q *q, const K *k, const V *v, const int64_t *sizes,
+extern "C" __global__ void __launch_bounds__(256) queries_joined(Y *__restrict__ y, const Q *q, const K *k, const V *v, TG_TABLES const int64_t *sizes,
                                                                  const float *sums, const float *tops) {
     __shared__ float kept[256], shared_top[8], shared_sum[8];
     __shared__ __align__(16) float mixed[TG_BESIDE][JOINED];
-    const int64_t n = sizes[0], s = sizes[1], start = sizes[2], row = blockIdx.x / (D / JOINED), query = row / (HEADS * GROUP);
+    const int64_t row = blockIdx.x / (D / JOINED), query = row / (HEADS * GROUP);
+#if PAGED
+    after_those_before();
+    const Range own = seen_by(positions[query], positions[query], sizes[1] * PAGE);
+    const int64_t each = keys_of_part({0, sizes[1] * PAGE}, (int)sizes[3]), place = row * sizes[3] + own.low / each;
+    const int parts = own.low < own.high ? (int)((own.high + each - 1) / each - own.low / each) : 0;
+#else
+    const int64_t n = sizes[0], s = sizes[1], start = sizes[2];
     const int64_t first = query / TG_QUERIES * TG_QUERIES, last = first + TG_QUERIES < n ? first + TG_QUERIES - 1 : n - 1;
     const Range seen = seen_by(start + first, start + last, s), own = seen_by(start + query, start + query, s);
     const int64_t each = keys_of_part(seen, (int)sizes[3]), place = row * sizes[3];
     const int parts = seen.low < seen.high ? (int)((seen.high - seen.low + each - 1) / each) : 0;
     after_those_before();
+#endif
     const bool is = threadIdx.x < parts;
     const float top = is ? tops[2 * (place + threadIdx.x)] : -INFINITY, total = is ? tops[2 * (place + threadIdx.x) + 1] : 0.0f;
-    const float best = reduced<256>(top, Max(), shared_top), weight = exp2_flushed(top - (best == -INFINITY ? 0.0f : best));
+#if SINKS
+    const float sink = sinks[row % (HEADS * GROUP)] * (float)TG_LOG2_E;
+#else
+    const float sink = -INFINITY;
+#endif
+    const float best = f32_max(reduced<256>(top, Max(), shared_top), sink), shift = best == -INFINITY ? 0.0f : best;
+    const float weight = exp2_flushed(top - shift);
     kept[threadIdx.x] = weight;
-    const float divisor = reduced<256>(is ? weight * total : 0.0f, Sum(), shared_sum);
+    const float divisor = reduced<256>(is ? weight * total : 0.0f, Sum(), shared_sum) + exp2_flushed(sink - shift);
     const int column = threadIdx.x % TG_ACROSS * 4, beside = threadIdx.x / TG_ACROSS, first_column = blockIdx.x % (D / JOINED) * JOINED;
     Pack<float, 4> sum = {};
 #pragma unroll 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,12 +46,6 @@ def _minus_one(x: Node) -> Node:
 
 def _zeros(x: Node) -> Node:
     return fill(0, x.shape, x.dtype)
-
-
-def _one(op: CompositeOp, *operands: Node, **attributes: Any) -> Node:
-    """Return the node of a composite with one output."""
-    result: Node = op(*operands, **attributes)
-    return result
 
 
 def _both(name: str, x: Node, y: Node, *kinds: str) -> None:
@@ -125,7 +119,7 @@ def ceil(x: Node) -> Node:
     x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
     need("ceil", x, "float")
-    return _one(neg, atomic.floor(neg(x)))
+    return neg(atomic.floor(neg(x)))
 
 
 @library(facts=OpFacts(leaps=True))
@@ -206,8 +200,7 @@ def _sub(x: Node, y: Node) -> Node:
 
 
 def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.divide(roles["x"], roles["y"]))
+    return np.asarray(np.divide(roles["x"], roles["y"]))
 
 
 @library(name="div", direct=_div_direct, facts=OpFacts(mentioned=True, symbol="/"))
@@ -226,8 +219,7 @@ def _floor_div(x: Node, y: Node) -> Node:
 
 def _mod_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x, y = roles["x"], roles["y"]
-    with np.errstate(all="ignore"):
-        return np.asarray(np.mod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y))), x.dtype)
+    return np.asarray(np.mod(x, y) if x.dtype.kind == "f" else np.where(y == 0, x, np.mod(x, np.where(y == 0, 1, y))), x.dtype)
 
 
 @of_one_output
@@ -249,7 +241,7 @@ def _mod(x: Node, y: Node) -> Node:
     error."""
     _both("mod", x, y, "float", "int", "uint")
     if x.dtype.kind != "float":
-        return _one(_sub, x, atomic.mul(_floor_div(x, y), y))
+        return _sub(x, atomic.mul(_floor_div(x, y), y))
     size, divisor = (abs(atomic.cast(operand, f64)) for operand in (x, y))
     rest = size
     for shift in _shifts(x.dtype):
@@ -279,13 +271,12 @@ def _shifts(dtype: DType) -> range:
 
 def _pow_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x, y = roles["x"], roles["y"]
-    with np.errstate(all="ignore"):
-        if x.dtype.kind == "f":                                     # for one exponent in all places numpy takes a root: NaN of −∞
-            return np.asarray(np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C"))).reshape(x.shape)
-        power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
-        odd = (y & 1).astype(bool)
-        inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
-        return np.where(y < 0, inverse, power).astype(x.dtype)
+    if x.dtype.kind == "f":                                     # for one exponent in all places numpy takes a root: NaN of −∞
+        return np.asarray(np.power(np.atleast_1d(x), np.array(y, ndmin=1, order="C"))).reshape(x.shape)
+    power = np.power(x, np.where(y < 0, 0, y).astype(y.dtype))
+    odd = (y & 1).astype(bool)
+    inverse = np.where(x == 1, 1, np.where(x == -1, np.where(odd, -1, 1), 0)) if x.dtype.kind == "i" else 0
+    return np.where(y < 0, inverse, power).astype(x.dtype)
 
 
 @of_one_output
@@ -451,7 +442,7 @@ class _Broadcasting(Protocol):
 def _broadcasting(name: str, strict: Callable[..., Any], result: str, operands: str = "") -> _Broadcasting:
     """Return a function that broadcasts its operands and applies `strict`. result, operands: parts of its docstring."""
     def function(x: Operand, y: Operand) -> Node:
-        return cast(Node, strict(*together(name, x, y)))
+        return strict(*together(name, x, y))
 
     rules = "Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError."
     function.__name__ = function.__qualname__ = name
@@ -492,7 +483,7 @@ def div(x: Operand, y: Operand) -> Node:
     if a.dtype.kind != "float":
         raise DTypeError(f"div of {a.type} and {b.type}: integers have no /",
                          fix="x // y floors; or cast to a float dtype")
-    return _one(_div, a, b)
+    return _div(a, b)
 
 
 def floor_div(x: Operand, y: Operand) -> Node:
@@ -514,16 +505,16 @@ def pow(x: Operand, y: Operand) -> Node:
     if isinstance(x, Node) and isinstance(y, (int, float, np.number)) and not isinstance(y, bool):
         exponent = float(y)
         if exponent == 2:
-            return _one(square, x)
+            return square(x)
         if exponent.is_integer() and 0 <= exponent <= _LARGEST_UNROLLED_POWER:
-            return x if exponent == 1 else _one(integer_power, x, exponent=int(exponent))
+            return x if exponent == 1 else integer_power(x, exponent=int(exponent))
         if x.dtype.kind == "float" and exponent in (0.5, -0.5, -1.0):
             if exponent == -0.5:
-                return _one(rsqrt, x)
+                return rsqrt(x)
             return atomic.sqrt(x) if exponent == 0.5 else atomic.reciprocal(x)
     if isinstance(y, Node) and y.dtype.kind == "float" and isinstance(x, (int, float, np.number)) and float(x) == 2.0:
         return atomic.exp2(y)
-    return _one(_pow, *together("pow", x, y))
+    return _pow(*together("pow", x, y))
 
 
 def clip(x: Node, low: Operand, high: Operand) -> Node:
@@ -542,9 +533,9 @@ def fmod(x: Operand, y: Operand) -> Node:
     a, b = together("fmod", x, y)
     need("fmod", a, "float", "int", "uint")
     if a.dtype.kind == "float":
-        rest = _one(_mod, abs(a), abs(b))                           # exact: where signs differ, mod rounds y − rest
+        rest = _mod(abs(a), abs(b))                           # exact: where signs differ, mod rounds y − rest
         return atomic.where(atomic.less(a, _zeros(a)), neg(rest), rest)
-    rest, zero = _one(_mod, a, b), _zeros(a)
+    rest, zero = _mod(a, b), _zeros(a)
     apart = atomic.bit_and(atomic.not_equal(atomic.less(a, zero), atomic.less(b, zero)), atomic.not_equal(rest, zero))
     return atomic.where(atomic.bit_and(apart, atomic.not_equal(b, zero)), _sub(rest, b), rest)
 

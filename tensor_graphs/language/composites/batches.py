@@ -39,8 +39,7 @@ def attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, scale: flo
     """
     op: Any = products.attention if q.rank != 4 else batched_attention
     operands = (q, k, v) if mask is None else (q, k, v, mask)
-    result: Node = op(*operands, scale=scale, causal=causal, window=window, start=start, softcap=softcap)
-    return result
+    return op(*operands, scale=scale, causal=causal, window=window, start=start, softcap=softcap)
 
 
 def _direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
@@ -59,8 +58,7 @@ def batched_attention(q: Node, k: Node, v: Node, mask: Node | None = None, *, sc
     attributes = {"scale": scale, "causal": causal, "window": window, "start": start, "softcap": softcap}
 
     def one(*operands: Node | None) -> Node:
-        result: Node = products.attention(*(x for x in operands if x is not None), **attributes)
-        return result
+        return products.attention(*(x for x in operands if x is not None), **attributes)
 
     for name, x in (("q", q), ("k", k), ("v", v)):
         if x.rank != 4 or not same_dim(x.shape[0], q.shape[0]):

@@ -187,8 +187,7 @@ def dequantize(x: Node, *, format: str) -> Node:
     if not x.rank or not isinstance(x.shape[-1], int) or x.shape[-1] % block.nbytes:
         raise ShapeError(f"dequantize of {show(x)}", fix=f"a last axis of whole blocks: {format} has {block.nbytes} bytes each")
     blocks = x.reshape((*x.shape[:-1], x.shape[-1] // block.nbytes, block.nbytes))
-    out: Node = _flat(block.decode(_Nodes(), blocks))
-    return out
+    return _flat(block.decode(_Nodes(), blocks))
 
 
 def dequantized(x: Array, format: str, dtype: Any = np.float32) -> Array:
@@ -233,8 +232,7 @@ def block_linear(x: Node, blocks: Node, bias: Node | None = None, *, format: str
     """
     if x.dtype is not f32:
         raise DTypeError(f"block_linear of {show(x)}", fix="x of f32; of another dtype, linear(x, dequantize(blocks, format=…))")
-    product: Node = linear(x, dequantize(blocks, format=format), bias)
-    return product
+    return linear(x, dequantize(blocks, format=format), bias)
 
 
 @library(direct=_block_linear_direct, facts=OpFacts(product=True, licence=True, sought=False, joined=False, smaller=_fewer_blocks))
@@ -245,5 +243,4 @@ def rounded_block_linear(x: Node, blocks: Node, bias: Node | None = None, *, for
     """
     if to not in LEVELS:
         raise AttributeValueError(f"rounded_block_linear to {to!r}", fix=f"one of {', '.join(LEVELS)}")
-    product: Node = block_linear(rounded(x, to=to), blocks, bias, format=format)
-    return product
+    return block_linear(rounded(x, to=to), blocks, bias, format=format)

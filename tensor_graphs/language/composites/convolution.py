@@ -94,12 +94,11 @@ def _conv_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: 
     places = cast(tuple[int, ...], how.places(x.shape[2:]))
     rows = weight.reshape(groups, out // groups, -1)
     result = np.empty((n, groups, out // groups, int(np.prod(places))), np.float64)
-    with np.errstate(all="ignore"):
-        for i in range(n):                                          # one image at a time: windows are many times as large
-            seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], result.shape[3])
-            result[i] = np.matmul(rows, seen)
-        result = result.reshape(n, out, *places)
-        return result + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else result
+    for i in range(n):                                          # one image at a time: windows are many times as large
+        seen = strided(padded(x[i], how.padding, 0), how).reshape(groups, rows.shape[2], result.shape[3])
+        result[i] = np.matmul(rows, seen)
+    result = result.reshape(n, out, *places)
+    return result + roles["bias"].reshape(-1, *(1,) * len(places)) if "bias" in roles else result
 
 
 @of_one_output
@@ -182,7 +181,7 @@ def _made(op: str, axes: int | None, x: Node, weight: Node, bias: Node | None, s
         raise ShapeError(f"{op} of {show(x)}: it has {x.rank} axes", fix=f"x[n, c, {sizes}] and weight[out, c / groups, …]")
     _check(op, x, weight, bias, groups)
     how = geometry(op, cast(tuple[int, ...], weight.shape[2:]), stride, padding, dilation).check(op, x).attributes
-    return cast(Node, _conv(x, weight, bias, **{k: v for k, v in how.items() if k != "size"}, groups=groups))
+    return _conv(x, weight, bias, **{k: v for k, v in how.items() if k != "size"}, groups=groups)
 
 
 def conv1d(x: Node, weight: Node, bias: Node | None = None, *, stride: PerAxis = 1, padding: Padding = 0, dilation: PerAxis = 1,

@@ -9,20 +9,22 @@ Symbolic evaluation (finite fields) and pattern matching may read it instead of 
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import need
-from tensor_graphs.language.composite import library, of_one_output
+from tensor_graphs.language.composite import CompositeOp, library, of_one_output
 from tensor_graphs.language.composites import arithmetic
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.errors import AttributeValueError
 from tensor_graphs.language.node import Node
-from tensor_graphs.language.op_facts import OpFacts
+from tensor_graphs.language.op_facts import UNKNOWN, OpFacts
 from tensor_graphs.language.operands import Operand, together
 
 __all__ = [
@@ -56,128 +58,107 @@ def polynomial(x: Node, coefficients: tuple[float, ...]) -> Node:
 def direct_by(f: Callable[..., Any]) -> Callable[[Roles, Mapping[str, Any], Any], np.ndarray]:
     """Return `direct` for an op of one operand x, from a function of numpy."""
     def direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return np.asarray(f(roles["x"]))
+        return np.asarray(f(roles["x"]))
 
     return direct
 
 
-def derivative_of(f: Callable[[Node, Node], Node]) -> Callable[[Node, tuple[Node | None, ...]], Gradients]:
-    """Return `gradient` for an op of one operand, from f(x, y) = dy/dx, computed in the dtype of the definition."""
-    return of_one_output(
-        lambda node, g: {"x": atomic.cast(wide(g) * f(wide(node.inputs[0]), wide(node)), node.inputs[0].dtype)})
+def in_wide(definition: Callable[..., Node]) -> Callable[..., Node]:
+    """Return a function of one float tensor x that computes `definition` of x as `wide` gives it, rounded to x's dtype. A docstring
+    that says nothing of x's dtype gets the line that does. The function raises DTypeError for any other x."""
+    @functools.wraps(definition)
+    def function(x: Node, *axis: Any, **attributes: Any) -> Node:
+        need(definition.__name__, x, "float")
+        return atomic.cast(definition(wide(x), *axis, **attributes), x.dtype)
+
+    doc = inspect.getdoc(definition) or ""
+    rounded = "" if "of a float dtype" in doc else "\n\nx[…] of a float dtype -> its shape and dtype. Raises DTypeError."
+    function.__doc__ = doc + rounded
+    return function
+
+
+def real(direct: Callable[..., Any] | None = None, slope: Callable[[Node, Node], Node] | None = None,
+         facts: OpFacts = UNKNOWN) -> Callable[[Callable[..., Node]], CompositeOp]:
+    """Return a decorator: a library op that is a function of one float tensor (`in_wide`). direct: the same function of numpy.
+    slope: f(x, y) = dy/dx, computed in the dtype of the definition."""
+    gradient = None if slope is None else of_one_output(
+        lambda node, g: {"x": atomic.cast(wide(g) * slope(wide(node.inputs[0]), wide(node)), node.inputs[0].dtype)})
+    return lambda definition: library(direct=None if direct is None else direct_by(direct), gradient=gradient,
+                                      facts=facts)(in_wide(definition))
 
 
 # ---- exponential and logarithm ---------------------------------------------------------------------------------------
 
 
-@library(direct=direct_by(np.exp), gradient=derivative_of(lambda x, y: y), facts=OpFacts(mentioned=True, closed=True))
+@real(direct=np.exp, slope=lambda x, y: y, facts=OpFacts(mentioned=True, closed=True))
 def exp(x: Node) -> Node:
     """e^x = 2^k · 2^(r·log2 e) with k = ⌊x·log2 e⌋ and r = x − k·ln 2, ln 2 in two parts (Cody and Waite 1980).
 
     x·log2 e alone would be off by |x| · 2^-53 relative (1e-13 at 700). k is clipped so that r stays defined at ±∞.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
-    need("exp", x, "float")
-    w = wide(x)
-    k = arithmetic.clip(atomic.floor(w * _LOG2E_BELOW), -2000.0, 1023.0)
-    r = (w - k * LN2_HI) - k * LN2_LO
-    return atomic.cast(atomic.exp2(k) * atomic.exp2(r * LOG2E), x.dtype)
+    k = arithmetic.clip(atomic.floor(x * _LOG2E_BELOW), -2000.0, 1023.0)
+    r = (x - k * LN2_HI) - k * LN2_LO
+    return atomic.exp2(k) * atomic.exp2(r * LOG2E)
 
 
-@library(direct=direct_by(np.log), gradient=derivative_of(lambda x, y: atomic.reciprocal(x)),
-         facts=OpFacts(positive=True, mentioned=True, closed=True))
+@real(direct=np.log, slope=lambda x, y: atomic.reciprocal(x), facts=OpFacts(positive=True, mentioned=True, closed=True))
 def log(x: Node) -> Node:
-    """The natural logarithm: log2(x) · ln 2.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("log", x, "float")
-    return atomic.cast(atomic.log2(wide(x)) * LN2, x.dtype)
+    """The natural logarithm: log2(x) · ln 2."""
+    return atomic.log2(x) * LN2
 
 
+@in_wide
 def log10(x: Node) -> Node:
-    """The logarithm to base 10: log2(x) · log10 2.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("log10", x, "float")
-    return atomic.cast(atomic.log2(wide(x)) * math.log10(2.0), x.dtype)
+    """The logarithm to base 10: log2(x) · log10 2."""
+    return atomic.log2(x) * math.log10(2.0)
 
 
 _EXPM1 = tuple(1.0 / math.factorial(k) for k in range(2, 17))        # 0.5^16 / 17! < 2^-64
 
 
-@library(direct=direct_by(np.expm1), gradient=derivative_of(lambda x, y: exp(x)),
-         facts=OpFacts(mentioned=True, closed=True))
+@real(direct=np.expm1, slope=lambda x, y: exp(x), facts=OpFacts(mentioned=True, closed=True))
 def expm1(x: Node) -> Node:
-    """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("expm1", x, "float")
-    w = wide(x)
-    near = w + w * w * polynomial(w, _EXPM1)
-    return atomic.cast(arithmetic.where(arithmetic.abs(w) < 0.5, near, exp(w) - 1.0), x.dtype)
+    """e^x − 1 without cancellation: x + x²·(1/2! + x/3! + …) where |x| < ½, exp(x) − 1 elsewhere."""
+    near = x + x * x * polynomial(x, _EXPM1)
+    return arithmetic.where(arithmetic.abs(x) < 0.5, near, exp(x) - 1.0)
 
 
-@library(direct=direct_by(np.log1p), gradient=derivative_of(lambda x, y: atomic.reciprocal(x + 1.0)),
-         facts=OpFacts(mentioned=True, closed=True))
+@real(direct=np.log1p, slope=lambda x, y: atomic.reciprocal(x + 1.0), facts=OpFacts(mentioned=True, closed=True))
 def log1p(x: Node) -> Node:
     """log(1 + x) without loss: log(u) + c/u, where u is 1 + x rounded and c = x − (u − 1) is what rounding lost.
 
     c is exact for |x| < 1 and too small to matter beyond. Over the reals c = 0.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
-    need("log1p", x, "float")
-    w = wide(x)
-    u = w + 1.0
-    lost = (w - (u - 1.0)) / u
-    return atomic.cast(log(u) + arithmetic.where(arithmetic.abs(w) < 1.0, lost, 0.0), x.dtype)
+    u = x + 1.0
+    lost = (x - (u - 1.0)) / u
+    return log(u) + arithmetic.where(arithmetic.abs(x) < 1.0, lost, 0.0)
 
 
 # ---- trigonometry ----------------------------------------------------------------------------------------------------
 
 
-@library(direct=direct_by(np.cos), gradient=derivative_of(lambda x, y: -atomic.sin(x)), facts=OpFacts(mentioned=True, closed=True))
+@real(direct=np.cos, slope=lambda x, y: -atomic.sin(x), facts=OpFacts(mentioned=True, closed=True))
 def cos(x: Node) -> Node:
-    """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("cos", x, "float")
-    s = atomic.sin(wide(x) * 0.5)
-    return atomic.cast(1.0 - (s * s) * 2.0, x.dtype)
+    """cos x = 1 − 2·sin²(x/2), x in radians: sin(x + π/2) would round x first. Absolute error of a few 2^-53."""
+    s = atomic.sin(x * 0.5)
+    return 1.0 - (s * s) * 2.0
 
 
-@library(direct=direct_by(np.tan), gradient=derivative_of(lambda x, y: y * y + 1.0), facts=OpFacts(mentioned=True, closed=True))
+@real(direct=np.tan, slope=lambda x, y: y * y + 1.0, facts=OpFacts(mentioned=True, closed=True))
 def tan(x: Node) -> Node:
-    """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("tan", x, "float")
-    w = wide(x)
-    return atomic.cast(atomic.sin(w) / cos(w), x.dtype)
+    """sin x / cos x, x in radians. The error relative to 1 + tan² x is a few 2^-53."""
+    return atomic.sin(x) / cos(x)
 
 
 # ---- hyperbolic ------------------------------------------------------------------------------------------------------
 
 
-@library(direct=direct_by(np.tanh), gradient=derivative_of(lambda x, y: 1.0 - y * y),
-         facts=OpFacts(mentioned=True, closed=True))
+@real(direct=np.tanh, slope=lambda x, y: 1.0 - y * y, facts=OpFacts(mentioned=True, closed=True))
 def tanh(x: Node) -> Node:
-    """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("tanh", x, "float")
-    w = wide(x)
-    t = expm1(arithmetic.abs(w) * -2.0)
+    """tanh x = −t / (2 + t) for x ≥ 0, t = expm1(−2|x|); odd. Relative error of a few 2^-53 near 0 too."""
+    t = expm1(arithmetic.abs(x) * -2.0)
     m = t / (t + 2.0)
-    return atomic.cast(arithmetic.where(w < 0.0, m, 0.0 - m), x.dtype)    # 0 − m: +0 stays +0
+    return arithmetic.where(x < 0.0, m, 0.0 - m)    # 0 − m: +0 stays +0
 
 
 def _sigmoid_numpy(x: np.ndarray) -> np.ndarray:
@@ -185,29 +166,19 @@ def _sigmoid_numpy(x: np.ndarray) -> np.ndarray:
 
 
 def _sigmoid_slope(x: Node, y: Node) -> Node:
-    return y * cast(Node, sigmoid(-x))
+    return y * sigmoid(-x)
 
 
-@library(direct=direct_by(_sigmoid_numpy), gradient=derivative_of(_sigmoid_slope), facts=OpFacts(mentioned=True))
+@real(direct=_sigmoid_numpy, slope=_sigmoid_slope, facts=OpFacts(mentioned=True))
 def sigmoid(x: Node) -> Node:
-    """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("sigmoid", x, "float")
-    return atomic.cast(atomic.reciprocal(exp(-wide(x)) + 1.0), x.dtype)
+    """1 / (1 + e^−x). Both tails keep their digits; where e^−x overflows, 0 stands for a subnormal number."""
+    return atomic.reciprocal(exp(-x) + 1.0)
 
 
-@library(direct=direct_by(lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x)))),
-         gradient=derivative_of(lambda x, y: sigmoid(x)), facts=OpFacts(closed=True))
+@real(direct=lambda x: np.maximum(x, 0.0) + np.log1p(np.exp(-np.abs(x))), slope=lambda x, y: sigmoid(x), facts=OpFacts(closed=True))
 def softplus(x: Node) -> Node:
-    """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("softplus", x, "float")
-    w = wide(x)
-    return atomic.cast(arithmetic.maximum(w, 0.0) + log1p(exp(-arithmetic.abs(w))), x.dtype)
+    """log(1 + e^x) = max(x, 0) + log1p(e^−|x|), which overflows nowhere."""
+    return arithmetic.maximum(x, 0.0) + log1p(exp(-arithmetic.abs(x)))
 
 
 def logaddexp(x: Operand, y: Operand) -> Node:
@@ -247,7 +218,7 @@ _SQRT_HALF = math.sqrt(0.5)
 def gaussian(x: Node) -> Node:
     """Return e^(−x²) for 0 ≤ x ≤ 28 without the error of squaring: e^(−h²)·e^(−(x − h)·(x + h)), h = ⌊64x⌋/64, h² exact."""
     h = atomic.floor(x * 64.0) * (1.0 / 64.0)
-    return cast(Node, exp(-(h * h)) * exp((h - x) * (x + h)))
+    return exp(-(h * h)) * exp((h - x) * (x + h))
 
 
 def _erfc_tail(a: Node) -> Node:
@@ -266,35 +237,25 @@ def _elementwise(f: Callable[[float], float]) -> Callable[[np.ndarray], np.ndarr
     return lambda x: np.fromiter(map(f, x.ravel().tolist()), dtype=np.float64, count=x.size).reshape(x.shape)
 
 
-@library(direct=direct_by(_elementwise(math.erf)), gradient=derivative_of(_bell(_TWO_OVER_SQRT_PI)), facts=OpFacts(closed=True))
+@real(direct=_elementwise(math.erf), slope=_bell(_TWO_OVER_SQRT_PI), facts=OpFacts(closed=True))
 def erf(x: Node) -> Node:
-    """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("erf", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
+    """2/√π · ∫ e^(−t²) dt from 0 to x: x·P(x²) where |x| < ¾, else ±(1 − erfc |x|), by our own Chebyshev fits."""
+    a = arithmetic.abs(x)
     far = 1.0 - _erfc_tail(a)
-    near = w * polynomial(w * w, ERF_NEAR)
-    return atomic.cast(arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(w < 0.0, -far, far)), x.dtype)
+    near = x * polynomial(x * x, ERF_NEAR)
+    return arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(x < 0.0, -far, far))
 
 
-@library(direct=direct_by(_elementwise(math.erfc)), gradient=derivative_of(_bell(-_TWO_OVER_SQRT_PI)),
-         facts=OpFacts(mentioned=True, closed=True))
+@real(direct=_elementwise(math.erfc), slope=_bell(-_TWO_OVER_SQRT_PI), facts=OpFacts(mentioned=True, closed=True))
 def erfc(x: Node) -> Node:
     """1 − erf x, accurate relative to itself into the tail: e^(−x²)·Q(1/(x + 3))/(x + 3) where x ≥ ¾.
 
     erfc(−x) = 2 − erfc(x).
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
-    need("erfc", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
+    a = arithmetic.abs(x)
     tail = _erfc_tail(a)
-    near = 1.0 - w * polynomial(w * w, ERF_NEAR)
-    return atomic.cast(arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(w < 0.0, 2.0 - tail, tail)), x.dtype)
+    near = 1.0 - x * polynomial(x * x, ERF_NEAR)
+    return arithmetic.where(a < ERF_SPLIT, near, arithmetic.where(x < 0.0, 2.0 - tail, tail))
 
 
 # ---- activations -----------------------------------------------------------------------------------------------------
@@ -311,18 +272,13 @@ def relu(x: Node) -> Node:
 
 
 def _silu_slope(x: Node, y: Node) -> Node:
-    return cast(Node, sigmoid(x) * (x * sigmoid(-x) + 1.0))
+    return sigmoid(x) * (x * sigmoid(-x) + 1.0)
 
 
-@library(direct=direct_by(lambda x: x * _sigmoid_numpy(x)), gradient=derivative_of(_silu_slope), facts=OpFacts(mentioned=True))
+@real(direct=lambda x: x * _sigmoid_numpy(x), slope=_silu_slope, facts=OpFacts(mentioned=True))
 def silu(x: Node) -> Node:
-    """x · sigmoid(x).
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("silu", x, "float")
-    w = wide(x)
-    return atomic.cast(w * sigmoid(w), x.dtype)
+    """x · sigmoid(x)."""
+    return x * sigmoid(x)
 
 
 _GELU_SCALE, _GELU_CUBIC = math.sqrt(2.0 / math.pi), 0.044715
@@ -335,11 +291,10 @@ def _gelu_argument(x: Node) -> Node:
 
 def _gelu_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     x = roles["x"]
-    with np.errstate(all="ignore"):
-        if attrs["approximate"] == "tanh":
-            u = _GELU_SCALE * (x + _GELU_CUBIC * (x * x * x))           # a power takes ten times as long
-            return np.asarray(x * _sigmoid_numpy(2.0 * u))
-        return np.asarray(0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x))
+    if attrs["approximate"] == "tanh":
+        u = _GELU_SCALE * (x + _GELU_CUBIC * (x * x * x))           # a power takes ten times as long
+        return np.asarray(x * _sigmoid_numpy(2.0 * u))
+    return np.asarray(0.5 * x * _elementwise(math.erfc)(-_SQRT_HALF * x))
 
 
 @of_one_output
@@ -356,6 +311,7 @@ def _gelu_gradient(node: Node, g: Node) -> Gradients:
 
 
 @library(direct=_gelu_direct, gradient=_gelu_gradient, facts=OpFacts(mentioned=True, closed=True))
+@in_wide
 def gelu(x: Node, *, approximate: str = "none") -> Node:
     """x · Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016).
 
@@ -364,14 +320,12 @@ def gelu(x: Node, *, approximate: str = "none") -> Node:
 
     x[…] of a float dtype -> its shape and dtype. Raises DTypeError too.
     """
-    need("gelu", x, "float")
     if approximate not in ("none", "tanh"):
         raise AttributeValueError(f"gelu: approximate is {approximate!r}", fix='"none" or "tanh"')
-    w = wide(x)
     if approximate == "tanh":
-        u = _gelu_argument(w)
-        return atomic.cast(w * sigmoid(u + u), x.dtype)
-    return atomic.cast(w * 0.5 * erfc(w * -_SQRT_HALF), x.dtype)
+        u = _gelu_argument(x)
+        return x * sigmoid(u + u)
+    return x * 0.5 * erfc(x * -_SQRT_HALF)
 
 
 # ---- the same functions over the reals -------------------------------------------------------------------------------

@@ -162,8 +162,7 @@ def stack(*xs: Node, axis: int = 0) -> Node:
                              fix="tg.stack(x, y, axis=0): tensors one after another, not in a list")
     axis = one_axis("stack", axis, xs[0].rank + 1)
     atomic.same_shape("stack", *xs)
-    result: Node = concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
-    return result
+    return concat(*(atomic.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:])) for x in xs), axis=axis)
 
 
 def flip(x: Node, axis: int | Sequence[int] | None = None) -> Node:
@@ -363,8 +362,7 @@ def _topk(x: Node, *, k: int) -> tuple[Node, Node]:
 
 
 def _cumsum_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.cumsum(roles["x"], axis=attrs["axis"], dtype=roles["x"].dtype)
+    return np.cumsum(roles["x"], axis=attrs["axis"], dtype=roles["x"].dtype)
 
 
 @of_one_output
@@ -390,8 +388,7 @@ def cumsum(x: Node, axis: int = -1) -> Node:
 
 def _prod_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
     x, axes = roles["x"], attrs["axes"]
-    with np.errstate(all="ignore"):
-        return np.asarray(np.prod(x, axis=axes, dtype=x.dtype))
+    return np.asarray(np.prod(x, axis=axes, dtype=x.dtype))
 
 
 @library(name="prod", direct=_prod_direct, facts=OpFacts(closed=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -47,9 +47,8 @@ def _numpy_axes(axes: Any) -> Any:
 
 def _softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x, axis = roles["x"], attrs["axis"]
-    with np.errstate(all="ignore"):
-        e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
-        return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True, initial=-np.inf))
+    return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
 
 
 @of_one_output
@@ -76,9 +75,8 @@ def softmax(x: Node, axis: int = -1) -> Node:
 
 def _log_softmax_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x, axis = roles["x"], attrs["axis"]
-    with np.errstate(all="ignore"):
-        shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-        return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
+    shifted = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    return np.asarray(shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True)))
 
 
 @of_one_output
@@ -121,10 +119,9 @@ def cross_entropy(logits: Node, target: Node, axis: int = -1) -> Node:
 
 def _logsumexp_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x, axis = roles["x"], attrs["axis"]
-    with np.errstate(all="ignore"):
-        top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
-        shift = np.where(np.isfinite(top), top, 0.0)
-        out = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
+    top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
+    shift = np.where(np.isfinite(top), top, 0.0)
+    out = np.log(np.sum(np.exp(x - shift), axis=axis, keepdims=True)) + shift
     return np.asarray(out if attrs["keepdims"] else np.squeeze(out, axis=axis))
 
 
@@ -186,8 +183,7 @@ def _statistic(f: Callable[..., Any]) -> Callable[[Roles, Attributes, Any], np.n
         size = x.size if axes is None else int(np.prod([x.shape[a] for a in np.atleast_1d(axes)], dtype=np.int64))
         if size == 0:                                    # 0/0, without numpy's warning
             return np.full(np.sum(x, axis=axes, keepdims=attrs["keepdims"]).shape, np.nan)
-        with np.errstate(all="ignore"):
-            return np.asarray(f(x, axis=axes, keepdims=attrs["keepdims"]))
+        return np.asarray(f(x, axis=axes, keepdims=attrs["keepdims"]))
 
     return direct
 
@@ -219,7 +215,7 @@ def mean(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = Fals
 
     x of floats; the axes disappear, or stay with size 1 (keepdims). Raises AttributeValueError (axis), DTypeError.
     """
-    return cast(Node, _mean_over(x, axes=_stored("mean", axis, x), keepdims=keepdims))
+    return _mean_over(x, axes=_stored("mean", axis, x), keepdims=keepdims)
 
 
 def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Node:
@@ -228,7 +224,7 @@ def var(x: Node, axis: int | Sequence[int] | None = None, keepdims: bool = False
     x of floats; the axes disappear, or stay with size 1 (keepdims). The variance of no numbers is NaN. Raises AttributeValueError
     (axis), DTypeError. Source: the two-pass formula, Chan, Golub and LeVeque 1983.
     """
-    return cast(Node, _var_over(x, axes=_stored("var", axis, x), keepdims=keepdims))
+    return _var_over(x, axes=_stored("var", axis, x), keepdims=keepdims)
 
 
 # ---- RMS norm and layer norm -----------------------------------------------------------------------------------------
@@ -260,14 +256,13 @@ def _require_eps(name: str, eps: float) -> None:
 
 
 def _rms_inverse(w: Node, eps: float) -> Node:
-    return cast(Node, arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps))
+    return arithmetic.rsqrt(_mean(w * w, (w.rank - 1,)) + eps)
 
 
 def _rms_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x = roles["x"]
-    with np.errstate(all="ignore"):
-        out = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + attrs["eps"]) if x.size else x
-        return np.asarray(out * (attrs["offset"] + roles["weight"]) if "weight" in roles else out)
+    out = x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + attrs["eps"]) if x.size else x
+    return np.asarray(out * (attrs["offset"] + roles["weight"]) if "weight" in roles else out)
 
 
 def _sum_rows(x: Node) -> Node:
@@ -310,11 +305,10 @@ def rms_norm(x: Node, weight: Node | None = None, *, eps: float = 1e-6, offset: 
 
 def _layer_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x = roles["x"]
-    with np.errstate(all="ignore"):
-        centred = x - np.mean(x, axis=-1, keepdims=True) if x.size else x
-        out = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + attrs["eps"]) if x.size else x
-        out = out * roles["weight"] if "weight" in roles else out
-        return np.asarray(out + roles["bias"] if "bias" in roles else out)
+    centred = x - np.mean(x, axis=-1, keepdims=True) if x.size else x
+    out = centred / np.sqrt(np.mean(centred * centred, axis=-1, keepdims=True) + attrs["eps"]) if x.size else x
+    out = out * roles["weight"] if "weight" in roles else out
+    return np.asarray(out + roles["bias"] if "bias" in roles else out)
 
 
 @of_one_output
@@ -383,9 +377,8 @@ def _group_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.nd
     x = roles["x"]
     rows = x.reshape(x.shape[0], attrs["groups"], -1) if x.size else x
     out = _layer_norm_direct({"x": rows}, attrs, out_types).reshape(x.shape)
-    with np.errstate(all="ignore"):
-        out = out * _of_channels(roles, "weight") if "weight" in roles else out
-        return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
+    out = out * _of_channels(roles, "weight") if "weight" in roles else out
+    return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
 @library(direct=_group_norm_direct, facts=OpFacts(closed=True, sought=False))
@@ -421,7 +414,7 @@ def instance_norm(x: Node, weight: Node | None = None, bias: Node | None = None,
     channels = _channels("instance_norm", x, weight=weight, bias=bias)
     if not isinstance(channels, int) or channels < 1:
         raise ShapeError(f"instance_norm of {show(x)}: it has {format_dim(channels)} channels", fix="an int ≥ 1 as axis 1")
-    return cast(Node, group_norm(x, weight, bias, groups=channels, eps=eps))
+    return group_norm(x, weight, bias, groups=channels, eps=eps)
 
 
 def local_response_norm(x: Node, *, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Node:
@@ -448,10 +441,9 @@ def local_response_norm(x: Node, *, size: int, alpha: float = 1e-4, beta: float 
 
 
 def _batch_norm_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        out = (roles["x"] - _of_channels(roles, "mean")) / np.sqrt(_of_channels(roles, "var") + attrs["eps"])
-        out = out * _of_channels(roles, "weight") if "weight" in roles else out
-        return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
+    out = (roles["x"] - _of_channels(roles, "mean")) / np.sqrt(_of_channels(roles, "var") + attrs["eps"])
+    out = out * _of_channels(roles, "weight") if "weight" in roles else out
+    return np.asarray(out + _of_channels(roles, "bias") if "bias" in roles else out)
 
 
 @library(direct=_batch_norm_direct, facts=OpFacts(closed=True, sought=False, contains=("sqrt",)))

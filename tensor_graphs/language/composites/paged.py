@@ -30,6 +30,7 @@ __all__ = ["paged_attention"]
 def _paged_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     """Evaluate token by token, so that only the keys of one sequence are brought together."""
     q, k, v, pages, positions = (roles[name] for name in ("q", "k", "v", "pages", "positions"))
+    sinks = roles.get("sinks")
     heads, groups, page = q.shape[1], k.shape[1], attrs["page"]
     out = np.zeros((len(q), heads, v.shape[2]), dtype=q.dtype)
     for i, at in enumerate(positions.tolist()):
@@ -39,17 +40,19 @@ def _paged_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out
         rows = pages[i].astype(np.int64)[keys // page] * page + keys % page
         inside = ((rows >= 0) & (rows < len(k)))[:, None, None]
         near_k, near_v = (np.where(inside, pool[np.clip(rows, 0, len(k) - 1)], 0.0) for pool in (k, v))
-        with np.errstate(all="ignore"):
-            scores = np.einsum("gpd,sgd->gps", q[i].reshape(groups, heads // groups, -1), near_k) * attrs["scale"]
-            if attrs["softcap"]:
-                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
-            weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-            weights /= weights.sum(axis=-1, keepdims=True)
-            out[i] = np.einsum("gps,sge->gpe", weights, near_v).reshape(heads, -1)
+        scores = np.einsum("gpd,sgd->gps", q[i].reshape(groups, heads // groups, -1), near_k) * attrs["scale"]
+        if attrs["softcap"]:
+            scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+        top = scores.max(axis=-1, keepdims=True)
+        sink = np.full((1, 1, 1), -np.inf) if sinks is None else sinks.astype(scores.dtype).reshape(groups, -1, 1)
+        top = np.maximum(top, sink)
+        weights = np.exp(scores - top)
+        weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - top)
+        out[i] = np.einsum("gps,sge->gpe", weights, near_v).reshape(heads, -1)
     return out
 
 
-def _check(q: Node, k: Node, v: Node, pages: Node, positions: Node) -> None:
+def _check(q: Node, k: Node, v: Node, pages: Node, positions: Node, sinks: Node | None) -> None:
     for name, x in (("q", q), ("k", k), ("v", v)):
         need(f"paged_attention ({name})", x, "float")
     for name, x in (("pages", pages), ("positions", positions)):
@@ -67,20 +70,25 @@ def _check(q: Node, k: Node, v: Node, pages: Node, positions: Node) -> None:
     if exact_div(q.shape[1], k.shape[1]) is None:
         raise ShapeError(f"paged_attention: {format_dim(q.shape[1])} heads are not a multiple of {format_dim(k.shape[1])}",
                          fix="each head of k serves the same number of heads of q")
+    if sinks is not None:
+        need("paged_attention (sinks)", sinks, "float")
+        if sinks.rank != 1 or not same_dim(sinks.shape[0], q.shape[1]):
+            raise ShapeError(f"paged_attention of q {show(q)}: the sinks are {show(sinks)}", fix="one number for each head of q")
 
 
 @library(direct=_paged_direct, facts=OpFacts(product=True, closed=True, sought=False, pages=3))
-def paged_attention(q: Node, k: Node, v: Node, pages: Node, positions: Node, *, page: int, scale: float | Dim, window: int = 0,
-                    softcap: float = 0.0) -> Node:
+def paged_attention(q: Node, k: Node, v: Node, pages: Node, positions: Node, sinks: Node | None = None, *, page: int,
+                    scale: float | Dim, window: int = 0, softcap: float = 0.0) -> Node:
     """Attention of q[t, hq, d] over rows of pools k[rows, hkv, d] and v[rows, hkv, e] -> [t, hq, e]; tokens may be of many
     sequences.
 
     pages: i32[t, w], the pages of each token's sequence in order; key j of a sequence is row pages[j // page] · page + j % page of
     the pools, and zero where that is outside of them. positions: i32[t]; token i sees the keys 0 … positions[i], with window > 0
-    the last `window` of them. A token that sees no key (position −1) gives zeros. Grouped heads, scale, softcap and dtypes are as
-    in `attention`. Raises ShapeError, DTypeError, AttributeValueError.
+    the last `window` of them. A token that sees no key (position −1) gives zeros. sinks: [hq], a score of each head that is in the
+    sum of the softmax and has no value (Xiao et al. 2023; OpenAI 2025). Grouped heads, scale, softcap and dtypes are as in
+    `attention`. Raises ShapeError, DTypeError, AttributeValueError.
     """
-    _check(q, k, v, pages, positions)
+    _check(q, k, v, pages, positions, sinks)
     for name, value, least in (("page", page, 1), ("window", window, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise AttributeValueError(f"paged_attention: {name} is {value!r}", fix=f"an int ≥ {least}")
@@ -99,6 +107,7 @@ def paged_attention(q: Node, k: Node, v: Node, pages: Node, positions: Node, *, 
     visible = arithmetic.less_equal(key, at)
     if window:
         visible = atomic.bit_and(visible, atomic.less(arithmetic.sub(at, key), fill(window, (t, s), i32)))
-    weights = softmax_of_visible(scores, atomic.reshape(visible, (t, 1, 1, s)))
+    of_rows = None if sinks is None else atomic.cast(atomic.reshape(sinks, (groups, per, 1)), scores.dtype)
+    weights = softmax_of_visible(scores, atomic.reshape(visible, (t, 1, 1, s)), of_rows)
     seen = atomic.reshape(dot(weights, atomic.permute(values, (0, 2, 1, 3))), (t, heads, v.shape[2]))
     return atomic.cast(seen, q.dtype)

@@ -104,5 +104,4 @@ def rope(x: Node, cos: Node, sin: Node) -> Node:
     c, s = (broadcast_to(atomic.reshape(atomic.cast(t, x.dtype), (n, 1, half)), first.shape) for t in (cos, sin))
     turned = (arithmetic.sub(atomic.mul(first, c), atomic.mul(second, s)),
               atomic.add(atomic.mul(second, c), atomic.mul(first, s)))
-    out: Node = concat(*turned, axis=2)
-    return out
+    return concat(*turned, axis=2)

@@ -16,8 +16,8 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import dim_fill, fill, need, same_dim, same_dtype, show
 from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.elementary import tanh, wide
-from tensor_graphs.language.composites.normalisation import softmax
+from tensor_graphs.language.composites.elementary import sigmoid, tanh, wide
+from tensor_graphs.language.composites.normalisation import logsumexp, softmax
 from tensor_graphs.language.dim_proofs import exact_div
 from tensor_graphs.language.dims import Dim, format_dim
 from tensor_graphs.language.dtypes import DType, bf16, bool_, f32, i32
@@ -61,8 +61,7 @@ def _swap(x: Node) -> Node:
 
 
 def _dot_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.matmul(roles["a"], roles["b"]))
+    return np.asarray(np.matmul(roles["a"], roles["b"]))
 
 
 def _sum_to(x: Node, shape: tuple[Dim, ...]) -> Node:
@@ -123,29 +122,27 @@ NEAR = 1 << 17
 def times_rows(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Return x[…, k] · weight[m, k]ᵀ in float64. A weight in a narrower dtype is widened one piece of its rows at a time, because
     an entire float64 copy would take longer to write than the matrix product takes."""
-    with np.errstate(all="ignore"):
-        if weight.dtype == np.float64:
-            return np.asarray(np.matmul(x, weight.T))
-        vectors = x.reshape(-1, weight.shape[1])
-        rows = max(1, (NEAR if len(vectors) <= FEW_VECTORS else PIECE) // max(1, weight.shape[1]))
-        out = np.empty((*x.shape[:-1], len(weight)))
-        piece = np.empty((min(rows, len(weight)), weight.shape[1]))
-        for start in range(0, len(weight), rows):
-            some = weight[start:start + rows]
-            wide_rows = piece[:len(some)]
-            wide_rows[...] = some
-            if len(vectors) <= FEW_VECTORS:
-                for vector, products in zip(vectors, out.reshape(-1, len(weight)), strict=True):
-                    products[start:start + rows] = np.matmul(wide_rows, vector)
-            else:
-                out[..., start:start + rows] = np.matmul(x, wide_rows.T)
-        return out
+    if weight.dtype == np.float64:
+        return np.asarray(np.matmul(x, weight.T))
+    vectors = x.reshape(-1, weight.shape[1])
+    rows = max(1, (NEAR if len(vectors) <= FEW_VECTORS else PIECE) // max(1, weight.shape[1]))
+    out = np.empty((*x.shape[:-1], len(weight)))
+    piece = np.empty((min(rows, len(weight)), weight.shape[1]))
+    for start in range(0, len(weight), rows):
+        some = weight[start:start + rows]
+        wide_rows = piece[:len(some)]
+        wide_rows[...] = some
+        if len(vectors) <= FEW_VECTORS:
+            for vector, products in zip(vectors, out.reshape(-1, len(weight)), strict=True):
+                products[start:start + rows] = np.matmul(wide_rows, vector)
+        else:
+            out[..., start:start + rows] = np.matmul(x, wide_rows.T)
+    return out
 
 
 def _linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     out = times_rows(roles["x"], roles["weight"])
-    with np.errstate(all="ignore"):
-        return out + roles["bias"] if "bias" in roles else out
+    return out + roles["bias"] if "bias" in roles else out
 
 
 @of_one_output
@@ -201,10 +198,9 @@ def linear(x: Node, weight: Node, bias: Node | None = None) -> Node:
 
 def _scaled_linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
     out = times_rows(roles["x"], roles["weight"])
-    with np.errstate(all="ignore"):
-        for name in ("x_scale", "weight_scale"):
-            out = out * roles[name] if name in roles else out
-        return out + roles["bias"] if "bias" in roles else out
+    for name in ("x_scale", "weight_scale"):
+        out = out * roles[name] if name in roles else out
+    return out + roles["bias"] if "bias" in roles else out
 
 
 def _scaled(out: Node, name: str, scale: Node, *shapes: tuple[Dim, ...]) -> Node:
@@ -248,11 +244,10 @@ def _gather_linear_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any
     weight, index = roles["weight"], roles["index"]
     x = np.broadcast_to(roles["x"], (*index.shape, weight.shape[2]))
     out = np.zeros((*index.shape, weight.shape[1]), x.dtype)
-    with np.errstate(all="ignore"):
-        for e in range(len(weight)):
-            mine = index == e
-            if mine.any():
-                out[mine] = x[mine] @ weight[e].T + (roles["bias"][e] if "bias" in roles else 0.0)
+    for e in range(len(weight)):
+        mine = index == e
+        if mine.any():
+            out[mine] = x[mine] @ weight[e].T + (roles["bias"][e] if "bias" in roles else 0.0)
     return out
 
 
@@ -401,15 +396,19 @@ def _weights(q: Node, k: Node, mask: Node | None, attrs: Mapping[str, Any]) -> _
     return _Weights(softmax_of_visible(scores, visible), squashed)
 
 
-def softmax_of_visible(scores: Node, visible: Node) -> Node:
-    """Return the softmax of scores[…, n, s] over the keys that a mask bool[n, s] shows; zeros in a row that shows none.
+def softmax_of_visible(scores: Node, visible: Node, sinks: Node | None = None) -> Node:
+    """Return the softmax of scores[…, n, s] over the keys that a mask bool[n, s] shows; zeros in a row that shows none. sinks: one
+    more score for each row, that has no weight of its own, as it broadcasts to […, n, 1].
 
-    Such a row keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN. This is decided by the
-    mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
+    A row that shows no key keeps its scores, and its weights are zeroed afterwards: −∞ in the entire row would give NaN. This is
+    decided by the mask, not by the scores, so that it stays exact where scores are evaluated symbolically.
     """
     some = broadcast_to(arithmetic.any(visible, visible.rank - 1, keepdims=True), visible.shape)
     hidden = arithmetic.where(atomic.bit_and(some, atomic.logical_not(visible)), -float("inf"), scores)
-    return arithmetic.where(some, softmax(hidden, axis=-1), 0.0)
+    weights = softmax(hidden, axis=-1)
+    if sinks is not None:
+        weights = weights * sigmoid(logsumexp(hidden, axis=-1, keepdims=True) - sinks)              # the share of the keys
+    return arithmetic.where(some, weights, 0.0)
 
 
 def attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
@@ -427,19 +426,18 @@ def attention_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> 
             band &= offset < attrs["window"]
         visible = band if visible is None else visible & band
     some = None if visible is None else np.asarray(visible.any(axis=1, keepdims=True))
-    with np.errstate(all="ignore"):
-        for h in range(heads):
-            g = h // (heads // groups)
-            scores = (q[:, h] @ k[:, g].T) * attrs["scale"]
-            if attrs["softcap"]:
-                scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
-            if visible is not None and some is not None:
-                scores = np.where(visible | ~some, scores, -np.inf)
-            weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-            weights /= weights.sum(axis=1, keepdims=True)
-            if some is not None:
-                weights = np.where(some, weights, 0.0)
-            out[:, h] = weights @ v[:, g]
+    for h in range(heads):
+        g = h // (heads // groups)
+        scores = (q[:, h] @ k[:, g].T) * attrs["scale"]
+        if attrs["softcap"]:
+            scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
+        if visible is not None and some is not None:
+            scores = np.where(visible | ~some, scores, -np.inf)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        if some is not None:
+            weights = np.where(some, weights, 0.0)
+        out[:, h] = weights @ v[:, g]
     return out
 
 

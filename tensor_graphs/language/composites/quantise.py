@@ -199,10 +199,9 @@ def quantized(x: Array, format: str, importance: Array | None = None) -> Array:
     step = PIECE // block.values
 
     def fill_rows(at: int) -> None:
-        with np.errstate(all="ignore"):
-            piece = np.ascontiguousarray(rows[at:at + step].T, np.float32)
-            weights = () if columns is None else (columns[np.arange(at, at + piece.shape[1]) % len(columns)].T,)
-            parts = function(piece, *weights)
+        piece = np.ascontiguousarray(rows[at:at + step].T, np.float32)
+        weights = () if columns is None else (columns[np.arange(at, at + piece.shape[1]) % len(columns)].T,)
+        parts = function(piece, *weights)
         out[at:at + step] = np.concatenate(parts).T
 
     with ThreadPoolExecutor(2) as pool:

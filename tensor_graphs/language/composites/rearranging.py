@@ -53,8 +53,7 @@ def _rolled(x: Node, shift: Dim, axis: int) -> Node:
             inside: list[tuple[Dim, Dim, int]] = [(0, s, 1) for s in x.shape]
             inside[axis] = (start, stop, 1)
             parts.append(atomic.slice(x, inside))
-        result: Node = concat(*parts, axis=axis)
-        return result
+        return concat(*parts, axis=axis)
     places = atomic.iota((size,), 0, i32) - dim_fill(shift, (size,))
     return atomic.gather(x, places % dim_fill(size, (size,)), axis)
 

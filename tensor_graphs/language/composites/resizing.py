@@ -188,9 +188,9 @@ def resize(x: Node, size: Dim | Sequence[Dim] = (), *, scale: float | Sequence[f
     factors = _whole_factors(old, sizes, numbers if by_scale else None)
     if factors and mode in MODES and _repeats(mode, coordinates, rounding) and not antialias and not exclude_outside:
         return upsample(x, factors, mode=mode) if any(by != 1 for by in factors) else x
-    return cast(Node, _resize(
+    return _resize(
         x, size=sizes, scale=tuple(map(float, numbers)) if by_scale else (), mode=mode, coordinates=coordinates,
-        rounding=rounding, antialias=antialias, cubic=float(cubic), exclude_outside=exclude_outside))
+        rounding=rounding, antialias=antialias, cubic=float(cubic), exclude_outside=exclude_outside)
 
 
 def _absent(value: object) -> bool:

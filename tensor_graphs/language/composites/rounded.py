@@ -97,8 +97,7 @@ def _multiples(x: Node, levels: int) -> Node:
     parts = x.reshape((*x.shape[:-1], x.shape[-1] // PART, PART))
     scale = arithmetic.reduce_max(arithmetic.abs(parts), -1, keepdims=True) / float(levels)
     multiples = arithmetic.round(parts / arithmetic.where(scale > 0.0, scale, 1.0)) * scale
-    out: Node = arithmetic.where(scale < f32.max, multiples, parts).reshape(x.shape)    # what is not finite has no scale
-    return out
+    return arithmetic.where(scale < f32.max, multiples, parts).reshape(x.shape)    # what is not finite has no scale
 
 
 def without_licences(roots: Sequence[Node]) -> list[Node]:
@@ -123,8 +122,7 @@ def rounded_linear(x: Node, weight: Node, bias: Node | None = None, *, to: str) 
     The bias may have any float dtype. Raises ShapeError, DTypeError, AttributeValueError.
     """
     _check("rounded_linear", to, x, weight)
-    product: Node = linear(rounded(x, to=to), rounded(weight, to=to), bias)
-    return product
+    return linear(rounded(x, to=to), rounded(weight, to=to), bias)
 
 
 @library(direct=_product_direct, facts=OpFacts(product=True, licence=True, sought=False))
@@ -134,5 +132,4 @@ def rounded_dot(a: Node, b: Node, *, to: str) -> Node:
     Raises ShapeError, DTypeError, AttributeValueError.
     """
     _check("rounded_dot", to, a, b)
-    product: Node = dot(rounded(a, to=to), rounded(b, to=to))
-    return product
+    return dot(rounded(a, to=to), rounded(b, to=to))

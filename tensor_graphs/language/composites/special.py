@@ -7,13 +7,11 @@ the error of each. Operands narrower than 32 bits are computed in f32 and rounde
 from __future__ import annotations
 
 import math
-from typing import cast
 
 from tensor_graphs.language import atomic
-from tensor_graphs.language.atomic import fill, need
-from tensor_graphs.language.composite import library
+from tensor_graphs.language.atomic import fill
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.elementary import derivative_of, exp, log, polynomial, tan, wide
+from tensor_graphs.language.composites.elementary import exp, log, polynomial, real, tan
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.op_facts import OpFacts
 
@@ -50,22 +48,20 @@ def _slope_of_erfinv(x: Node, y: Node) -> Node:
     return growth * (math.sqrt(math.pi) / 2)
 
 
-@library(gradient=derivative_of(_slope_of_erfinv), facts=FACTS)
+@real(slope=_slope_of_erfinv, facts=FACTS)
 def erfinv(x: Node) -> Node:
     """The y for which erf y = x: the quantile of the normal distribution at (1 + x)/2, divided by √2; ±∞ at ±1, NaN beyond.
 
     x[…] of a float dtype -> its shape and dtype. Raises DTypeError. Source: Wichura 1988.
     """
-    need("erfinv", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
-    near = w * 0.5 * _rational(0.180625 - w * w * 0.25, _CENTRE)
+    a = arithmetic.abs(x)
+    near = x * 0.5 * _rational(0.180625 - x * x * 0.25, _CENTRE)
     r = atomic.sqrt(-log((1.0 - a) * 0.5))
     r = arithmetic.minimum(r, 40.0)                                  # at ±1: no ∞ / ∞, which would hide that NaN is NaN
     far = arithmetic.where(r > 5.0, _rational(r - 5.0, _TAIL), _rational(r - 1.6, _SHOULDER))
     far = arithmetic.where(arithmetic.equals(a, 1.0), float("inf"), far)
-    quantile = arithmetic.where(a < _CENTRAL, near, arithmetic.where(w < 0.0, -far, far))
-    return atomic.cast(quantile * math.sqrt(0.5), x.dtype)
+    quantile = arithmetic.where(a < _CENTRAL, near, arithmetic.where(x < 0.0, -far, far))
+    return quantile * math.sqrt(0.5)
 
 
 # ---- the gamma function ----------------------------------------------------------------------------------------------
@@ -90,22 +86,18 @@ def _from_whole(x: Node) -> Node:
 
 
 def _slope_of_lgamma(x: Node, y: Node) -> Node:
-    return cast(Node, digamma(x))
+    return digamma(x)
 
 
-@library(gradient=derivative_of(_slope_of_lgamma), facts=FACTS)
+@real(slope=_slope_of_lgamma, facts=FACTS)
 def lgamma(x: Node) -> Node:
     """log |Γ(x)|, +∞ at 0 and the negative whole numbers.
 
     By our own Chebyshev fit on [¾, 1¾] and Γ(x + 1) = x·Γ(x); from 10 on by Stirling's series; below 0 by reflection,
     log(π / |sin πx|) − log Γ(1 − x), whose error is relative to the larger one of both.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
-    need("lgamma", x, "float")
-    w = wide(x)
-    negative = w < 0.0
-    z = arithmetic.where(negative, 1.0 - w, arithmetic.abs(w))                          # of −0 too
+    negative = x < 0.0
+    z = arithmetic.where(negative, 1.0 - x, arithmetic.abs(x))                          # of −0 too
     small = arithmetic.minimum(z, float(LARGE))
     below = small < 0.75
     at, product = arithmetic.where(below, small + 1.0, small), arithmetic.where(below, small, 1.0)
@@ -114,32 +106,28 @@ def lgamma(x: Node) -> Node:
         at = arithmetic.where(above, at - 1.0, at)
         product = arithmetic.where(above, product * at, product)
     near = (at - 1.0) * (at - 2.0) * polynomial(at * 2.0 - 2.5, LGAMMA)
-    near = near + log(product) * arithmetic.where(below, fill(-1.0, w.shape, w.dtype), 1.0)
+    near = near + log(product) * arithmetic.where(below, fill(-1.0, x.shape, x.dtype), 1.0)
     large = arithmetic.maximum(z, float(LARGE))
     inverse = atomic.reciprocal(large)
     far = (large - 0.5) * (log(large) - 1.0) + 0.5 * (math.log(2 * math.pi) - 1)
     far = far + inverse * polynomial(inverse * inverse, STIRLING)
     result = arithmetic.where(z < float(LARGE), near, far)
     # elsewhere any angle will do, whose sine is no 0
-    angle = _from_whole(arithmetic.where(atomic.bit_and(negative, arithmetic.is_finite(w)), w, 0.25)) * math.pi
+    angle = _from_whole(arithmetic.where(atomic.bit_and(negative, arithmetic.is_finite(x)), x, 0.25)) * math.pi
     mirrored = log(math.pi / arithmetic.abs(atomic.sin(angle))) - result
     result = arithmetic.where(negative, mirrored, result)
-    return atomic.cast(arithmetic.where(arithmetic.is_inf(w), float("inf"), result), x.dtype)
+    return arithmetic.where(arithmetic.is_inf(x), float("inf"), result)
 
 
-@library(facts=OpFacts(closed=True, sought=False))
+@real(facts=OpFacts(closed=True, sought=False))
 def digamma(x: Node) -> Node:
     """The derivative of log Γ: −∞ at 0, NaN at the negative whole numbers.
 
     By ψ(x + 1) = ψ(x) + 1/x up to 10 and the derivative of Stirling's series from there; below 0 by reflection,
     ψ(1 − x) − π / tan πx. The error is relative to max(1, |ψ|).
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
-    need("digamma", x, "float")
-    w = wide(x)
-    negative = w < 0.0
-    z = arithmetic.where(negative, 1.0 - w, w)
+    negative = x < 0.0
+    z = arithmetic.where(negative, 1.0 - x, x)
     steps: Node | None = None
     for _ in range(LARGE):
         below = z < float(LARGE)
@@ -150,8 +138,8 @@ def digamma(x: Node) -> Node:
     inverse = atomic.reciprocal(z)
     square = inverse * inverse
     result = log(z) - inverse * 0.5 - square * polynomial(square, DIGAMMA) - steps
-    apart = _from_whole(w)
+    apart = _from_whole(x)
     pole = arithmetic.equals(apart, 0.0)
     usual = atomic.bit_and(negative, atomic.logical_not(pole))       # elsewhere any angle will do, whose tangent is no 0
     mirrored = result - math.pi / tan(arithmetic.where(usual, apart, 0.25) * math.pi)
-    return atomic.cast(arithmetic.where(negative, arithmetic.where(pole, float("nan"), mirrored), result), x.dtype)
+    return arithmetic.where(negative, arithmetic.where(pole, float("nan"), mirrored), result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tensor_graphs.language import atomic
 from tensor_graphs.language.atomic import need, same_dtype, same_shape
 from tensor_graphs.language.composite import library, of_one_output
 from tensor_graphs.language.composites import arithmetic
-from tensor_graphs.language.composites.elementary import LN2, derivative_of, direct_by, exp, expm1, log, log1p, polynomial, wide
+from tensor_graphs.language.composites.elementary import LN2, exp, expm1, log, log1p, polynomial, real, wide
 from tensor_graphs.language.node import Node
 from tensor_graphs.language.op_facts import OpFacts
 from tensor_graphs.language.operands import Operand, together
@@ -46,23 +46,18 @@ def _slope_of_atan(x: Node, y: Node) -> Node:
     return atomic.reciprocal(x * x + 1.0)
 
 
-@library(direct=direct_by(np.arctan), gradient=derivative_of(_slope_of_atan),
-         facts=OpFacts(closed=True, sought=False, mentioned=True))
+@real(direct=np.arctan, slope=_slope_of_atan, facts=OpFacts(closed=True, sought=False, mentioned=True))
 def atan(x: Node) -> Node:
     """The angle in (−π/2, π/2) whose tangent is x, by our own Chebyshev fit up to tan(π/8).
 
     Beyond, it is π/4 + atan((x − 1)/(x + 1)), and from tan(3π/8) on π/2 − atan(1/x); odd.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
     """
-    need("atan", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
+    a = arithmetic.abs(x)
     far, middle = a > _STEEPER, a > ATAN_END
     t = arithmetic.where(far, -atomic.reciprocal(a), arithmetic.where(middle, (a - 1.0) / (a + 1.0), a))
-    begin = arithmetic.where(far, math.pi / 2, atomic.cast(middle, w.dtype) * (math.pi / 4))
+    begin = arithmetic.where(far, math.pi / 2, atomic.cast(middle, x.dtype) * (math.pi / 4))
     angle = begin + t * polynomial(t * t, ATAN)
-    return atomic.cast(arithmetic.where(w < 0.0, -angle, angle), x.dtype)
+    return arithmetic.where(x < 0.0, -angle, angle)
 
 
 def _root_below_one(x: Node) -> Node:
@@ -70,26 +65,16 @@ def _root_below_one(x: Node) -> Node:
     return atomic.sqrt((1.0 - x) * (x + 1.0))
 
 
-@library(direct=direct_by(np.arcsin), gradient=derivative_of(lambda x, y: atomic.reciprocal(_root_below_one(x))), facts=FACTS)
+@real(direct=np.arcsin, slope=lambda x, y: atomic.reciprocal(_root_below_one(x)), facts=FACTS)
 def asin(x: Node) -> Node:
-    """The angle in [−π/2, π/2] whose sine is x: atan(x / √((1 − x)·(1 + x))); NaN beyond ±1.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("asin", x, "float")
-    w = wide(x)
-    return atomic.cast(atan(w / _root_below_one(w)), x.dtype)
+    """The angle in [−π/2, π/2] whose sine is x: atan(x / √((1 − x)·(1 + x))); NaN beyond ±1."""
+    return atan(x / _root_below_one(x))
 
 
-@library(direct=direct_by(np.arccos), gradient=derivative_of(lambda x, y: -atomic.reciprocal(_root_below_one(x))), facts=FACTS)
+@real(direct=np.arccos, slope=lambda x, y: -atomic.reciprocal(_root_below_one(x)), facts=FACTS)
 def acos(x: Node) -> Node:
-    """The angle in [0, π] whose cosine is x: 2·atan(√((1 − x)/(1 + x))); NaN beyond ±1.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("acos", x, "float")
-    w = wide(x)
-    return atomic.cast(atan(atomic.sqrt((1.0 - w) / (w + 1.0))) * 2.0, x.dtype)
+    """The angle in [0, π] whose cosine is x: 2·atan(√((1 − x)/(1 + x))); NaN beyond ±1."""
+    return atan(atomic.sqrt((1.0 - x) / (x + 1.0))) * 2.0
 
 
 def _below_zero(x: Node) -> Node:
@@ -128,8 +113,7 @@ def atan2(y: Operand, x: Operand) -> Node:
 
     Floats. Numbers take the tensor's dtype, shapes broadcast as numpy's. Raises ShapeError, DTypeError.
     """
-    result: Node = _atan2(*together("atan2", y, x))
-    return result
+    return _atan2(*together("atan2", y, x))
 
 
 # ---- hyperbolic ------------------------------------------------------------------------------------------------------
@@ -142,78 +126,53 @@ def _half_of_exp(a: Node) -> Node:
 
 
 def _slope_of_sinh(x: Node, y: Node) -> Node:
-    return cast(Node, cosh(x))
+    return cosh(x)
 
 
-@library(direct=direct_by(np.sinh), gradient=derivative_of(_slope_of_sinh), facts=FACTS)
+@real(direct=np.sinh, slope=_slope_of_sinh, facts=FACTS)
 def sinh(x: Node) -> Node:
-    """(e^x − e^−x) / 2 = (t + t/(t + 1)) / 2 with t = expm1 |x|, and e^|x| / 2 from 20 on; odd.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("sinh", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
+    """(e^x − e^−x) / 2 = (t + t/(t + 1)) / 2 with t = expm1 |x|, and e^|x| / 2 from 20 on; odd."""
+    a = arithmetic.abs(x)
     t = expm1(arithmetic.minimum(a, _NO_UNIT))
     size = arithmetic.where(a < _NO_UNIT, (t + t / (t + 1.0)) * 0.5, _half_of_exp(a))
-    return atomic.cast(arithmetic.where(w < 0.0, -size, size), x.dtype)
+    return arithmetic.where(x < 0.0, -size, size)
 
 
-@library(direct=direct_by(np.cosh), gradient=derivative_of(lambda x, y: sinh(x)), facts=FACTS)
+@real(direct=np.cosh, slope=lambda x, y: sinh(x), facts=FACTS)
 def cosh(x: Node) -> Node:
-    """(e^x + e^−x) / 2, and e^|x| / 2 from |x| = 20 on.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("cosh", x, "float")
-    a = arithmetic.abs(wide(x))
+    """(e^x + e^−x) / 2, and e^|x| / 2 from |x| = 20 on."""
+    a = arithmetic.abs(x)
     e = exp(arithmetic.minimum(a, _NO_UNIT))
-    return atomic.cast(arithmetic.where(a < _NO_UNIT, (e + atomic.reciprocal(e)) * 0.5, _half_of_exp(a)), x.dtype)
+    return arithmetic.where(a < _NO_UNIT, (e + atomic.reciprocal(e)) * 0.5, _half_of_exp(a))
 
 
-@library(direct=direct_by(np.arcsinh), gradient=derivative_of(lambda x, y: atomic.reciprocal(arithmetic.hypot(x, 1.0))),
-         facts=FACTS)
+@real(direct=np.arcsinh, slope=lambda x, y: atomic.reciprocal(arithmetic.hypot(x, 1.0)), facts=FACTS)
 def asinh(x: Node) -> Node:
-    """log(x + √(x² + 1)) = log1p(a + a²/(1 + √(a² + 1))) with a = |x|, and log a + ln 2 from 2^28 on; odd.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("asinh", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
+    """log(x + √(x² + 1)) = log1p(a + a²/(1 + √(a² + 1))) with a = |x|, and log a + ln 2 from 2^28 on; odd."""
+    a = arithmetic.abs(x)
     near = arithmetic.minimum(a, _HALF_ROOT_LARGEST)
     square = near * near
     size = log1p(near + square / (atomic.sqrt(square + 1.0) + 1.0))
     size = arithmetic.where(a < _HALF_ROOT_LARGEST, size, log(a) + LN2)
-    return atomic.cast(arithmetic.where(w < 0.0, -size, size), x.dtype)
+    return arithmetic.where(x < 0.0, -size, size)
 
 
 def _slope_of_acosh(x: Node, y: Node) -> Node:
     return atomic.reciprocal(atomic.sqrt(x - 1.0) * atomic.sqrt(x + 1.0))
 
 
-@library(direct=direct_by(np.arccosh), gradient=derivative_of(_slope_of_acosh), facts=FACTS)
+@real(direct=np.arccosh, slope=_slope_of_acosh, facts=FACTS)
 def acosh(x: Node) -> Node:
-    """log(x + √(x² − 1)) = log1p(t + √(t·(t + 2))) with t = x − 1, and log x + ln 2 from 2^28 on; NaN below 1.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("acosh", x, "float")
-    w = wide(x)
-    t = arithmetic.minimum(w, _HALF_ROOT_LARGEST) - 1.0
+    """log(x + √(x² − 1)) = log1p(t + √(t·(t + 2))) with t = x − 1, and log x + ln 2 from 2^28 on; NaN below 1."""
+    t = arithmetic.minimum(x, _HALF_ROOT_LARGEST) - 1.0
     size = log1p(t + atomic.sqrt(t * (t + 2.0)))
-    size = arithmetic.where(w < _HALF_ROOT_LARGEST, size, log(w) + LN2)
-    return atomic.cast(arithmetic.where(w < 1.0, float("nan"), size), x.dtype)
+    size = arithmetic.where(x < _HALF_ROOT_LARGEST, size, log(x) + LN2)
+    return arithmetic.where(x < 1.0, float("nan"), size)
 
 
-@library(direct=direct_by(np.arctanh), gradient=derivative_of(lambda x, y: atomic.reciprocal((1.0 - x) * (x + 1.0))), facts=FACTS)
+@real(direct=np.arctanh, slope=lambda x, y: atomic.reciprocal((1.0 - x) * (x + 1.0)), facts=FACTS)
 def atanh(x: Node) -> Node:
-    """½·log((1 + x)/(1 − x)) = ½·log1p(2a/(1 − a)) with a = |x|; odd, ±∞ at ±1 and NaN beyond.
-
-    x[…] of a float dtype -> its shape and dtype. Raises DTypeError.
-    """
-    need("atanh", x, "float")
-    w = wide(x)
-    a = arithmetic.abs(w)
+    """½·log((1 + x)/(1 − x)) = ½·log1p(2a/(1 − a)) with a = |x|; odd, ±∞ at ±1 and NaN beyond."""
+    a = arithmetic.abs(x)
     size = log1p((a + a) / (1.0 - a)) * 0.5
-    return atomic.cast(arithmetic.where(w < 0.0, -size, size), x.dtype)
+    return arithmetic.where(x < 0.0, -size, size)

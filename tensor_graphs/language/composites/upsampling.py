@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +30,8 @@ def on_lines(x: np.ndarray, axis: int, by: int) -> np.ndarray:
     at = np.maximum((np.arange(by * x.shape[axis]) + 0.5) / by - 0.5, 0)
     low = np.floor(at).astype(np.int64)
     share = (at - low).astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 1 - axis))
-    with np.errstate(all="ignore"):
-        return np.asarray(np.take(x, low, axis) * (1 - share)
-                          + np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis) * share)
+    return np.asarray(np.take(x, low, axis) * (1 - share)
+                      + np.take(x, np.minimum(low + 1, x.shape[axis] - 1), axis) * share)
 
 
 def _upsample_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
@@ -80,4 +79,4 @@ def upsample(x: Node, scale: int | Sequence[int], *, mode: str = "nearest") -> N
     if not 1 <= len(by) <= x.rank or not all(isinstance(s, int) and not isinstance(s, bool) and s >= 1 for s in by):
         raise AttributeValueError(f"upsample of {show(x)}: scale is {scale!r}",
                                   fix=f"an int ≥ 1 for the last axis, or a tuple of up to {x.rank} of them for the last ones")
-    return cast(Node, _upsample(x, scale=by, mode=mode))
+    return _upsample(x, scale=by, mode=mode)

@@ -186,7 +186,7 @@ def windows(x: Node, size: PerAxis, *, stride: PerAxis = 1, padding: Padding = 0
     sizes = tuple(size) if isinstance(size, (tuple, list)) else (size,)
     if not 1 <= len(sizes) <= x.rank:
         raise AttributeValueError(f"windows of {show(x)}: the size is {size!r}", fix=f"1 to {x.rank} ints, for the last axes")
-    return cast(Node, _windows(x, **geometry("windows", cast(Any, sizes), stride, padding, dilation).attributes, value=value))
+    return _windows(x, **geometry("windows", cast(Any, sizes), stride, padding, dilation).attributes, value=value)
 
 
 # ---- pooling ---------------------------------------------------------------------------------------------------------
@@ -256,11 +256,10 @@ def _max_pool(x: Node, *, size: tuple[int, ...], stride: tuple[int, ...], paddin
 def _avg_pool_direct(roles: Roles, attrs: Attributes, out_types: Any) -> np.ndarray:
     x, how = roles["x"], of_attributes(attrs)
     over = _over_window(x, how)
-    with np.errstate(all="ignore"):
-        total = np.sum(strided(padded(x, how.padding, 0), how), axis=over)
-        if attrs["count_padding"]:
-            return np.asarray(total / np.prod(how.size))
-        return np.asarray(total / np.sum(strided(padded(np.ones_like(x), how.padding, 0), how), axis=over))
+    total = np.sum(strided(padded(x, how.padding, 0), how), axis=over)
+    if attrs["count_padding"]:
+        return np.asarray(total / np.prod(how.size))
+    return np.asarray(total / np.sum(strided(padded(np.ones_like(x), how.padding, 0), how), axis=over))
 
 
 @library(name="avg_pool", direct=_avg_pool_direct, facts=OpFacts(closed=True, sought=False))
@@ -297,7 +296,7 @@ def max_pool(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: 
 
 def _largest(op: str, x: Node, size: PerAxis, axes: int, stride: PerAxis | None, padding: Padding, dilation: PerAxis,
              ceil_mode: bool) -> Node:
-    return cast(Node, _max_pool(x, **_pooled(op, x, size, axes, stride, padding, dilation, ceil_mode).attributes))
+    return _max_pool(x, **_pooled(op, x, size, axes, stride, padding, dilation, ceil_mode).attributes)
 
 
 def max_pool1d(x: Node, size: PerAxis, *, stride: PerAxis | None = None, padding: Padding = 0, dilation: PerAxis = 1,
@@ -360,7 +359,7 @@ def _averaged(op: str, x: Node, size: PerAxis, axes: int, stride: PerAxis | None
     if count_padding and how.padding != plain.padding:              # its zeros count, and what rounding up adds does not
         x = atomic.pad(x, [*lead, *plain.padding], 0)
         how, count_padding = _less_padding(how, plain), False
-    return cast(Node, _avg_pool(x, **{k: v for k, v in how.attributes.items() if k != "dilation"}, count_padding=count_padding))
+    return _avg_pool(x, **{k: v for k, v in how.attributes.items() if k != "dilation"}, count_padding=count_padding)
 
 
 def _less_padding(how: Geometry, less: Geometry) -> Geometry:

@@ -87,12 +87,10 @@ def write_at(base: Node, value: Node, at: Dim | Node, axis: int = 0) -> Node:
     """
     axis = one_axis("write_at", axis, base.rank)
     if isinstance(at, (int, np.integer, d.Expr)) and not isinstance(at, bool):
-        rows: Node = write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)
-        return rows
+        return write_rows(base, value, start=int(at) if isinstance(at, np.integer) else at, axis=axis)
     if not isinstance(at, Node):
         at = constant(np.asarray(at))
     if at.rank == 0 and value.rank == base.rank:       # a position known only at run time: rows at, at + 1, …
         count = value.shape[axis]
         at = atomic.add(atomic.iota((count,), 0, at.dtype), broadcast_to(at, (count,)))
-    result: Node = write_at_index(base, value, at, axis=axis)
-    return result
+    return write_at_index(base, value, at, axis=axis)

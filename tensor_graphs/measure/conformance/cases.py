@@ -342,11 +342,12 @@ def batched_attention(draw: CaseDraw) -> Node:
 
 def paged_attention(draw: CaseDraw) -> Node:
     t, w, groups, width, page = draw.size(), draw.size(least=1), draw.pick(1, 2, 3), draw.pick(8, 4, 1), draw.pick(2, 4, 1)
-    pool, cache = (5 * page, groups), draw.pick(draw.dtype, draw.dtype, bf16)
-    return compose("paged_attention", draw.tensor((t, groups * draw.pick(2, 1, 4), width)), draw.tensor((*pool, width), cache),
+    pool, cache, heads = (5 * page, groups), draw.pick(draw.dtype, draw.dtype, bf16), groups * draw.pick(2, 1, 4)
+    sinks = draw.tensor((heads,), f32) if draw.pick(False, False, True) else None
+    return compose("paged_attention", draw.tensor((t, heads, width)), draw.tensor((*pool, width), cache),
                    draw.tensor((*pool, draw.pick(width, width, width, 3)), cache), draw.tensor((t, w), i32, low=-1, high=6),
-                   draw.tensor((t,), i32, low=-1, high=9), page=page, scale=draw.pick(0.5, 1.0), window=draw.pick(0, 1, 3),
-                   softcap=draw.pick(0.0, 0.0, 1.5))
+                   draw.tensor((t,), i32, low=-1, high=9), sinks, page=page, scale=draw.pick(0.5, 1.0),
+                   window=draw.pick(0, 1, 3), softcap=draw.pick(0.0, 0.0, 1.5))
 
 
 def _sliding(draw: CaseDraw) -> tuple[tuple[int, int], dict[str, Any]]:

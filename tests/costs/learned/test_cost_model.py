@@ -14,23 +14,14 @@ from typing import Any
 import pytest
 
 import tensor_graphs as tg
+from benchmarks.cost_model import compared, samples_elsewhere
 from tensor_graphs.choice.compile import compile_graph
 from tensor_graphs.choice.cost_table import ESTIMATE_MARGIN, CostTable
 from tensor_graphs.choice.request import Request
 from tensor_graphs.costs.database_keys import graph_record
 from tensor_graphs.costs.learned import cost_model, fit
 from tensor_graphs.costs.learned.features import features_of
-from tensor_graphs.costs.learned.fit import (
-    LEAST,
-    CannotTrain,
-    Sample,
-    checked,
-    compared,
-    fitted,
-    samples_elsewhere,
-    samples_of,
-    tree_of,
-)
+from tensor_graphs.costs.learned.fit import LEAST, CannotTrain, Sample, checked, fitted, samples_of, tree_of
 from tensor_graphs.costs.learned.trees import HIGH, MIDDLE, Estimate, Model, Tree
 from tensor_graphs.costs.learned.user_model import CostModelError
 from tensor_graphs.costs.roofline import estimate_seconds

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import tensor_graphs as tg
-from tensor_graphs.cli import op_pages
 from tensor_graphs.language.atomic import ATOMIC
 from tensor_graphs.language.composite import LIBRARY
+from tests import op_pages
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 @pytest.fixture(scope="module")
