@@ -85,7 +85,7 @@ def arithmetic(spec: Spec) -> Dim:
 
 
 def traffic(spec: Spec) -> Dim:
-    """Return the bytes that the kernels of a spec move; weights of products count once for each row. Raises NotLowered."""
+    """Return the bytes that the kernels of a spec move. Raises NotLowered."""
     program = _plain(spec_to_loops.definition_of(spec))
     return skinny_product.traffic_of(program) if skinny_product.is_streams(program) else backend.traffic_in(program)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tensor_graphs.codegen import schedule_actions, spec_to_loops
+from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.default_schedule import PartSize
 from tensor_graphs.codegen.loop_ir import StageProgram, computed_in
 from tensor_graphs.codegen.loop_program import LoopKernel, LoopProgram, shared_places
@@ -69,6 +69,9 @@ class NestNumber(Action):
 
     def __str__(self) -> str:
         return f"{self.what} {self.size} (nest {self.nest})"
+
+
+ACTIONS: Mapping[str, type[Action]] = {kind.__name__: kind for kind in (Again, PartsOf, NestNumber)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,16 +165,6 @@ def choices(task: KernelTask, schedule: Schedule) -> list[list[Action]]:
     return result
 
 
-def to_json(schedule: Schedule) -> str:
-    """Return a schedule as one line of JSON; equal schedules give equal strings."""
-    return schedule_actions.to_json(schedule)
-
-
-def from_json(text: str) -> Schedule:
-    """Return the schedule that `to_json` wrote. Raises IllegalAction."""
-    return schedule_actions.from_json(text, {kind.__name__: kind for kind in (Again, PartsOf, NestNumber)})
-
-
 def why_unfit(loops: LoopProgram, target: Target) -> str | None:
     """Return why a target cannot run kernels: a block with too much shared memory, too many threads or, surely, too many registers;
     None where it can."""
@@ -181,7 +174,7 @@ def why_unfit(loops: LoopProgram, target: Target) -> str | None:
             return f"{kernel.entry} takes {shared} bytes of shared memory, and a block has {target.shared}"
         if kernel.threads > target.threads:
             return f"{kernel.entry} has {kernel.threads} threads, and a block has at most {target.threads}"
-        if words > (most := min(target.registers_of_thread, target.registers // kernel.threads)):
+        if words > (most := min(target.registers_of_thread, target.registers // (kernel.threads * kernel.resident))):
             return f"{kernel.entry} has {words} words for a thread, which has at most {most} registers"
     return None
 

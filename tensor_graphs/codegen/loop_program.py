@@ -299,12 +299,14 @@ INNER = If | Loop | Braces | FunctionCall | Parallel
 
 @dataclass(frozen=True, eq=False)
 class LoopKernel:
-    """One launch. buffers: those in registers and in shared memory. early: numbers of operands that are read before the wait."""
+    """One launch. buffers: those in registers and in shared memory. early: numbers of operands that are read before the wait.
+    resident: blocks of a multiprocessor for which its threads leave registers."""
 
     entry: str
     buffers: tuple[LoopBuffer, ...]
     body: tuple[Stmt, ...]
     early: tuple[int, ...] = ()
+    resident: int = 1
 
     @property
     def grid(self) -> Dim:

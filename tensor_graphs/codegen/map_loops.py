@@ -31,11 +31,12 @@ from tensor_graphs.codegen.mapping.elementwise import (
     reads,
 )
 from tensor_graphs.codegen.mapping.nest_mapper import NestMapper, within
+from tensor_graphs.codegen.mapping.one_row_streams import OneRowStreams, one_row
 from tensor_graphs.codegen.mapping.place_values import placed
 from tensor_graphs.codegen.mapping.row_choices import BLOCKS
 from tensor_graphs.codegen.mapping.rows import RowForm
 from tensor_graphs.codegen.mapping.running import LineScanForm, is_line_scan
-from tensor_graphs.codegen.mapping.streams import Streams, one_row
+from tensor_graphs.codegen.mapping.streams import Streams
 from tensor_graphs.codegen.mapping.transposed import TransposedForm
 from tensor_graphs.codegen.skinny_product import alike, is_streams, streams_of
 from tensor_graphs.devices.target import HOPPER, Target
@@ -65,9 +66,9 @@ def map_loops(program: StageProgram, target: Target = HOPPER, aligned: bool = Tr
         before = program.nests[:len(program.nests) - len(streams)]
         scratch, first = _placed_nests(program, before, target, aligned, prefix, set(names), chosen)
         kernels = [*(_times(kernel, several) for kernel in first),
-                   _streams(Streams(program, target, aligned, set(names), None), f"{prefix}_rows", several, own)]
+                   _streams(Streams(program, target, aligned, set(names), one), f"{prefix}_rows", several, own)]
     if one is not None:
-        kernels.append(_streams(Streams(one.program, target, aligned, names, one), f"{prefix}_row", once, own))
+        kernels.append(_streams(OneRowStreams(one.program, target, aligned, names, one), f"{prefix}_row", once, own))
     return LoopProgram(program, scratch, tuple(kernels))
 
 
@@ -103,6 +104,7 @@ def nest_kernels(program: StageProgram, nests: Sequence[Nest], values: Values, t
 
 def forms(program: StageProgram, target: Target = HOPPER) -> dict[int, NestMapper]:
     """Return the form of each nest for aligned arrays, by its number, for its rules and what it may choose. Raises NotLowered."""
+    program = alike(program) if is_streams(program) else program
     names, alone = set[str](), products_alone(program)
     streams = streams_of(program) if is_streams(program) else []
     first = len(program.nests) - len(streams)
@@ -110,7 +112,7 @@ def forms(program: StageProgram, target: Target = HOPPER) -> dict[int, NestMappe
         k: (_form(program, nest) or RowForm)(program, nest, target, program.values, alone, True, names)
         for k, nest in enumerate(program.nests[:first])}
     if streams:
-        mappers[first] = Streams(program, target, True, names, None)
+        mappers[first] = Streams(program, target, True, names, one_row(program))
     return mappers
 
 

@@ -18,6 +18,9 @@ from tensor_graphs.language import dims as d
 from tensor_graphs.language.dims import Dim
 from tensor_graphs.language.dtypes import f32
 
+ROWS = 4
+"""rows for which a GPU reads a weight once"""
+
 FEWEST = 128
 """elements from which on a sum uses several vectors of accumulators"""
 
@@ -61,10 +64,10 @@ def streams_of(program: StageProgram) -> list[Stream]:
 
 
 def traffic_of(program: StageProgram) -> Dim:
-    """Return the bytes moved: each weight once for each row, everything else once."""
+    """Return the bytes moved: each weight once for ROWS rows, everything else once."""
     weights = [{p.weight.attr[0] for p in stream.products} for stream in streams_of(program)]
     once = sum(a.size * a.dtype.itemsize for a in (*program.operands, *program.outputs) if a not in set[Array]().union(*weights))
-    return once + sum(a.size * a.dtype.itemsize * stream.row_count
+    return once + sum(a.size * a.dtype.itemsize * d.ceil_div(stream.row_count, ROWS)
                       for stream, own in zip(streams_of(program), weights, strict=True) for a in own)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from tensor_graphs.codegen import schedule_actions, spec_to_loops
+from tensor_graphs.codegen import spec_to_loops
 from tensor_graphs.codegen.print import cuda_tiles
 from tensor_graphs.codegen.print.cuda_tiles import TileTemplate
 from tensor_graphs.codegen.schedule_actions import Action, IllegalAction, Schedule
@@ -34,6 +34,9 @@ class TileSize(Action):
 
     def __str__(self) -> str:
         return f"{self.size} {self.what}"
+
+
+ACTIONS: Mapping[str, type[Action]] = {TileSize.__name__: TileSize}
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,11 +109,6 @@ def choices(task: TileTask, schedule: Schedule) -> list[list[Action]]:
 def program(task: TileTask, schedule: Schedule) -> LaunchCall:
     """Return the call of a schedule. Raises IllegalAction, NotLowered."""
     return cuda_tiles.with_shape(task.template, task.definition, shape_of(task, schedule))
-
-
-def from_json(text: str) -> Schedule:
-    """Return the schedule that `schedule_actions.to_json` wrote. Raises IllegalAction."""
-    return schedule_actions.from_json(text, {TileSize.__name__: TileSize})
 
 
 def _schedule(shape: TileShape) -> Schedule:

@@ -39,7 +39,8 @@ LOOPS, CUDA_LOOPS = f"{backend.NAME}.loops", f"{backend_cuda.NAME}.loops"
 TILES = {f"{backend_cuda.NAME}.{name}": template for name, template in tile_schedule.SHAPED.items()}
 
 READ: Mapping[str, Callable[[str], Schedule]] = {
-    LOOPS: schedule_actions.from_json, CUDA_LOOPS: cuda_schedule.from_json, **dict.fromkeys(TILES, tile_schedule.from_json)}
+    LOOPS: schedule_actions.from_json, CUDA_LOOPS: partial(schedule_actions.from_json, kinds=cuda_schedule.ACTIONS),
+    **dict.fromkeys(TILES, partial(schedule_actions.from_json, kinds=tile_schedule.ACTIONS))}
 """the kernel with the rules' schedule -> what reads its schedules"""
 
 

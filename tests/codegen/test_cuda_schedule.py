@@ -19,8 +19,8 @@ from tensor_graphs.codegen.evaluate import StageError
 from tensor_graphs.codegen.lower import lower
 from tensor_graphs.codegen.map_loops import map_loops
 from tensor_graphs.codegen.print.cuda_program import program_of
-from tensor_graphs.codegen.schedule_actions import Again, IllegalAction, Schedule
-from tensor_graphs.codegen.tuned_kernel import launch_call
+from tensor_graphs.codegen.schedule_actions import Again, IllegalAction, Schedule, to_json
+from tensor_graphs.codegen.tuned_kernel import CUDA_LOOPS, READ, launch_call
 from tensor_graphs.devices.target import HOPPER, TINY, Target
 from tensor_graphs.kernels.kernel import LaunchCall, NotLowered
 from tensor_graphs.language.anonymous_composite import part_between
@@ -59,6 +59,8 @@ KINDS = {
     "lists": lambda: task(*tg.topk(tg.input("x", (5, 24)), k=3), target=TINY),
     "norm": lambda: task(tg.layer_norm(tg.input("x", (6, 32)), tg.input("g", (32,)), tg.input("b", (32,))), target=TINY),
     "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 64)), tg.input("w", (12, 64)))), target=TINY),
+    "products of other widths": lambda: task(*(tg.linear(tg.input("x", (1, 64)), tg.input(f"w{n}", (n, 64))) for n in (12, 6, 5)),
+                                             target=TINY),
     "elements": lambda: task(tg.tanh(tg.input("x", (7, 40))) + tg.input("y", (40,)), target=TINY)}
 
 
@@ -110,6 +112,8 @@ LARGER = {
     "lists": lambda: task(*tg.topk(tg.input("x", (6, 300)), k=3)),
     "norm": lambda: task(tg.layer_norm(tg.input("x", (6, 256)), tg.input("g", (256,)), tg.input("b", (256,)))),
     "few rows": lambda: task(tg.gelu(tg.linear(tg.input("x", (1, 512), tg.bf16), tg.input("w", (40, 512), tg.bf16)))),
+    "products of other widths": lambda: task(*(tg.linear(tg.input("x", (1, 64)), tg.input(f"w{n}", (n, 64))) for n in (12, 6, 5)),
+                                             target=TINY),
     "elements": lambda: task(tg.tanh(tg.input("x", (7, 400))) + tg.input("y", (400,)))}
 """for texts, whose warps have 32 threads"""
 
@@ -149,7 +153,7 @@ def test_the_rules_schedule_gives_the_rules_text() -> None:
     of = KernelTask(KINDS["norm"]().definition)
     seed = cuda_schedule.seed(of)
     assert launch_call(of, seed) == call_of(of.definition)
-    assert cuda_schedule.from_json(cuda_schedule.to_json(seed)) == seed
+    assert READ[CUDA_LOOPS](to_json(seed)) == seed
     assert cuda_schedule.completed(of, seed) == seed == cuda_schedule.completed(of, seed[:1])
 
 

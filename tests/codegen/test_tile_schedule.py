@@ -73,4 +73,4 @@ def test_a_kernel_of_another_shape_is_made_anew_of_its_text() -> None:
     assert again.identity == kernel.identity and again.accepts(s.spec) is None and again.prepare is None
     assert again.build(s.spec) == tile_schedule.program(of, schedule)
     assert tuned_kernel.differs(again, s.spec) == "2 splits" and " * 2 splits" in tuned_kernel.text_of(again, s.spec)
-    assert tile_schedule.from_json(schedule_actions.to_json(schedule)) == schedule
+    assert tuned_kernel.READ["gencuda.tiles"](schedule_actions.to_json(schedule)) == schedule

@@ -78,7 +78,7 @@ def test_what_a_driver_does_not_say_is_left_out_and_no_time_is_implausible_by_it
     assert prior_rates(gpu_that_is_none).flops == whole["flops_f32"] and 1e11 < prior_rates(gpu_that_is_none).bandwidth < 1e12
     assert "(priors)" in str(Roof.of("cuda:0", database, ("cuda",)))
     x = signature_of(add(leaves.input("x", (64,)), leaves.input("y", (64,))))
-    assert Judge(database)._floor(kernel_named("cuda.linear"), x, {}) == 0.0
+    assert Judge(database)._floor(kernel_named("cuda.linear_any"), x, {}) == 0.0
     monkeypatch.setitem(emulated.ATTRIBUTES, "CU_DEVICE_ATTRIBUTE_CLOCK_RATE", 0)
     assert gpu_that_is_none.peaks() == {}
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_measured_is_left_out_and_the_rest_is_kept(gpu_that_is_no
 
     monkeypatch.setattr(type(gpu_that_is_none), "allocate", allocated)
     monkeypatch.setattr(under, "product_speed", speed)
-    monkeypatch.setattr(under, "product_kernel", lambda backend, name: kernel_named("cuda.linear"))
+    monkeypatch.setattr(under, "product_kernel", lambda backend, name: kernel_named("cuda.linear_any"))
     monkeypatch.setattr(calibration, "link_speeds", lambda device: {})
     found = measure_device(database, ("cuda",), anew=True)["cuda"]
     assert "flops_bf16" not in found and found["flops_f16"] == 1e12 and "flops_bf16 was not measured" in caplog.text

@@ -21,7 +21,8 @@ class NestChoices:
     elements of a pack along its other axis. threads: threads that share an iteration of the outer axes. rows: such iterations of a
     block. held: most packs of a row that a thread keeps in registers, where the loop over it is unrolled. early: blocks of a
     multiprocessor that prefetch before they wait, plus one. columns: columns of a weight for a warp. taken: steps of a row of a
-    weight whose packs are loaded before they are used."""
+    weight whose packs are loaded before they are used. splits: warps that share a row of a weight. resident: blocks of a
+    multiprocessor, for which registers are left."""
 
     pack: int = 0
     warps: int = 0
@@ -35,6 +36,8 @@ class NestChoices:
     early: int = 0
     columns: int = 0
     taken: int = 0
+    splits: int = 0
+    resident: int = 0
 
     def items(self) -> list[tuple[str, int]]:
         """Return the choices that the form has."""
@@ -45,7 +48,7 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "pack": (1, 2, 4, 8, 16), "warps": (1, 2, 4, 8, 16, 32), "packs": (1, 2, 4, 8), "ahead": (1, 2, 4, 8, 16, 32),
     "side": (8, 16, 32, 64, 128), "across": (1, 2, 4, 8), "threads": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024),
     "rows": (1, 2, 4, 8, 16, 32, 64, 128), "held": (1, 2, 4, 8, 16, 32), "early": (1, 3, 5, 9, 17), "columns": (1, 2, 4, 8),
-    "taken": (1, 2, 3, 4, 6, 8, 12)}
+    "taken": (1, 2, 3, 4, 6, 8, 12), "splits": (1, 2, 4, 8, 16), "resident": (1, 2, 3, 4)}
 """the numbers that a search tries"""
 
 

@@ -52,6 +52,7 @@ class NestMapper:
         self.places: dict[Array, Place] = {}
         self.singly = set[Array]()                                  # arrays whose elements are not accessed in packs
         self.early: tuple[int, ...] = ()
+        self.resident = 1
 
     # ---- choices ----
 
@@ -73,7 +74,7 @@ class NestMapper:
         return replace(choices, **{what: size})
 
     def kernel(self, entry: str, body: Iterable[Stmt]) -> LoopKernel:
-        return LoopKernel(entry, tuple(self.buffers), tuple(body), self.early)
+        return LoopKernel(entry, tuple(self.buffers), tuple(body), self.early, self.resident)
 
     # ---- memory ----
 

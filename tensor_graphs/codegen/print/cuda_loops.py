@@ -159,7 +159,8 @@ class _Printer(CudaValues):
         self.buffers = {b.name: b for b in kernel.buffers}
         self.scopes, self.inner, self.threads = [set()], threads, threads
         write()
-        with self.open(f'extern "C" __global__ void __launch_bounds__({threads}) {kernel.entry}({self.parameters})'):
+        bounds = f"{threads}, {kernel.resident}" if kernel.resident > 1 else f"{threads}"
+        with self.open(f'extern "C" __global__ void __launch_bounds__({bounds}) {kernel.entry}({self.parameters})'):
             for at, name in enumerate(self.dims):
                 write(f"const {self.index_type(name)} {dim_name(name)} = ({self.index_type(name)})sizes[{at}];")
             shared = self.shared(kernel)

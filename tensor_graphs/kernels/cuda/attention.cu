@@ -75,6 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attention(
     const int64_t seen = high > low ? high - low : 0, each = keys_of_part(seen, splits);
     const int64_t begin = low + split * each, end = begin + each < high ? begin + each : high;
 
+    if (begin >= end && (seen > 0 || split > 0)) return;            /* now, to make room for the blocks of later launches */
     for (int64_t at = begin + part; at < end; at += PARTS)          /* what others write of it is written after this, or before */
         for (int line = lane * 128; line < D * (int)sizeof(K); line += LANES * 128) {
             bring((const char *)(k + (at * HEADS + head) * D) + line);

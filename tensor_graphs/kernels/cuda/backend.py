@@ -1,10 +1,9 @@
-"""backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has `linear` of few rows,
-copies, and the list of all kernels. source_text.py builds the source of a call."""
+"""backend: the backend `cuda`: hand-written kernels for cases where generated ones are slow. This module has
+`linear_argmax`, copies, and the list of all kernels. source_text.py builds the source of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,9 @@ NAME = "cuda"
 DEVICE = "cuda"
 HEADER = HERE.parent.parent / "codegen" / "numbers.cuh"
 TENSOR_CORES = HEADER.with_name("tensor_cores.cuh")
-ROWS, ROW_WARPS = 8, 4
-"""constants of few_rows.cu: rows of x for which weights are read once; warps of a block"""
-
-BEST_COLUMNS, BEST_RESIDENT = 2, 6
-"""constants of few_rows.cu for linear_argmax: columns of a warp, blocks of each multiprocessor"""
+ROWS, ROW_WARPS, COLUMNS, RESIDENT = 8, 4, 2, 4
+"""constants of linear_argmax.cu: rows of x for which weights are read once; warps of a block; columns of a warp; blocks of each
+multiprocessor"""
 
 
 def available() -> str | None:
@@ -51,13 +48,14 @@ def versions() -> dict[str, str]:
     return {"nvrtc": nvrtc.version()}
 
 
-# ---- linear ------------------------------------------------------------------------------------------------------------
+# ---- linear_argmax -----------------------------------------------------------------------------------------------------
 
 
-def linear_takes(spec: Spec) -> str | None:
+def linear_argmax_takes(spec: Spec) -> str | None:
+    """Return None, or why not: values must be f32, as after rounding to a narrower dtype other elements would be equal."""
     x, w = spec.inputs[:2]
-    if any(t.dtype not in FLOATS for t in (*spec.inputs, *spec.outputs)):
-        return "f32, bf16 and f16 only"
+    if spec.outputs[0].dtype is not f32 or any(t.dtype not in FLOATS for t in spec.inputs):
+        return "f32, bf16 and f16 only, and f32 values"
     if (why := static(*w.shape)) is not None:
         return why
     pack = ALIGNED // w.dtype.itemsize
@@ -66,55 +64,34 @@ def linear_takes(spec: Spec) -> str | None:
     return None if int(w.shape[0]) < 1 << 30 else "too many columns"
 
 
-def linear(spec: Spec, best: bool = False) -> LaunchCall:
-    """Return the call of few_rows.cu. best: for linear_argmax, else for linear."""
+def linear_argmax(spec: Spec) -> LaunchCall:
+    """Return the call of linear_argmax.cu."""
     x, w = spec.inputs[:2]
     columns, k = (int(s) for s in w.shape)
-    pack = ALIGNED // w.dtype.itemsize
     rows = rows_of(x)
-    together = BEST_COLUMNS if best else 1 if columns <= 1024 else 2 if columns <= 32768 else 4
-    bias = spec.role("bias")
-    types = {"X": x.dtype, "W": w.dtype, "B": f32 if bias is None else bias.dtype, "Y": spec.outputs[0].dtype}
-    blocks = -(-columns // (ROW_WARPS * together))
-    blocks = min(blocks, BEST_RESIDENT * MULTIPROCESSORS) if best else blocks
+    types = {"X": x.dtype, "W": w.dtype, "Y": spec.outputs[0].dtype}
+    blocks = min(-(-columns // (ROW_WARPS * COLUMNS)), RESIDENT * MULTIPROCESSORS)
     several = d.dim_min(1, rows // 2)
-    launches = [Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
-                Launch("one_row", blocks * (d.dim_min(1, rows) - several), 32 * ROW_WARPS, waits=True, early=(1,))]
-    pieces: tuple[Dim, ...] = ()
-    more = {"BLOCKS": blocks, "RESIDENT": BEST_RESIDENT if best else 1} | ({} if bias is None else {"BIAS": 1})
-    if best:
-        more["BEST"] = 1
-        launches.append(Launch("best_of_row", rows, 256, waits=True))
-        pieces = (d.ceil_div(rows * (4 * blocks), 256) * 256,) * 2
+    launches = (Launch("few_rows", blocks * d.ceil_div(rows, ROWS) * several, 32 * ROW_WARPS, waits=True, early=(1,)),
+                Launch("one_row", blocks * (d.dim_min(1, rows) - several), 32 * ROW_WARPS, waits=True, early=(1,)),
+                Launch("best_of_row", rows, 256, waits=True))
+    pieces = (d.ceil_div(rows * (4 * blocks), 256) * 256,) * 2
 
     def text(pack: int) -> str:
-        of_x = min(pack, ALIGNED // x.dtype.itemsize)
-        numbers = {"PACK": pack, "PACK_X": of_x, "COLUMNS": together, "K": k, "N": columns}
-        return text_of("few_rows.cu", {**numbers, **more}, types)
+        return text_of("linear_argmax.cu", {"PACK": pack, "PACK_X": min(pack, ALIGNED // x.dtype.itemsize), "COLUMNS": COLUMNS,
+                                            "K": k, "N": columns, "BLOCKS": blocks, "RESIDENT": RESIDENT}, types)
 
-    single = LaunchCall(text(1), tuple(launches), (rows,), pieces)
-    return LaunchCall(text(pack), tuple(launches), (rows,), pieces, ALIGNED, single)
-
-
-def linear_argmax_takes(spec: Spec) -> str | None:
-    """Return None, or why not: values must be f32, as after rounding to a narrower dtype other elements would be equal."""
-    return "f32 values only" if spec.outputs[0].dtype is not f32 else linear_takes(replace(spec, outputs=spec.outputs[:1]))
+    single = LaunchCall(text(1), launches, (rows,), pieces)
+    return LaunchCall(text(ALIGNED // w.dtype.itemsize), launches, (rows,), pieces, ALIGNED, single)
 
 
-def linear_traffic(spec: Spec) -> Dim:
+def linear_argmax_traffic(spec: Spec) -> Dim:
     """Return the bytes moved: all of w once per ROWS rows of x, each time but the first counted as a fifth (it is in the cache)."""
     x, w = spec.inputs[:2]
     rows = rows_of(x)
     of_w = int(w.shape[0]) * int(w.shape[1]) * w.dtype.itemsize
     small = rows * (int(w.shape[1]) * x.dtype.itemsize + int(w.shape[0]) * spec.outputs[0].dtype.itemsize)
     return of_w + of_w // 5 * (d.ceil_div(rows, ROWS) - 1) + small
-
-
-def linear_steps(spec: Spec) -> Dim:
-    """Return the operations of a linear. All rows but the first count eightfold: they run at an eighth of the peak f32 rate."""
-    rows, w = rows_of(spec.inputs[0]), spec.inputs[1]
-    of_row = 2 * int(w.shape[0]) * int(w.shape[1])
-    return of_row + (d.dim_max(1, rows) - 1) * (of_row * 8)
 
 
 # ---- the backend -------------------------------------------------------------------------------------------------------
@@ -141,8 +118,7 @@ def kernels() -> list[Kernel]:
 
     a, p = attention, matrix_products
     turned_traffic = partial(p.product_traffic, boxed=p.BOXED_ROWS)
-    return [kernel("linear", linear, linear_takes, "few_rows.cu", traffic=linear_traffic, arithmetic=linear_steps),
-            kernel("linear_argmax", partial(linear, best=True), linear_argmax_takes, "few_rows.cu", traffic=linear_traffic),
+    return [kernel("linear_argmax", linear_argmax, linear_argmax_takes, "linear_argmax.cu", traffic=linear_argmax_traffic),
             *(by_tiles(op, p.product, p.product_takes, f"{p.TILED} weight_parts.cu", "_tensor", p.product_traffic, p.product_steps,
                        prepare=p.product_prepares) for op in ("linear", "dot", "rounded_linear")),
             *(by_tiles(op, p.turned, partial(p.turned_takes, p.product_takes), f"{p.TILED} weight_parts.cu", "_turned",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,16 +57,6 @@ def compare(folder: Path, nodes: Sequence[Node], dims: Mapping[str, int], takes:
                                        atol=ROUNDED.get(y.dtype.name, 0) * largest)
 
 
-@pytest.mark.parametrize(("of_x", "of_w", "biased", "long"), [
-    (tg.f32, tg.bf16, False, 96), (tg.bf16, tg.bf16, True, 96), (tg.f16, tg.f32, False, 96), (tg.f32, tg.bf16, False, 6304)])
-def test_few_rows_times_a_weight(folder: Path, of_x: DType, of_w: DType, biased: bool, long: int) -> None:
-    x, w, b = tg.input("x", (N, long), of_x), tg.input("w", (37, long), of_w), tg.input("b", (37,), tg.f32)
-    y = tg.linear(x, w, b) if biased else tg.linear(x, w)
-    for rows in (1, 3, 8, 13):
-        values = drawn(list(make_graph({"y": y}).inputs.values()), {"n": rows})
-        compare(folder, [y], {"n": rows}, backend.linear_takes, backend.linear, values)
-
-
 def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_wins(folder: Path) -> None:
     x, w = tg.input("x", (N, 64)), tg.input("w", (300, 64), tg.bf16)
     values = drawn([x, w], {"n": 2})
@@ -75,8 +64,8 @@ def test_the_likeliest_of_many_is_the_first_that_reaches_the_largest_and_nan_win
     values["w"][[100, 200]] *= 9
     values["x"][-1, 5] = np.nan
     for value in (values, {**values, "x": np.nan_to_num(values["x"])}):
-        compare(folder, list(tg.linear_argmax(x, w)), {"n": 2}, backend.linear_argmax_takes,
-                partial(backend.linear, best=True), value)
+        compare(folder, list(tg.linear_argmax(x, w)), {"n": 2}, backend.linear_argmax_takes, backend.linear_argmax,
+                value)
 
 
 @pytest.mark.parametrize(("width", "heads", "of_keys", "dtype", "window", "cap", "n", "p"), [
