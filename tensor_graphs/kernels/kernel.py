@@ -88,6 +88,7 @@ class HostCall:
     that the work may be captured (`captured` of the backend) and replayed."""
 
     engine: ClassVar[str] = "host"
+    pointers: ClassVar[None] = None
     scratch: ClassVar[Dim] = 0
     run: Callable[[Sequence[Any], Sequence[Any], Mapping[str, Any]], None]
     on_stream: bool = False
@@ -113,6 +114,7 @@ class Transfer:
     """A copy of a contiguous value between two devices. source, target: names of the devices."""
 
     engine: ClassVar[str] = "transfer"
+    pointers: ClassVar[None] = None
     scratch: ClassVar[Dim] = 0
     source: str
     target: str
@@ -159,6 +161,7 @@ class LaunchCall:
     not, `otherwise` is launched."""
 
     engine: ClassVar[str] = "launch"
+    pointers: ClassVar[None] = None
     text: str
     launches: tuple[Launch, ...]
     ints: tuple[Dim, ...] = ()

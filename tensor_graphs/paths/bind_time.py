@@ -1,7 +1,8 @@
 """bind_time: the values computed from parameters when a program is bound: those that are kept, those freed, and the peak of bytes.
 
-A value is kept when an instruction of a run reads it, or a view of it. Every other value is freed after its last reader at bind
-time: of a 4-bit weight the unpacked codes are freed, and the operand of the matrix product stays.
+A value is kept when the call of a run's instruction reads it, or a view of it. Every other value is freed after its last reader at
+bind time: of a 4-bit weight the unpacked codes are freed, and the operand of the matrix product stays; of a weight that its product
+reads packed only the packed one stays.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ class BindTime:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        read = [o for ins in program.instructions for o in (*ins.ins, *ins.outs)] + list(program.outputs.values())
+        read = [o for ins in program.instructions for o in (*ins.reads, *ins.outs)] + list(program.outputs.values())
         self.kept = frozenset(home for o in read if self._is_bound(home := program.home(o.buffer)))
         self.outs = [tuple(program.home(o.buffer) for o in ins.outs) for ins in program.bind_instructions]
-        self.ins = [tuple(program.home(o.buffer) for o in ins.ins) for ins in program.bind_instructions]
+        self.ins = [tuple(program.home(o.buffer) for o in ins.reads) for ins in program.bind_instructions]
 
     def _is_bound(self, home: int) -> bool:
         return self.program.buffers[home].kind == "bound"

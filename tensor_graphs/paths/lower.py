@@ -83,6 +83,12 @@ class Instruction:
     device: str = HOST.name
     backend: str = ""
 
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The operands that the call is given: those that it has pointers to, or all."""
+        pointers = self.call.pointers
+        return self.ins if pointers is None else tuple(self.ins[p] for p in dict.fromkeys(pointers) if p is not None)
+
 
 @dataclass
 class Buffer:
@@ -505,7 +511,7 @@ class Lowering:
     def _liveness(self) -> None:
         p = self.program
         for t, ins in enumerate(p.instructions):
-            for o in (*ins.outs, *ins.ins):
+            for o in (*ins.outs, *ins.reads):
                 b = p.buffers[p.home(o.buffer)]
                 b.first = t if b.first < 0 else b.first
                 b.last = t

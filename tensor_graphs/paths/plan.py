@@ -306,7 +306,7 @@ class Plan(Pictured):
         """Names of the parameters that instructions of a run read, or that are outputs, at any sizes."""
         programs = [v.program for v in self.variants]
         return frozenset(p.buffers[home].name for p in programs for o in (*p.outputs.values(), *itertools.chain.from_iterable(
-            ins.ins for ins in p.instructions)) if p.buffers[home := p.home(o.buffer)].kind == "parameter")
+            ins.reads for ins in p.instructions)) if p.buffers[home := p.home(o.buffer)].kind == "parameter")
 
     @cached_property
     def _bound(self) -> tuple[Mapping[str, int], Mapping[str, int]]:

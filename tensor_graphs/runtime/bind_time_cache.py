@@ -32,7 +32,8 @@ from tensor_graphs.paths.bind_time import BindTime
 from tensor_graphs.paths.lower import Instruction
 
 LEAST_BYTES, LEAST_OF_HOST = 16 << 20, 64 << 10
-"""least sizes in bytes of cached values of native code and of numpy, which takes longer; smaller ones are quickly computed again"""
+"""least sizes in bytes of cached values of native code, and where numpy takes part, which takes longer; smaller ones are quickly
+computed again"""
 
 MOST_BYTES = 4 << 30
 """size limit of the cache in bytes"""
@@ -79,7 +80,7 @@ def places_of(values: BindTime, indices: Iterable[int], parameters: Mapping[str,
     program = values.program
     sizes = {i: tuple(int(d.evaluate(program.buffers[home].nbytes, {})) for home in values.outs[i]) for i in indices}
     large = [i for i, nbytes in sizes.items() if None not in map(values.key_of, values.outs[i])
-             and sum(nbytes) >= (LEAST_OF_HOST if _is_host(program.bind_instructions[i]) else LEAST_BYTES)]
+             and sum(nbytes) >= (LEAST_OF_HOST if _needs_host(values, i) else LEAST_BYTES)]
     if not large:
         return {}
     of_buffers = _digests(values, parameters)
@@ -105,6 +106,11 @@ def _digests(values: BindTime, parameters: Mapping[str, Memory]) -> dict[int, st
             digest = hashlib.sha256(repr((code, [digests[home] for home in read], windows)).encode()).hexdigest()
             digests |= {home: f"{digest} {number}" for number, home in enumerate(outs)}
     return digests
+
+
+def _needs_host(values: BindTime, index: int) -> bool:
+    """Return whether one of the instructions that compute an instruction's outputs is a function of the numpy backend."""
+    return any(_is_host(values.program.bind_instructions[step.index]) for step in values.steps(values.outs[index]))
 
 
 def _is_host(ins: Instruction) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 import tensor_graphs as tg
 from tensor_graphs.choice import mixed_forms, plan_times
-from tensor_graphs.choice.measured_accuracy import measured_accuracy
+from tensor_graphs.choice.measured_accuracy import MeasuredAccuracy, measured_accuracy
 from tensor_graphs.choice.mixed_forms import MixedForms
 from tensor_graphs.choice.precision_forms import estimate
 from tensor_graphs.choice.prepare import prepare
@@ -90,7 +90,40 @@ def test_weights_are_stored_in_blocks_where_the_tolerance_allows_it(database: Da
     assert {word for site, word in plan.words.items() if site.startswith("weight:")} & {"q8_0", "q6_k"}, plan.precision
     assert norm_of(plan, layers()) <= 3e-2
     whole = sum(p.type.nbytes() for p in layers().parameters.values())
-    assert plan.memory().bound < 0.4 * whole                        # the blocks, and their packed copy: about 6 bits each
+    memory = plan.memory()                                          # of the packed blocks, not those that they are packed from
+    assert memory.bound < whole / 3 and memory.bind_peak <= memory.bound + WIDTH * WIDTH * 34 // 32
+
+
+def bound_of(plan: tg.Plan, graph: tg.Graph, database: Database) -> float:
+    """The bound of a plan's norm error by which it would be allowed."""
+    request = Request(graph, "norm:1", ("c", "gen", "numpy"), database, weights=weights(graph))
+    return MeasuredAccuracy(request).of(plan).allowed.bound
+
+
+def test_between_bf16_and_q8_0_words_are_mixed_and_beat_both(database: Database) -> None:
+    graph = layers()
+    its = weights(graph)
+    pure = {word: tg.compile(graph, precision={"weight": word}, weights=its, database=database) for word in ("bf16", "q8_0")}
+    bounds = {word: bound_of(plan, graph, database) for word, plan in pure.items()}
+    limit = (bounds["bf16"] * bounds["q8_0"]) ** 0.5
+    assert 1.5 * bounds["bf16"] < bounds["q8_0"]
+    plan = compiled(database, f"norm:{limit}", graph)
+    assert len({plan.words.get(f"weight:layers.{i}.w") for i in range(4)}) >= 2, plan.precision
+    assert norm_of(plan, graph) <= limit
+    assert plan.variants[0].predicted <= 0.9 * pure["bf16"].variants[0].predicted
+
+
+@pytest.mark.slow
+def test_at_twice_the_bound_of_each_family_it_or_a_faster_plan_is_chosen(database: Database) -> None:
+    graph, times = layers(), list[float]()
+    for words in ("f64", "between=f32", "weight=bf16", "weight=q8_0", "weight=q4_0"):
+        pure = tg.compile(graph, precision=words, weights=weights(graph), database=database)
+        limit = 2 * bound_of(pure, graph, database)
+        plan = compiled(database, f"norm:{limit}", graph)
+        times.append(plan.variants[0].predicted)
+        assert times[-1] <= 1.01 * pure.variants[0].predicted, words
+        assert norm_of(plan, graph) <= limit, words
+    assert times == sorted(times, reverse=True)
 
 
 def test_words_that_are_asked_for_stay(database: Database) -> None:

@@ -221,13 +221,13 @@ def _block_linear_refuse(spec: Spec) -> str | None:
 
 
 def _block_linear(spec: Spec) -> NativeCall:
-    """Return the call on the operands, then the packed weight."""
+    """Return the call on x, the packed weight, which follows the operands, and the bias."""
     x, w = spec.inputs[:2]
-    n, k, (m, nbytes), to = _rows(x), x.shape[-1], w.shape, spec.attrs.get("to")
+    n, k, m, to = _rows(x), x.shape[-1], w.shape[0], spec.attrs.get("to")
     format = list(FORMATS).index(spec.attrs["format"])
-    needs = scratch.linear(n, k, f32.itemsize, u8.itemsize, m) if to is None else scratch.rounded_rows(n, k)
-    return NativeCall("tg_block_linear", (0, 1, _weight(spec, "bias")[0], len(spec.inputs)),
-                      (n, m, k, format, nbytes, ROUNDED.index(to)), scratch=needs)
+    needs = scratch.decoded_linear(n, k) if to is None else scratch.rounded_rows(n, k)
+    return NativeCall("tg_block_linear", (0, len(spec.inputs), _weight(spec, "bias")[0]), (n, m, k, format, ROUNDED.index(to)),
+                      scratch=needs)
 
 
 def packed_bytes(format: str, m: int, k: int) -> int:

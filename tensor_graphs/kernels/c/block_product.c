@@ -1,8 +1,8 @@
 /* block_product.c: products of f32 rows with weights in blocks (blocks.h), which are packed before (packed_blocks.h).
  *
  * Of few rows of x each tile of weights is read once: its codes become floats in registers. Where x may be rounded to integers, codes are
- * multiplied as bytes, whatever the number of rows. Many rows of f32: rows of weights are widened a group at a time, and multiplied as
- * weights of any narrow dtype are (multiply.h); a group stays in the L2 cache. */
+ * multiplied as bytes, whatever the number of rows. Many rows of f32: two tiles of weights at a time become a panel of floats, whose lanes
+ * are rows of weights as a tile's are, and rows of x are multiplied by it (multiply.h). The bytes as they were before are not read. */
 #include "packed_blocks.h"
 #include "product.h"
 
@@ -15,20 +15,21 @@ enum { AHEAD = 32 << 10 };
 typedef struct blocks {
     float *out;
     const float *x, *bias;
-    const uint8_t *w, *packed;
-    rounded_part *rounded; /* x as integers */
-    int64_t n, m, k, row;  /* row: bytes of one of w */
+    const uint8_t *w, *packed; /* w: what is packed, of rows of `row` bytes */
+    rounded_part *rounded;     /* x as integers */
+    int64_t n, m, k, row;
     int64_t first, last;   /* rows of x that are multiplied */
     tg_decode decode;
 } blocks;
 
-/* One output by its definition: of a sum that met an infinity, which is NaN, whatever it should be. */
+/* One output by its definition: of a sum that met an infinity, which is NaN, whatever it should be, or a scale of MXFP4 by which numbers
+ * leave f32. */
 static __attribute__((noinline)) float one_output(const blocks *b, int64_t i, int64_t c) {
     double sum = b->bias ? b->bias[i] : 0;
     for (int64_t from = 0; from < b->k; from += PART) {
-        float w[PART];
-        b->decode((const char *)b->w + i * b->row, from, PART, w);
-        for (int l = 0; l < PART; l++) sum += (double)w[l] * b->x[c * b->k + from + l];
+        float w[PART * VW];
+        b->decode((const char *)b->packed, b->k, i / VW * VW, VW, from, PART, w);
+        for (int l = 0; l < PART; l++) sum += (double)w[l * VW + i % VW] * b->x[c * b->k + from + l];
     }
     return (float)sum;
 }
@@ -61,6 +62,7 @@ TG_INLINE void tile_outputs(const blocks *b, const int format, const int how, co
             part_scales s;
             for (int64_t i = 0; i < packed_part(format) && nx == 1; i += 64) __builtin_prefetch(code + AHEAD + i, 0, 1);
             packed_scales_of(format, scale, j, &s);
+            for (int r = 0; r < N && format == MXFP4; r++) s.scale[0][r] += (vf)((vi)(s.scale[0][r] >= 0x1p125f) & 0x7fc00000);
             if (how != IN_F32) {
                 add_rounded_products(format, how, nx, code, &s, rounded + l + j, of_row, out);
                 continue;
@@ -105,18 +107,21 @@ TG_INLINE void pack_tiles(void *ctx, int part, int parts, const int format) {
                   (uint8_t *)b->packed + tile * tile_bytes(format, b->k));
 }
 
-/* The numbers [from, from + count) of a row of weights, from a multiple of PART. */
-TG_INLINE void decode(const int format, const uint8_t *row, int64_t from, int64_t count, float *to) {
-    enum { V = 16 / VW };
-    const int parts = block_parts(format);
-    scales s;
-    for (int64_t l = from; l < from + count; l += PART, to += PART) {
-        const uint8_t *block = row + l / PART / parts * block_bytes(format);
-        const int j = (int)(l / PART % parts);
-        vf w[2 * V];
-        if (j == 0 || l == from) scales_of(format, block, &s);
-        numbers_of(format, block, j, &s, w);
-        for (int v = 0; v < 2 * V; v++) v_store(to + v * VW, w[v]);
+/* As `tg_decode` says, of packed weights. */
+TG_INLINE void decode(const int format, const char *packed, int64_t k, int64_t row, int64_t lanes, int64_t from, int64_t count, float *to) {
+    for (int64_t i = 0; i < lanes; i += VW) {
+        const uint8_t *tile = (const uint8_t *)packed + (row + i) / LANES * tile_bytes(format, k), *scale = tile + k / PART * packed_part(format);
+        const int r = (int)((row + i) % LANES / VW);
+        float *at = to + i;
+        for (int64_t l = from / PART; l < (from + count) / PART; l++) {
+            part_scales s;
+            packed_scales_of(format, scale + l / block_parts(format) * packed_scales(format), (int)(l % block_parts(format)), &s);
+            _Pragma("GCC unroll 8") for (int q = 0; q < GROUPS; q++) {
+                vf w[4];
+                four_numbers(format, tile + l * packed_part(format), &s, q, r, 1, w);
+                for (int b = 0; b < 4; b++, at += lanes) v_store(at, w[b]);
+            }
+        }
     }
 }
 
@@ -129,8 +134,8 @@ typedef void (*parts_of)(void *, int, int);
     static void round_8_##name(void *ctx, int part, int parts) { round_rows(ctx, part, parts, name, IN_INT8); }  \
     static void round_8x2_##name(void *ctx, int part, int parts) { round_rows(ctx, part, parts, name, IN_INT8X2); } \
     static void pack_##name(void *ctx, int part, int parts) { pack_tiles(ctx, part, parts, name); }              \
-    static void decode_##name(const char *row, int64_t from, int64_t count, float *to) {                         \
-        decode(name, (const uint8_t *)row, from, count, to);                                                     \
+    static void decode_##name(const char *w, int64_t k, int64_t row, int64_t lanes, int64_t from, int64_t count, float *to) { \
+        decode(name, w, k, row, lanes, from, count, to);                                                         \
     }
 #define EACH(f) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q4_K) f(Q5_K) f(Q6_K) f(MXFP4) f(IQ4_NL)
 EACH(FORMAT)
@@ -149,12 +154,12 @@ TG_KERNEL(tg_pack_blocks) {
 }
 
 /* out[n,m] = x[n,k] . w[m,k]^T (+ bias[m]) of f32, w in blocks of a format.
- * ptr: out, x, w, bias or NULL, w packed.  ints: n, m, k, format (as blocks.h numbers them), bytes of a row of w, how x may be rounded. */
+ * ptr: out, x, w packed, bias or NULL.  ints: n, m, k, format (as blocks.h numbers them), how x may be rounded. */
 TG_KERNEL(tg_block_linear) {
     (void)floats;
-    const int64_t how = ints[5];
-    blocks b = {.out = ptr[0], .x = ptr[1], .w = ptr[2], .bias = ptr[3], .packed = ptr[4], .n = ints[0], .m = ints[1], .k = ints[2],
-                .row = ints[4], .decode = of_format[ints[3]].decode};
+    const int64_t how = ints[4];
+    blocks b = {.out = ptr[0], .x = ptr[1], .packed = ptr[2], .bias = ptr[3], .n = ints[0], .m = ints[1], .k = ints[2],
+                .decode = of_format[ints[3]].decode};
     if (b.n <= 0 || b.m <= 0) return;
     if (how != IN_F32) b.rounded = tg_scratch(0, (size_t)(b.n * (b.k / PART)) * sizeof(rounded_part) + 1);
     if (b.n > FEW && !b.rounded) return tg_linear_decoded(ptr, ints, b.decode);
@@ -162,7 +167,7 @@ TG_KERNEL(tg_block_linear) {
     const int64_t step = b.rounded ? tg_max_i(TOGETHER, X_BYTES / tg_max_i(b.k / PART * (int64_t)sizeof(rounded_part), 1)) : b.n;
     for (b.first = 0; b.first < b.n; b.first = b.last) {
         b.last = tg_min(b.n, b.first + step);
-        const int64_t least = tg_ceil(16 << 10, tg_max_i(b.row * LANES * tg_ceil(b.n, 8), 1));
+        const int64_t least = tg_ceil(16 << 10, tg_max_i(tile_bytes((int)ints[3], b.k) * tg_ceil(b.n, 8), 1));
         tg_parallel(of_format[ints[3]].tiles[b.rounded ? how : IN_F32], &b, tg_parts(tg_ceil(b.m, LANES), least));
     }
 }

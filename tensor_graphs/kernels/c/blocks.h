@@ -12,16 +12,11 @@
 #endif
 
 enum { Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4, IQ4_NL, FORMATS };
-enum { PART = 32, MOST_PARTS_OF_BLOCK = 8 };
+enum { PART = 32 };
 
 typedef int8_t codes __attribute__((vector_size(16)));
 typedef uint8_t bytes __attribute__((vector_size(16)));
 typedef uint32_t v4u __attribute__((vector_size(16)));
-
-/* What scales the parts of a block: one scale for each of them, or two (`scale_at`). */
-typedef struct scales {
-    float scale[2 * MOST_PARTS_OF_BLOCK], minimum[MOST_PARTS_OF_BLOCK];
-} scales;
 
 TG_INLINE int block_parts(const int format) { return format == Q4_K || format == Q5_K || format == Q6_K ? 8 : 1; }
 TG_INLINE int64_t block_bytes(const int format) {
@@ -31,18 +26,6 @@ TG_INLINE int64_t block_bytes(const int format) {
 /* Whether a part has a minimum, and two scales. */
 TG_INLINE int has_minimum(const int format) { return format == Q4_1 || format == Q5_1 || format == Q4_K || format == Q5_K; }
 TG_INLINE int has_two_scales(const int format) { return format == Q6_K; }
-/* The scale of half h of part j. */
-TG_INLINE float scale_at(const int format, const scales *s, int j, int h) { return s->scale[has_two_scales(format) ? 2 * j + h : j]; }
-
-TG_INLINE float half_at(const uint8_t *at) {
-    uint16_t half;
-    memcpy(&half, at, 2);
-#if defined(__F16C__)
-    return _cvtsh_ss(half);
-#else
-    return f32_of_f16(half);
-#endif
-}
 
 TG_INLINE uint32_t word_at(const uint8_t *at) {
     uint32_t word;
@@ -62,25 +45,6 @@ TG_INLINE void six_bits(const uint8_t *at, uint8_t *to) {
     const uint32_t packed[4] = {low & 0x3f3f3f3fu, (high & 0x0f0f0f0fu) | (low >> 2 & 0x30303030u), least & 0x3f3f3f3fu,
                                 (high >> 4 & 0x0f0f0f0fu) | (least >> 2 & 0x30303030u)};
     memcpy(to, packed, sizeof packed);
-}
-
-TG_INLINE void scales_of(const int format, const uint8_t *block, scales *s) {
-    if (format == Q4_K || format == Q5_K) {
-        const float scale = half_at(block), minimum = half_at(block + 2);
-        uint8_t part[16];
-        six_bits(block, part);
-        for (int j = 0; j < 8; j++) s->minimum[j] = (float)part[8 + j] * minimum;
-        for (int j = 0; j < 8; j++) s->scale[j] = (float)part[j] * scale;
-    } else if (format == Q6_K) {
-        const float scale = half_at(block + 208);
-        for (int j = 0; j < 16; j++) s->scale[j] = (float)(int8_t)block[192 + j] * scale;
-    } else if (format == MXFP4) { /* half of 2^(e - 127), as codes are twice the numbers */
-        const uint32_t e = block[0];
-        s->scale[0] = float_of(e > 1 ? (e - 1) << 23 : 0x200000u << e);
-    } else {
-        s->scale[0] = half_at(block);
-        s->minimum[0] = has_minimum(format) ? -half_at(block + 2) : 0.0f;
-    }
 }
 
 /* table[b], of numbers b below 16. */
@@ -167,20 +131,6 @@ TG_INLINE void widen_codes(codes code, vf *to) {
     for (int l = 0; l < 16; l++) wide[l] = (float)code[l];
     for (int v = 0; v < 16 / VW; v++) to[v] = v_load(wide + v * VW);
 #endif
-}
-
-/* The numbers of part j of a block. */
-TG_INLINE void numbers_of(const int format, const uint8_t *block, const int j, const scales *s, vf *to) {
-    enum { V = 16 / VW };
-    bytes code[2];
-    codes_of(format, block, j, code);
-    for (int h = 0; h < 2; h++) {
-        widen_codes(has_table(format) ? looked_up(table_of(format), code[h]) : (codes)code[h] - (int8_t)code_offset(format), to + h * V);
-        for (int v = h * V; v < (h + 1) * V; v++) {
-            to[v] *= v_splat(scale_at(format, s, j, h));
-            if (has_minimum(format)) to[v] -= v_splat(s->minimum[j]);
-        }
-    }
 }
 
 #endif

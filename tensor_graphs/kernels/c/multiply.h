@@ -27,7 +27,7 @@ typedef struct product {
     int64_t tiles, columns, chunks; /* tiles of a group of rows; columns of a task, and chunks that the rows are cut into for it */
     const extent *of_rows;          /* by pairs: of each row of the first `looked_at` matrices of a; NULL: each task looks at its own */
     int64_t looked_at;
-    tg_decode decode;               /* a is rows of bytes, `am` apart, which this function turns into floats; NULL: numbers of its dtype */
+    tg_decode decode;               /* turns columns of b into floats; NULL: b is numbers of its dtype */
 } product;
 
 /* Whether the tile of pairs_tile.h multiplies. */
@@ -43,12 +43,15 @@ TG_INLINE real bias_at(const product *p, int64_t batch, int64_t row, int64_t col
 }
 
 TG_INLINE double a_at(const product *p, int64_t batch, int64_t row, int64_t l) {
-    float part[DECODED];
-    if (p->decode) return p->decode(p->a + row * p->am, l / DECODED * DECODED, DECODED, part), part[l % DECODED];
     return widened(p->a, p->a_dtype, group_of(p, batch) * p->ab + row * p->am + l * p->ak);
 }
 
 TG_INLINE double b_at(const product *p, int64_t batch, int64_t l, int64_t column) {
+    if (p->decode) {
+        float part[DECODED * VW];
+        p->decode(p->b, p->k, column / VW * VW, VW, l / DECODED * DECODED, DECODED, part);
+        return part[l % DECODED * VW + column % VW];
+    }
     const int64_t at = p->seen ? seen_at(p->seen, l, column) : l * p->bk + column * p->bn;
     return at < 0 ? 0 : widened(p->b, p->b_dtype, batch * p->bb + at);
 }
@@ -271,6 +274,7 @@ TG_INLINE int64_t panel_bytes(const product *p) {
 
 static void pack(const product *p, int64_t batch, int64_t column, char *to) {
     const int64_t k = p->k, count = tg_min(REAL_PANEL, p->n - column), lanes = count <= VR ? VR : REAL_PANEL;
+    if (p->decode) return p->decode(p->b, k, column, lanes, 0, k, (float *)to);
     if (by_pairs(p)) return pack_pairs(p, batch, column, count, lanes, (uint32_t *)to);
     if (p->b_dtype != REAL) return pack_widened(p, batch, column, count, lanes, (real *)to);
     if (p->seen || p->bk != 1 || p->bn == 1) return lines_of_b(p, sizeof(real), batch, column, count, lanes, 0, k, to);
@@ -295,14 +299,13 @@ TG_INLINE int64_t padded(int64_t k) {
 
 /* Whether the tile can read a where it lies: along rows, or along columns. */
 TG_INLINE int in_place(const product *p) {
-    return !p->decode && (by_pairs(p) ? p->ak == 1 : p->a_dtype == REAL && (p->ak == 1 || p->am == 1));
+    return by_pairs(p) ? p->ak == 1 : p->a_dtype == REAL && (p->ak == 1 || p->am == 1);
 }
 
 static void copy_rows(const product *p, int64_t at, int64_t rows, real *to) {
     const int64_t stride = padded(p->k);
     for (int64_t r = 0; r < rows; r++, at += p->am, to += stride)
-        if (p->decode) p->decode(p->a + at, 0, p->k, (float *)to);
-        else if (by_pairs(p)) copy_apart((char *)to, p->a + at * 2, 2, p->ak, p->k);
+        if (by_pairs(p)) copy_apart((char *)to, p->a + at * 2, 2, p->ak, p->k);
         else if (p->ak == 1) widen(to, p->a, p->a_dtype, at, p->k);
         else
             for (int64_t i = 0; i < p->k; i++) to[i] = (real)widened(p->a, p->a_dtype, at + i * p->ak);

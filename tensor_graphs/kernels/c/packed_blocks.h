@@ -47,11 +47,9 @@ TG_INLINE void pack_part(const int format, const uint32_t code[LANES][GROUPS], u
 /* Packs what scales a block of row `lane` of a tile. */
 TG_INLINE void pack_scales(const int format, const uint8_t *block, int lane, uint8_t *to) {
     uint8_t part[16];
-    if (format == MXFP4) {
-        scales s;
-        scales_of(format, block, &s);
-        const uint16_t upper = block[0] < 253 ? (uint16_t)(bits_of(s.scale[0]) >> 16) : 0x7fc0u; /* NaN: some numbers leave f32 */
-        memcpy(to + 2 * lane, &upper, 2);
+    if (format == MXFP4) { /* half of 2^(e - 127), as codes are twice the numbers */
+        const uint16_t scale = (uint16_t)(block[0] > 1 ? (block[0] - 1) << 7 : 0x20 << block[0]);
+        memcpy(to + 2 * lane, &scale, 2);
         return;
     }
     memcpy(to + 2 * lane, block + (format == Q6_K ? 208 : 0), 2);
@@ -248,6 +246,26 @@ TG_INLINE void add_rounded_products(const int format, const int how, const int n
     }
 }
 
+/* Four numbers of group q of rows [r * VW, (r + 1) * VW) of a part; without `scaled` they are the codes alone. */
+TG_INLINE void four_numbers(const int format, const uint8_t *part, const part_scales *s, const int q, const int r, const int scaled, vf *w) {
+#if defined(__AVX512F__)
+    const vi low = code_bits(format) == 4 ? (vi)b_load(part + q % 4 * 64) : (vi){0};
+#endif
+    const vi code = (vi)(group_of_codes(format, part, q, r) - (uint8_t)code_offset(format));
+    for (int b = 0; b < 4; b++) {
+#if defined(__AVX512F__)
+        if (code_bits(format) == 4) {
+            vf table;
+            widen_codes(table_of(format), &table);
+            w[b] = (vf)_mm512_permutexvar_ps((__m512i)((vu)low >> (8 * b + q / 4 * 4)), (__m512)table);
+        } else
+#endif
+            w[b] = __builtin_convertvector((vi)((vu)code << (24 - 8 * b)) >> 24, vf);
+        if (scaled) w[b] *= s->scale[has_two_scales(format) ? q / 4 : 0][r];
+        if (has_minimum(format)) w[b] -= s->minimum[r];
+    }
+}
+
 /* out[c] += the products of a part with 32 numbers of `nx` rows of x, which lie `apart` numbers from each other. */
 TG_INLINE void add_products(const int format, const int nx, const uint8_t *part, const part_scales *s, const float *x, int64_t apart,
                             vf out[][N]) {
@@ -257,24 +275,10 @@ TG_INLINE void add_products(const int format, const int nx, const uint8_t *part,
         for (int c = 0; c < nx; c++)
             for (int b = 0; b < 4; b++) sum[c][b] = (vf){0};
         _Pragma("GCC unroll 8") for (int q = 0; q < GROUPS; q++) {
-#if defined(__AVX512F__)
-            const vi low = code_bits(format) == 4 ? (vi)b_load(part + q % 4 * 64) : (vi){0};
-#endif
-            const vi code = (vi)(group_of_codes(format, part, q, r) - (uint8_t)code_offset(format));
-            for (int b = 0; b < 4; b++) {
-                vf w;
-#if defined(__AVX512F__)
-                if (code_bits(format) == 4) {
-                    vf table;
-                    widen_codes(table_of(format), &table);
-                    w = (vf)_mm512_permutexvar_ps((__m512i)((vu)low >> (8 * b + q / 4 * 4)), (__m512)table);
-                } else
-#endif
-                    w = __builtin_convertvector((vi)((vu)code << (24 - 8 * b)) >> 24, vf);
-                if (scaled) w *= s->scale[has_two_scales(format) ? q / 4 : 0][r];
-                if (has_minimum(format)) w -= s->minimum[r];
-                for (int c = 0; c < nx; c++) sum[c][b] += w * v_splat(x[c * apart + 4 * q + b]);
-            }
+            vf w[4];
+            four_numbers(format, part, s, q, r, scaled, w);
+            for (int b = 0; b < 4; b++)
+                for (int c = 0; c < nx; c++) sum[c][b] += w[b] * v_splat(x[c * apart + 4 * q + b]);
         }
         for (int c = 0; c < nx; c++) {
             const vf total = (sum[c][0] + sum[c][1]) + (sum[c][2] + sum[c][3]);

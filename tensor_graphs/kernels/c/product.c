@@ -15,8 +15,8 @@ TG_KERNEL(tg_linear_bf16) { (void)floats, linear(ptr, ints[0], ints[1], ints[2],
 TG_KERNEL(tg_linear_narrow) { (void)floats, linear(ptr, ints[0], ints[1], ints[2], ints[4], TG_BF16, TG_BF16, ints[3]); }
 void tg_linear_decoded(void *const *ptr, const int64_t *ints, tg_decode decode) {
     const int64_t n = ints[0], m = ints[1], k = ints[2];
-    by_rows((product){.out = ptr[0], .a = ptr[2], .b = ptr[1], .bias = ptr[3], .batch = 1, .m = m, .n = n, .k = k, .om = 1, .on = m,
-                      .am = ints[4], .ak = 1, .bk = 1, .bn = k, .decode = decode});
+    by_panels((product){.out = ptr[0], .a = ptr[1], .b = ptr[2], .bias = ptr[3], .batch = 1, .m = n, .n = m, .k = k, .om = m, .on = 1,
+                        .am = k, .ak = 1, .bias_of_columns = 1, .decode = decode});
 }
 TG_KERNEL(tg_conv_f32) { (void)floats, convolution(ptr, ints); }
 

@@ -10,12 +10,13 @@ TG_KERNEL(tg_linear_f32);
 TG_KERNEL(tg_linear_bf16);
 TG_KERNEL(tg_linear_narrow);
 
-/* Turns the elements [from, from + count) of a row of bytes into floats; both are multiples of DECODED. */
-typedef void (*tg_decode)(const char *row, int64_t from, int64_t count, float *to);
+/* Turns the elements [from, from + count), both multiples of DECODED, of `lanes` rows of weights of k elements a row, from `row` on, into
+ * floats to[count][lanes]; row and lanes are multiples of a vector's lanes. */
+typedef void (*tg_decode)(const char *weights, int64_t k, int64_t row, int64_t lanes, int64_t from, int64_t count, float *to);
 enum { DECODED = 32 };
 
-/* out[n,m] = x[n,k] . w[m,k]^T (+ bias[m]) of f32 for many rows of x; w is rows of bytes.
- * ptr: out, x, w, bias or NULL.  ints: n, m, k, not read, bytes of a row of w. */
+/* out[n,m] = x[n,k] . w[m,k]^T (+ bias[m]) of f32 for many rows of x; w: what `decode` reads.
+ * ptr: out, x, w, bias or NULL.  ints: n, m, k. */
 TG_API void tg_linear_decoded(void *const *ptr, const int64_t *ints, tg_decode decode);
 
 /* out[b,m,n] = sum over k of a[b,m,k] * b[b,k,n]; strides in elements, 0 allowed in a and b (broadcast).

@@ -47,6 +47,11 @@ def linear(n: Dim, k: Dim, itemsize: int, weight_bytes: int, m: Dim | None = Non
     return dim_max((_beyond(n, limit) - packed) * many, packed * matmul(k, itemsize))
 
 
+def decoded_linear(n: Dim, k: Dim) -> Dim:
+    """Return the bytes for x[n, k] by weights in blocks, of which panels are widened where there are many rows of x."""
+    return _beyond(n, STREAM_LIMIT[4]) * matmul(k, 4)
+
+
 def rounded_rows(n: Dim, k: Dim) -> Dim:
     """Return the bytes for x[n, k] in parts of 32 integers of two bytes, with a scale and three sums each."""
     return n * (k // 32) * 80 + 1 + PAGE

@@ -366,7 +366,7 @@ def dequantize(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
 
 @row("quantize")
 def quantize(outs: Arrays, ins: Arrays, attrs: Mapping[str, Any]) -> None:
-    outs[0][...] = quantized(ins[0], attrs["format"])
+    quantized(ins[0], attrs["format"], out=outs[0])
 
 
 @row("upsample", warns=False)

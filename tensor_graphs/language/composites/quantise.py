@@ -188,14 +188,14 @@ def format_of_rows(format: str, size: Any) -> str | None:
     return format if isinstance(size, int) and size else None
 
 
-def quantized(x: Array, format: str, importance: Array | None = None) -> Array:
+def quantized(x: Array, format: str, importance: Array | None = None, out: Array | None = None) -> Array:
     """Return the bytes u8[…, bytes] of numbers […, n] in a format, some rows at a time in two threads. importance: of each column,
     the mean square of what it is multiplied by; the error weighted by it is the least, but for Q8_0 and MXFP4, whose scale is that
-    of the largest number. Without it blocks of 32 have the bytes of ggml's reference."""
+    of the largest number. Without it blocks of 32 have the bytes of ggml's reference. out: contiguous array for the bytes."""
     block, function = FORMATS[format], QUANTISERS[format]
     rows = x.reshape(-1, block.values)
     columns = None if importance is None else np.asarray(importance, np.float32).reshape(-1, block.values)
-    out = np.empty((len(rows), block.nbytes), np.uint8)
+    out = (np.empty((len(rows), block.nbytes), np.uint8) if out is None else out).reshape(-1, block.nbytes)
     step = PIECE // block.values
 
     def fill_rows(at: int) -> None:

@@ -50,7 +50,7 @@ def product(lib: library.NativeLibrary, name: str, x: Array, w: Array, bias: Arr
     out, format = poisoned((len(x), len(w))), NAMES.index(name)
     packed = np.full((packed_bytes(name, len(w), x.shape[1]),), 170, np.uint8)
     run(lib, "tg_pack_blocks", [packed, w], [len(w), x.shape[1], format, w.shape[1]])
-    run(lib, "tg_block_linear", [out, x, w, bias, packed], [*out.shape, x.shape[1], format, w.shape[1], ROUNDED.index(to)])
+    run(lib, "tg_block_linear", [out, x, packed, bias], [*out.shape, x.shape[1], format, ROUNDED.index(to)])
     return out
 
 
