@@ -17,7 +17,6 @@ from typing import Protocol
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composites import dot, equals, expm1, maximum, minimum, rsqrt, sign, where
-from tensor_graphs.language.dtypes import f32
 from tensor_graphs.language.node import Node
 from tensor_graphs.training.schedules import (
     Rate,
@@ -69,13 +68,13 @@ class Optimiser(Protocol):
     """The settings of an optimiser, and the math of one step for one parameter."""
 
     def update(self, value: Node, slope: Node, step: Node, moments: Moments) -> Node:
-        """Return the parameter's new value. value, slope: f32 of one shape. step: the number of this step, from 1 on, a scalar f32.
-        The moments' new values are written to `moments`."""
+        """Return the parameter's new value. value, slope: f32 or f64 of one shape. step: the number of this step, from 1 on, as a
+        scalar of that dtype. The moments' new values are written to `moments`."""
 
 
 def _bias(decay: float, step: Node) -> Node:
     """Return 1 − decay^step, the weight of all slopes so far in an exponential average, without cancellation."""
-    return -expm1(step * math.log(decay)) if decay else atomic.fill(1, (), f32)
+    return -expm1(step * math.log(decay)) if decay else atomic.fill(1, (), step.dtype)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
     rate = tg.optim.warmup(tg.optim.cosine(3e-4, steps=1000), steps=100)
 
-A schedule is a function of a scalar f32, 0 before the first step. Their values are those of torch.optim.lr_scheduler.
+A schedule is a function of a scalar f32 or f64, 0 before the first step. Their values are those of torch.optim.lr_scheduler.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tensor_graphs.language.composites import cos, exp, greater_equal, maximum, 
 from tensor_graphs.language.node import Node
 
 Schedule = Callable[[Node], Node]
-"""Steps taken so far, a scalar f32 -> the rate of the next one, a scalar f32."""
+"""Steps taken so far, a scalar f32 or f64 -> the rate of the next one, of that dtype."""
 
 Rate = float | Schedule
 
 
 def rate_at(rate: Rate, step: Node) -> Node:
-    """Return the rate of a step, numbered from 1 on, as a scalar f32."""
+    """Return the rate of a step, numbered from 1 on, as a scalar of its dtype."""
     return rate(step - 1.0) if callable(rate) else atomic.fill(rate, (), step.dtype)
 
 

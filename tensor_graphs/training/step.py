@@ -135,7 +135,7 @@ def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", c
         slopes = clipped_value(slopes, clip_value)
     if clip_norm is not None:
         slopes = clipped_norm(slopes, clip_norm)
-    step = atomic.cast(count if batches == 1 else count // batches, f32)
+    step = count if batches == 1 else count // batches
     new, initial = _updated(trained, values, slopes, chosen, step)
     return StepGraphs(Graph(graph_over_states.outputs, updates | new), gather, trained,
                       tuple(name for name in program.parameters if name not in trained), initial, batches)
@@ -162,7 +162,7 @@ def _updated(names: Mapping[str, object], values: Sequence[Node], slopes: Sequen
     for name, value, slope in zip(names, values, slopes, strict=True):
         moments, optimiser = Moments(name, value), chosen[name]
         assert optimiser is not None
-        new[name] = optimiser.update(value, slope, step, moments)
+        new[name] = optimiser.update(value, slope, atomic.cast(step, value.dtype), moments)
         new |= moments.updates
         initial |= moments.initial
     return new, initial

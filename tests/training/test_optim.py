@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tensor_graphs as tg
+from tensor_graphs.training import optim
 from tensor_graphs.training.step import COUNT, step_graphs
 
 SHAPES = {"w": (3, 5), "v": (6, 4), "b": (4,)}
@@ -93,6 +94,15 @@ def test_twenty_steps_end_where_those_of_torch_end(name: str, monkeypatch: pytes
 
 def lion(w: np.ndarray, g: np.ndarray, m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return w - 0.01 * (np.sign(0.9 * m + 0.1 * g) + 0.2 * w), 0.99 * m + 0.01 * g
+
+
+@pytest.mark.parametrize("name", optim.OPTIMISERS)
+def test_parameters_of_f64_are_updated_in_f64(name: str) -> None:
+    """All of a step is f64: the rate of a schedule and the corrections of bias too."""
+    w = tg.parameter("w", (4, 3), tg.f64)
+    program = tg.graph({"loss": tg.sum(tg.exp(w))})
+    step = step_graphs(program, optim.OPTIMISERS[name](tg.optim.cosine(0.1, 20)), clip_norm=1.0, batches=2).update
+    assert {node.dtype for node in step.nodes if node.dtype.is_float} == {tg.f64}
 
 
 def test_lion_follows_the_sign_of_an_average() -> None:
