@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import sys
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
-from tensor_graphs.devices.checksummed_files import read, user_place
+from tensor_graphs.devices.filed_json import filed
 from tensor_graphs.kernels.python_text import ModuleText, parsed
 
 MOST_BYTES = 8 << 20
@@ -24,16 +25,7 @@ MOST_BYTES = 8 << 20
 def text_of(data: bytes, digest: str) -> ModuleText:
     """Return a module's parsed text, from the cache or parsed now. digest: sha256 of `data`. Raises SyntaxError, ValueError or
     RecursionError where `data` is no Python."""
-    path = user_place("texts", f"{hashlib.sha256(f'{digest} {_parser()}'.encode()).hexdigest()}.json")
-    content = None if path is None else read(path)
-    if content is not None:
-        return _from_json(content)
-    text = parsed(data)
-    if path is not None:
-        from tensor_graphs.devices.write_checksummed_files import keep  # a door: most texts are on file
-
-        keep(path, [json.dumps(astuple(text)).encode()], MOST_BYTES)
-    return text
+    return _from_json(filed("texts", f"{digest} {_parser()}", lambda: astuple(parsed(data)), MOST_BYTES))
 
 
 @functools.cache
@@ -42,7 +34,7 @@ def _parser() -> str:
     return hashlib.sha256(Path(__file__).with_name("python_text.py").read_bytes()).hexdigest() + sys.version
 
 
-def _from_json(content: bytes) -> ModuleText:
-    tree, imports, lines, strings, listed, computed = json.loads(content)
+def _from_json(value: Sequence[Any]) -> ModuleText:
+    tree, imports, lines, strings, listed, computed = value
     return ModuleText(tree, tuple((level, name, None if names is None else tuple(names)) for level, name, names in imports),
                 {int(line): tuple(numbers) for line, numbers in lines.items()}, tuple(strings), tuple(listed), tuple(computed))

@@ -121,7 +121,7 @@ class TensorOperators:
 
     def _same(self, o: object, sign: str, instead: str) -> bool:
         """Return True if o is the same node. Raises NoValueError for a number or an array: `x == 0` is meant element by element."""
-        if self is o or not (is_number(o) or isinstance(o, np.ndarray)):
+        if self is o or isinstance(o, Node) or not (is_number(o) or isinstance(o, np.ndarray)):
             return self is o
         raise NoValueError(f"{self._self().type} {sign} {o!r}: {sign} asks whether two tensors are one, not about elements",
                            fix=f"tg.{instead}(x, {o if is_number(o) else 'array'}) is a bool tensor, element by element")

@@ -21,6 +21,7 @@ from tensor_graphs.language.dtypes import bool_, f16, f32, i32
 from tensor_graphs.language.node import Node, Op, TensorType, apply, walk
 from tensor_graphs.rewrites.egraph import EGraph
 from tensor_graphs.rewrites.enode import ENode, attribute_key, is_commutative
+from tensor_graphs.rewrites.outlines import outlines
 from tensor_graphs.rewrites.rule import BITWISE, Candidate, Equalities, Index, NumericClass, Reach
 
 LARGEST_DEFINITION = 80
@@ -81,9 +82,7 @@ class Template:
     attrs: Mapping[str, Any]
     definition: Definition
     marks: Mapping[str, Node]
-    root: str
-    needs: frozenset[str]
-    depth: int
+    root: Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,21 +100,55 @@ def _interned(rank: int, name: str, below: tuple[Sketch, ...]) -> Sketch:
     return Sketch(rank, name, below)
 
 
-def _sketch(pattern: Node, t: Template, depth: int = 4) -> Sketch:
+def _sketch(pattern: Node, depth: int = 4) -> list[Any]:
+    """Return the arguments of the sketch of a node of a definition."""
     free = pattern.op is leaves.ARGUMENT or _strip(pattern).op is leaves.CONSTANT
     if free or depth == 0:
-        return _interned(pattern.rank, "", ())
-    return _interned(pattern.rank, pattern.op.name, tuple(_sketch(i, t, depth - 1) for i in pattern.inputs))
+        return [pattern.rank, "", []]
+    return [pattern.rank, pattern.op.name, [_sketch(i, depth - 1) for i in pattern.inputs]]
+
+
+def _sketch_of(rank: int, name: str, below: Sequence[Any]) -> Sketch:
+    return _interned(rank, name, tuple(_sketch_of(*b) for b in below))
+
+
+@dataclass(frozen=True, eq=False)
+class Outline:
+    """A template that is defined when it is first used: number `index` of those of a composite. needs: ops that it has without
+    views; depth: of the ops below its root."""
+
+    op: CompositeOp
+    index: int
+    needs: frozenset[str]
+    depth: int
+
+    @property
+    def template(self) -> Template:
+        return templates_of(self.op)[self.index]
 
 
 @cache
-def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Template, ...]], ...]]:
-    """Return the templates by the op of their root, grouped by their sketch."""
-    groups: dict[str, dict[Sketch, list[Template]]] = {}
-    for name, rows in templates().items():
-        for t in rows:
-            groups.setdefault(name, {}).setdefault(_sketch(_strip(t.definition.outputs[0]), t), []).append(t)
+def sketches() -> dict[str, tuple[tuple[Sketch, tuple[Outline, ...]], ...]]:
+    """Return the templates by the op of their last node that is no view, grouped by their sketch."""
+    groups: dict[str, dict[Sketch, list[Outline]]] = {}
+    for name, index, root, needs, depth, sketch in outlines("templates", _outlines):
+        outline = Outline(LIBRARY[name], index, frozenset(needs), depth)
+        groups.setdefault(root, {}).setdefault(_sketch_of(*sketch), []).append(outline)
     return {name: tuple((s, tuple(ts)) for s, ts in group.items()) for name, group in groups.items()}
+
+
+def _outlines() -> list[list[Any]]:
+    """Return (composite, index, op of the root, needs, depth, arguments of the sketch) of all templates with different patterns."""
+    rows: list[list[Any]] = []
+    seen: set[str] = set()
+    for op in LIBRARY.values():
+        for index, t in enumerate(templates_of(op)):
+            mark = _signature(t)
+            if mark not in seen:
+                seen.add(mark)
+                needs = {n.op.name for n in walk([t.root]) if n.op.kind in ("atomic", "composite") and not n.op.facts.view}
+                rows.append([op.name, index, t.root.op.name, sorted(needs), _depth(t.root), _sketch(t.root)])
+    return rows
 
 
 Asked = dict[tuple[Sketch, int], bool]
@@ -142,22 +175,6 @@ def _class_may(e: EGraph, sketch: Sketch, number: int, asked: Asked) -> bool:
     return answer
 
 
-@cache
-def templates() -> dict[str, tuple[Template, ...]]:
-    """Return all templates, by the op of their last node that is no view."""
-    result: dict[str, list[Template]] = {}
-    seen: set[str] = set()
-    for op in LIBRARY.values():
-        if op.opaque or op.variadic:
-            continue
-        for template in _templates_of(op):
-            mark = _signature(template)
-            if mark not in seen:
-                seen.add(mark)
-                result.setdefault(template.root, []).append(template)
-    return {root: tuple(rows) for root, rows in result.items()}
-
-
 def _signature(t: Template) -> str:
     """Return a key of a template's pattern: templates with equal keys have the same matches."""
     order = walk(t.definition.outputs)
@@ -169,6 +186,12 @@ def _signature(t: Template) -> str:
 
 
 _DIMS = (3, 5, 7, 11)
+
+
+@cache
+def templates_of(op: CompositeOp) -> tuple[Template, ...]:
+    """Return the templates of a composite."""
+    return () if op.opaque or op.variadic else tuple(_templates_of(op))
 
 
 def _templates_of(op: CompositeOp) -> Iterator[Template]:
@@ -193,9 +216,7 @@ def _templates_of(op: CompositeOp) -> Iterator[Template]:
                          if node.op is leaves.CONSTANT and node.attrs["value"] == MARKS[name]}
                 if any(attrs[name] == MARKS[name] and name not in marks for name in attrs if name in MARKS):
                     continue                                        # an attribute that this definition does not read
-                needs = frozenset(n.op.name for n in walk([root])
-                                  if n.op.kind in ("atomic", "composite") and not n.op.facts.view)
-                yield Template(op, dict(sorted(attrs.items())), definition, marks, root.op.name, needs, _depth(root))
+                yield Template(op, dict(sorted(attrs.items())), definition, marks, root)
 
 
 def _depth(root: Node) -> int:
@@ -271,7 +292,7 @@ class Recognition:
                         continue
                     if len(e.types[node.term].shape) != sketch.rank or not _may_match(e, sketch, node, asked):
                         continue
-                    for template, (arguments, numbers) in ((t, m) for t in alive for m in _match(e, t, node)):
+                    for template, (arguments, numbers) in ((t.template, m) for t in alive for m in _match(e, t.template, node)):
                         key = (self.name, template.definition.digest, e.find(number), *arguments, *numbers.values())
                         yield Candidate(key, node.term, lambda t=template, a=arguments, m=numbers: self._recognise(e, t, a, m))  # type: ignore[misc]
 
@@ -337,14 +358,13 @@ def _parts(t: Template) -> TemplateNode:
     places = {a: i for i, a in enumerate(t.definition.arguments)}
     marks = {node: name for name, node in t.marks.items()}
     parts: dict[Node, TemplateNode] = {}
-    root = _strip(t.definition.outputs[0])
-    for node in walk([root]):
+    for node in walk([t.root]):
         inner = _strip(node)
         type = node.types[0]
         parts[node] = TemplateNode(node.op, len(type.shape), type.dtype.kind, node.attrs.get("axes"), places.get(node, -1),
                                   marks.get(inner, ""), inner is not node and inner.op is leaves.CONSTANT,
                                   tuple(parts[i] for i in node.inputs))
-    return parts[root]
+    return parts[t.root]
 
 
 _parts_of: dict[Template, TemplateNode] = {}

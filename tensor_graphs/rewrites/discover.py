@@ -125,12 +125,11 @@ class _DiscoverSearch:
 
     def at(self, node: Node, most_steps: int) -> Iterator[Found]:
         """Yield the occurrences at a node, over any operands below it."""
-        for cut in self.cuts.of(node, most_steps, MOST_OPERANDS):
-            part = inside(node, cut)
-            steps = sum(map(is_step, part))
+        for cut, part in self.cuts.of(node, most_steps, MOST_OPERANDS):
+            steps = self.cuts.steps(part)
             if steps < 2:
                 continue
-            numbers = [n.attrs["value"] for p in part for n in p.inputs if n.op is leaves.CONSTANT]
+            numbers = [n.attrs["value"] for p in self.cuts.among(part) for n in p.inputs if n.op is leaves.CONSTANT]
             numbers = list(dict.fromkeys(v for v in numbers if isinstance(v, float) and math.isfinite(v)))
             for order in itertools.permutations(cut):
                 types = tuple(o.type for o in order)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,13 +20,16 @@ from tensor_graphs.language import leaves
 from tensor_graphs.language.errors import Location, written_at
 from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.graph import graph as make_graph
-from tensor_graphs.language.node import Node, apply
+from tensor_graphs.language.node import Node, Op, apply
 from tensor_graphs.rewrites.egraph import EGraph, View
 from tensor_graphs.rewrites.enode import ENode
 from tensor_graphs.rewrites.errors import RewriteError
 
 NodeCost = Callable[[ENode, bool], float]
 """Function that returns the cost of an e-node, given whether its value is known once parameters are bound."""
+
+Kind = tuple[Op, Any, tuple[int, ...]]
+"""The op, attributes and operands of an e-node, which all outputs of one node share."""
 
 Choice = Mapping[int, ENode]
 """The e-node that computes each needed class."""
@@ -88,8 +92,13 @@ class Extractor:
             for node in view.classes[number]:
                 for child in dict.fromkeys(node.children):
                     self.users.setdefault(child, []).append(number)
-        self.costs = {id(n): cost(n, view.bound[c]) for c in self.reachable for n in view.classes[c]}
         self.kinds = {id(n): (n.op, n.attrs_key, n.children) for c in self.reachable for n in view.classes[c]}
+        prices: dict[Kind, float] = {}                              # of a node with several outputs, which are e-nodes of their own
+        for number in self.reachable:
+            for node in view.classes[number]:
+                kind = self.kinds[id(node)]
+                prices[kind] = max(prices.get(kind, 0.0), cost(node, view.bound[number]))
+        self.costs = {number: prices[kind] for number, kind in self.kinds.items()}
 
     def _reach(self) -> list[int]:
         order, stack, seen = [], list(reversed(self.roots)), set(self.roots)
@@ -116,22 +125,16 @@ class Extractor:
                 if any(c not in grown for c in node.children):
                     continue
                 own = costs[id(node)]
-                if len(node.children) == 1:
-                    below, merged = grown[node.children[0]]
-                    if number in merged or (best is not None and below + own >= best[0] - 1e-12):
-                        continue
-                    merged = {**merged, number: node}
-                    total = below + own
-                else:
-                    merged, agree = {}, True
-                    for child in node.children:
-                        for key, value in grown[child][1].items():
-                            agree &= merged.setdefault(key, value) is value
-                    if number in merged:
-                        continue
-                    merged[number] = node
-                    total = sum([costs[id(n)] for n in merged.values()])
-                if (best is None or total < best[0] - 1e-12) and (agree or self._is_acyclic(number, merged)):
+                below, merged = grown[node.children[0]] if node.children else (0.0, {})
+                if number in merged or (best is not None and below + own >= best[0] + 1e-9):
+                    continue                                        # all of the first operand's e-nodes count
+                for child in node.children[1:]:
+                    merged = merged | grown[child][1] | merged      # where they differ, the first one's
+                if number in merged:
+                    continue
+                merged = {**merged, number: node}
+                total = below + own if len(node.children) == 1 else sum([costs[id(n)] for n in merged.values()])
+                if (best is None or total < best[0] - 1e-12) and (len(node.children) == 1 or self._is_acyclic(number, merged)):
                     best = (total, merged)
             if best is not None and (number not in grown or best[0] < grown[number][0] - 1e-12):
                 grown[number] = best
@@ -221,26 +224,45 @@ class Extractor:
 
     def _cheaper_by(self, shared: ENode) -> dict[int, ENode]:
         """Return the e-nodes of the classes that are cheaper, as trees, if the e-node `shared` is free; `shared` is among them."""
-        trees = self._trees
         home = self._home[id(shared)]
-        if any(c not in trees for c in shared.children):
+        costs = {number: cost for number, (cost, _) in self._trees.items()}
+        if any(c not in costs for c in shared.children):
             return {}
-        costs: dict[int, float] = {home: sum(trees[c][0] for c in shared.children) if shared.children else 0.0}
-        taken, pending = {home: shared}, dict.fromkeys(self.users.get(home, ()))
+        costs[home] = sum(costs[c] for c in shared.children)
+        taken, pending = {home: shared}, self._readers(home)
+        heapq.heapify(pending)
         while pending:
-            number = next(iter(pending))
-            del pending[number]
-            if number == home or number not in trees:
+            place = heapq.heappop(pending)                          # cheaper trees first: most of their operands are done
+            number = self._by_cost[place]
+            if number == home or (pending and pending[0] == place):
                 continue
-            before = costs.get(number, trees[number][0])
-            for node in self.view.classes[number]:
-                if any(c not in trees for c in node.children):
-                    continue
-                cost = self.costs[id(node)] + sum(costs[c] if c in costs else trees[c][0] for c in node.children)
-                if cost < before - 1e-12:
-                    before, costs[number], taken[number] = cost, cost, node
-                    pending.update(dict.fromkeys(self.users.get(number, ())))
+            before = costs[number]
+            for node in self._ways[number]:
+                cost = self.costs[id(node)] + sum([costs[c] for c in node.children])
+                if cost < costs[number] - 1e-12:
+                    costs[number], taken[number] = cost, node
+            if costs[number] < before:
+                for reader in self._readers(number):
+                    heapq.heappush(pending, reader)
         return taken
+
+    @cached_property
+    def _by_cost(self) -> list[int]:
+        """Return the classes that a tree can compute, the cheapest first."""
+        return sorted(self._trees, key=lambda number: self._trees[number][0])
+
+    @cached_property
+    def _ways(self) -> dict[int, list[ENode]]:
+        """Return the e-nodes of each of these classes whose operands are such classes."""
+        return {number: [n for n in self.view.classes[number] if self._trees.keys() >= set(n.children)] for number in self._trees}
+
+    @cached_property
+    def _place(self) -> dict[int, int]:
+        return {number: place for place, number in enumerate(self._by_cost)}
+
+    def _readers(self, number: int) -> list[int]:
+        """Return the places in `_by_cost` of the classes that may read a class."""
+        return [self._place[user] for user in self.users.get(number, ()) if user in self._place]
 
     def chosen(self, choice: Choice, number: int, node: ENode) -> Choice | None:
         """Return a choice in which this e-node computes its class and the other classes are as chosen; None if that is a cycle."""
@@ -250,17 +272,14 @@ class Extractor:
 
     def descend(self, choice: Choice) -> Choice:
         """Swap single e-nodes (with their operands as chosen) as long as the entire graph gets cheaper; return the result."""
-        cost, improved = self.score(choice), True
+        swaps, improved = _Swaps(self, choice), True
         while improved:
             improved = False
-            for number in list(choice):
+            for number in list(swaps.choice):
                 for node in self.view.classes[number]:
-                    if node is choice.get(number) or number not in choice:
-                        continue
-                    trial = self.chosen(choice, number, node)
-                    if trial is not None and (new := self.score(trial)) < cost - 1e-9:
-                        choice, cost, improved = trial, new, True
-        return choice
+                    if number in swaps.choice and (swap := swaps.of(number, node)) is not None and swap.saved > 1e-9:
+                        swaps, improved = _Swaps(self, swaps.after(swap)), True
+        return swaps.choice
 
     @cached_property
     def _home(self) -> dict[int, int]:
@@ -291,29 +310,25 @@ class Extractor:
     def several(self, count: int) -> list[Choice]:
         """Return up to `count` different choices, the best first, the rest approximately by cost. From each choice, every other
         e-node of each of its classes is forced once, and the rest is completed again."""
-        first = self.best()
-        queue: list[tuple[float, int, Choice]] = []
-        ticket = itertools.count()
-        seen: set[frozenset[tuple[int, int]]] = set()
-
-        def offer(choice: Choice) -> None:
-            mark = frozenset((c, n.term) for c, n in choice.items())
-            if mark not in seen:
-                seen.add(mark)
-                heapq.heappush(queue, (self.score(choice), next(ticket), choice))
-
-        offer(first)
+        swaps = _Swaps(self, self.best())
+        queue: list[tuple[float, int, _Swaps, _Swap | None]] = [(0.0, 0, swaps, None)]
+        ticket = itertools.count(1)
+        seen = {swaps.changes}
         choices: list[Choice] = []
         while queue and len(choices) < count:
-            _, _, choice = heapq.heappop(queue)
-            choices.append(choice)
+            _, _, swaps, swap = heapq.heappop(queue)
+            if swap is not None:
+                swaps = _Swaps(self, swaps.after(swap), swaps.cost - swap.saved, swap.changes)
+            choices.append(swaps.choice)
             if len(seen) > 40 * count:
                 continue
-            for number in choice:
+            for number in swaps.choice:
                 for node in self.view.classes[number]:
-                    trial = None if node is choice[number] else self.chosen(choice, number, node)
-                    if trial is not None:
-                        offer(trial)
+                    trial = swaps.of(number, node)
+                    if trial is not None and trial.changes not in seen:
+                        seen.add(trial.changes)
+                        # rounded: of two choices that cost the same the one that was found first, however their costs are summed
+                        heapq.heappush(queue, (round(swaps.cost - trial.saved, 6), next(ticket), swaps, trial))
         return choices
 
     def nodes(self, choice: Choice, written: Mapping[int, Location] | None = None) -> dict[int, Node]:
@@ -349,6 +364,93 @@ class Extractor:
                 keys.add(graph.structural_key)
                 out.append(Extraction(graph, self.score(choice), choice))
         return out
+
+
+@dataclass(frozen=True)
+class _Swap:
+    """An e-node in place of another one that computes the same class. saved: what the entire graph then costs less. changes: the
+    (class, term) pairs of which one choice has one and the first choice none, or the other way round: equal for equal choices."""
+
+    number: int
+    node: ENode
+    saved: float
+    changes: frozenset[tuple[int, int]]
+
+
+class _Swaps:
+    """The swaps of single e-nodes in one choice, each evaluated by what it changes, without a walk over the entire graph.
+
+    cost: of the choice, relative to that of the first choice; changes: of the choice (see `_Swap`)."""
+
+    def __init__(self, extractor: Extractor, choice: Choice, cost: float = 0.0,
+                 changes: frozenset[tuple[int, int]] = frozenset()) -> None:
+        self.extractor, self.choice, self.cost, self.changes = extractor, choice, cost, changes
+        self.place = {number: i for i, number in enumerate(choice)}    # operands before their readers
+        self.readers = Counter(extractor.roots)
+        self.paid: Counter[Kind] = Counter()
+        for node in choice.values():
+            self.readers.update(set(node.children))
+            self.paid[extractor.kinds[id(node)]] += 1
+        self._above: tuple[int, set[int]] = (-1, set())
+
+    def of(self, number: int, node: ENode) -> _Swap | None:
+        """Return the swap to an e-node; None if it is chosen already, or would lead to a cycle."""
+        everything = self.extractor.everything
+        if node is self.choice[number] or any(c not in everything for c in node.children):
+            return None
+        new: dict[int, ENode | None] = {number: node}
+        counts: dict[int, int] = {}
+        todo = [*set(node.children)]
+        while todo:
+            child = todo.pop()
+            counts[child] = counts.get(child, self.readers[child]) + 1
+            if child in self.choice:
+                if self._depends(child, number):
+                    return None
+            elif counts[child] == 1:
+                new[child] = everything[child]
+                todo += set(everything[child].children)
+        todo = [*set(self.choice[number].children)]
+        while todo:
+            child = todo.pop()
+            counts[child] = counts.get(child, self.readers[child]) - 1
+            if counts[child] == 0:
+                new[child] = None
+                todo += set(self.choice[child].children)
+        return self._priced(number, node, new)
+
+    def _priced(self, number: int, node: ENode, new: Mapping[int, ENode | None]) -> _Swap:
+        """Return the swap that has these e-nodes in place of those of the choice, None where a class is no longer needed."""
+        kinds, costs = self.extractor.kinds, self.extractor.costs
+        calls: Counter[Kind] = Counter()
+        prices: dict[Kind, float] = {}
+        pairs = set[tuple[int, int]]()
+        for place, other in new.items():
+            for one, count in ((self.choice.get(place), -1), (other, 1)):
+                if one is not None:
+                    calls[kinds[id(one)]] += count
+                    prices[kinds[id(one)]] = costs[id(one)]
+                    pairs ^= {(place, one.term)}
+        saved = sum(prices[kind] * ((self.paid[kind] > 0) - (self.paid[kind] + count > 0)) for kind, count in calls.items())
+        return _Swap(number, node, saved, self.changes ^ pairs)
+
+    def _depends(self, reader: int, number: int) -> bool:
+        """Return whether a class of the choice is computed from another one, or is that one."""
+        if self.place[reader] <= self.place[number]:
+            return reader == number
+        if self._above[0] != number:
+            above = {number}
+            for place in itertools.islice(self.choice, self.place[number] + 1, None):
+                if not above.isdisjoint(self.choice[place].children):
+                    above.add(place)
+            self._above = number, above
+        return reader in self._above[1]
+
+    def after(self, swap: _Swap) -> Choice:
+        """Return the choice after a swap."""
+        choice = self.extractor.chosen(self.choice, swap.number, swap.node)
+        assert choice is not None
+        return choice
 
 
 def add_graph(e: EGraph, graph: Graph) -> tuple[dict[str, int], dict[str, int]]:

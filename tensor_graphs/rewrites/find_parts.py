@@ -347,7 +347,8 @@ class PartSearch:
         self.most_operands = max(len(w.arguments) for w in wanted)
         self.ends = {w.op for w in wanted} if ends is None else ends
         self._asked, self._ended = dict[Wanted, set[tuple[str, str]]](), set[Wanted]()
-        self._kinds = {(a.type.dtype, a.type.rank) for w in wanted for a in w.arguments}
+        kinds = {(a.type.dtype, a.type.rank) for w in wanted for a in w.arguments}
+        self._may_be_operands = self.cuts.mask(n for n in graph.nodes if len(n.types) == 1 and (n.dtype, n.rank) in kinds)
 
     def at(self, node: Node) -> list[tuple[PartOp, tuple[Node, ...]]]:
         """Return (part, operands) of one occurrence for each part that ends in a node, the smallest first."""
@@ -395,17 +396,13 @@ class PartSearch:
             words = w.operands_in_words(node)
             if words is not None and self.cuts.fed.issuperset(words):
                 yield w, words, sum(map(is_step, inside(node, words)))
-        for cut in self.cuts.of(node, self.most_steps, self.most_operands, self._may_be_operand) if likely else ():
-            piece = inside(node, cut)
-            steps, kinds = sum(map(is_step, piece)), None
+        for cut, part in self.cuts.of(node, self.most_steps, self.most_operands, self._may_be_operands) if likely else ():
+            steps, kinds = self.cuts.steps(part), None
             for w in likely:
                 if len(cut) == len(w.arguments) and w.least_steps <= steps <= w.most_steps:
-                    kinds = telling(list(piece)) if kinds is None else kinds
+                    kinds = telling(self.cuts.among(part)) if kinds is None else kinds
                     if kinds == w.telling:
                         yield w, cut, steps
-
-    def _may_be_operand(self, node: Node) -> bool:
-        return len(node.types) == 1 and (node.dtype, node.rank) in self._kinds
 
 
 @dataclass(frozen=True)

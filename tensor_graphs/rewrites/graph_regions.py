@@ -64,7 +64,7 @@ class Regions:
     chain: tuple[Region, ...]
     beside: Region | None
     whole: Graph
-    order: tuple[Node, ...]
+    read_by: Mapping[Node, Sequence[Node]]
     numbers: frozenset[Node]
     bound: frozenset[Node]
 
@@ -180,7 +180,8 @@ def _merged(groups: list[list[Node]]) -> list[list[Node]]:
 
 def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], stream: set[Node]) -> Regions:
     at = {node: i for i, group in enumerate(groups) for node in group}
-    readers: dict[Node, set[int]] = {n: {-1} if n in graph.roots else set() for n in order}
+    wanted = set(graph.roots)
+    readers: dict[Node, set[int]] = {n: {-1} if n in wanted else set() for n in order}
     numbers = _numbers(order)
     for node in reversed(order):
         if node.op is leaves.ITEM and node not in stream:
@@ -202,20 +203,29 @@ def _pieces(graph: Graph, order: Sequence[Node], groups: list[list[Node]], strea
             homes[at[node]].append(node)
         elif node.op.kind != "leaf" and node not in numbers:
             free.append(node)
-    wanted, bound = set(graph.roots), _bound(order)
+    bound, read_by = _bound(order), _read_by(order, numbers)
 
     def piece(nodes: Sequence[Node]) -> Region:
-        return _region(nodes, _read_elsewhere(order, nodes, numbers, wanted), numbers, bound)
+        return _region(nodes, _read_elsewhere(read_by, nodes, wanted), numbers, bound)
 
     side = piece(free) if free else None
-    return Regions(tuple(c for c in map(piece, homes) if c.results), side, graph, tuple(order), numbers, bound)
+    return Regions(tuple(c for c in map(piece, homes) if c.results), side, graph, read_by, numbers, bound)
 
 
-def _read_elsewhere(order: Sequence[Node], nodes: Sequence[Node], numbers: Collection[Node], wanted: set[Node]) -> tuple[Node, ...]:
+def _read_by(order: Sequence[Node], numbers: Collection[Node]) -> dict[Node, list[Node]]:
+    """Return the readers of each node, without those that are numbers."""
+    read_by: dict[Node, list[Node]] = {}
+    for node in order:
+        for i in node.inputs if node not in numbers else ():
+            read_by.setdefault(i, []).append(node)
+    return read_by
+
+
+def _read_elsewhere(read_by: Mapping[Node, Sequence[Node]], nodes: Sequence[Node], wanted: set[Node]) -> tuple[Node, ...]:
     """Return those of some nodes that other nodes read. Several outputs are read through items, which are among the nodes."""
     inside = set(nodes)
-    outer = {i for n in order if n not in inside and n not in numbers for i in n.inputs}
-    return tuple(n for n in nodes if n.op.kind != "leaf" and len(n.types) == 1 and (n in outer or n in wanted))
+    return tuple(n for n in nodes if n.op.kind != "leaf" and len(n.types) == 1
+                 and (n in wanted or not inside.issuperset(read_by.get(n, ()))))
 
 
 def _numbers(order: Sequence[Node]) -> frozenset[Node]:
@@ -349,7 +359,7 @@ class Solver:
 
 
 def _part(cut: Regions, nodes: Sequence[Node]) -> Region:
-    return _region(nodes, _read_elsewhere(cut.order, nodes, cut.numbers, set(cut.whole.roots)), cut.numbers, cut.bound)
+    return _region(nodes, _read_elsewhere(cut.read_by, nodes, set(cut.whole.roots)), cut.numbers, cut.bound)
 
 
 def _near_border(a: Region, b: Region) -> list[Node] | None:

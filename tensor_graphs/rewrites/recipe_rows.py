@@ -17,7 +17,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -39,12 +38,10 @@ from tensor_graphs.records.queries import RecipeRow
 from tensor_graphs.records.rows import ImplementationRecord, NumericClass, SourceRecord, TraceRecord
 from tensor_graphs.rewrites.candidate import Offer, Other
 from tensor_graphs.rewrites.check_recipe import VERIFIER, Compared, compare
+from tensor_graphs.rewrites.outlines import code_digest
 from tensor_graphs.rewrites.subgraphs import fed
 
 log = logging.getLogger(__name__)
-
-DECIDES = ("costs", "language", "meaning", "proof", "rewrites")
-"""Packages whose code decides the results of a search."""
 
 RULES, DERIVATION = "rules.txt", "derivation.txt"
 """Names of a recipe's two sources."""
@@ -62,7 +59,7 @@ class RecipeRows:
     def kept(self, graph: Graph, search: Callable[[], list[Offer]], users: str = "") -> list[Offer]:
         """Return the offers found in this graph, now by `search` or earlier, that are as accurate as the original. A search that
         adds notes is not filed, so that the next one adds them, too. users: the digest of the user-registered rules."""
-        key = hashlib.sha256(f"{_code()} {users} {graph_to_json(graph)}".encode()).hexdigest()
+        key = hashlib.sha256(f"{code_digest()} {users} {graph_to_json(graph)}".encode()).hexdigest()
         offers = self._read(key, graph)
         if offers is None:
             notes_before = len(self.notes)
@@ -156,16 +153,6 @@ def verdict(part: Signature, way: Signature, other: Other, comparison: Compared)
 def oracle_environment() -> Environment:
     """Return the environment in which recipes are compared: the interpreter on numpy."""
     return fingerprint("oracle", libs={"numpy": np.__version__})
-
-
-@functools.cache
-def _code() -> str:
-    """Return a digest of the code that decides the results of a search."""
-    root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    for path in sorted(p for room in DECIDES for p in (root / room).rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _signature(outputs: Sequence[Node], operands: Sequence[Node]) -> Signature:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from heapq import heappop, heappush
 
 from tensor_graphs.language import leaves
@@ -30,47 +30,65 @@ def fed(nodes: Iterable[Node]) -> set[Node]:
 
 
 class Cuts:
-    """The parts of one graph. nodes: those of the graph. fed: those that depend on a named leaf."""
+    """The parts of one graph. nodes: those of the graph. fed: those that depend on a named leaf. A set of nodes is an int, with a
+    bit for each node by its place in the graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.fed = graph.nodes, fed(graph.nodes)
-        self._bit = {n: 1 << i for i, n in enumerate(graph.nodes)}
-        self._below: dict[Node, int] = {}                           # what a node is made of, as bits
-        for n in graph.nodes:
-            self._below[n] = self._bit[n]
+        self.place = {n: i for i, n in enumerate(graph.nodes)}
+        self._reads = [self.mask(i for i in n.inputs if i in self.fed) for n in graph.nodes]
+        self._steps = self.mask(n for n in graph.nodes if is_step(n))
+        self._inner = self.mask(n for n in graph.nodes if n.op.kind != "leaf" and len(n.types) == 1 and n.op is not leaves.ITEM)
+        self._below, self._own = list[int](), list[int]()           # what a node is made of; what is in each part that it is in
+        for at, n in enumerate(graph.nodes):
+            below, own = 1 << at, 0 if n.op.kind == "leaf" else 1 << at
             for i in n.inputs:
-                self._below[n] |= self._below[i]
+                below |= self._below[self.place[i]]
+                own |= 0 if i in self.fed else self._own[self.place[i]]
+            self._below.append(below)
+            self._own.append(own)
 
-    def of(self, node: Node, most_steps: int, most_operands: int,
-           may_be: Callable[[Node], bool] = lambda node: True) -> Iterator[tuple[Node, ...]]:
-        """Yield sets of operands over which a node is a part of few steps, with no path that leaves the part and re-enters; the
-        fewest steps first. may_be: returns whether a node may be an operand.
+    def mask(self, nodes: Iterable[Node]) -> int:
+        """Return a set of nodes as an int."""
+        mask = 0
+        for node in nodes:
+            mask |= 1 << self.place[node]
+        return mask
+
+    def among(self, mask: int) -> list[Node]:
+        """Return the nodes of a set in the order of the graph."""
+        nodes = []
+        while mask:
+            nodes.append(self.nodes[(mask & -mask).bit_length() - 1])
+            mask &= mask - 1
+        return nodes
+
+    def steps(self, part: int) -> int:
+        """Return the number of steps in a set of nodes."""
+        return (part & self._steps).bit_count()
+
+    def of(self, node: Node, most_steps: int, most_operands: int, may_be: int = -1) -> Iterator[tuple[tuple[Node, ...], int]]:
+        """Yield (operands, the nodes computed from them) of parts of few steps that end in a node; the fewest steps first. No path
+        leaves a part and re-enters. may_be: the nodes that may be operands.
 
         Each candidate is decided from the top down: it is an operand, or it is in the part and its operands become candidates. A
         node that an operand depends on cannot be in the part.
         """
-        first = frozenset(i for i in node.inputs if i in self.fed)
-        order = itertools.count()
-        todo: list[tuple[int, int, frozenset[Node], frozenset[Node], int]] = [(1, next(order), frozenset(), first, 0)]
+        order, top = itertools.count(), self.place[node]
+        todo = [(1, next(order), 0, self._reads[top], 0, self._own[top])]
         yielded = 0
         while todo and yielded < MOST_CUTS and next(order) < MOST_DECISIONS:
-            steps, _, operands, undecided, below = heappop(todo)
+            steps, _, operands, undecided, below, part = heappop(todo)
             if not undecided:
-                part = inside(node, operands)
-                if operands and sum(map(is_step, part)) <= most_steps:
+                if operands and self.steps(part) <= most_steps:
                     yielded += 1
-                    yield tuple(self.in_order(operands))
+                    yield tuple(self.among(operands)), part
                 continue
-            one = max(undecided, key=self._bit.__getitem__)
-            rest = undecided - {one}
-            if len(operands) < most_operands and may_be(one):
-                heappush(todo, (steps, next(order), operands | {one}, rest, below | self._below[one]))
-            if one.op.kind == "leaf" or len(one.types) != 1 or one.op is leaves.ITEM or self._bit[one] & below:
-                continue
-            more = steps + is_step(one)
-            if more <= most_steps:
-                heappush(todo, (more, next(order), operands, rest | {i for i in one.inputs if i in self.fed and i not in operands},
-                                below))
-
-    def in_order(self, nodes: Collection[Node]) -> Sequence[Node]:
-        return sorted(nodes, key=lambda n: self._bit[n])
+            place = undecided.bit_length() - 1
+            one = 1 << place
+            if may_be & one and operands.bit_count() < most_operands:
+                heappush(todo, (steps, next(order), operands | one, undecided ^ one, below | self._below[place], part))
+            more = steps + self.steps(one)
+            if self._inner & one and not one & below and more <= most_steps:
+                heappush(todo, (more, next(order), operands, (undecided ^ one) | (self._reads[place] & ~operands), below,
+                                part | self._own[place]))

@@ -24,8 +24,10 @@ from tensor_graphs.paths.plan import Plan, PlanError
 from tensor_graphs.records.database import Database
 from tensor_graphs.rewrites.extract import paid_nodes
 from tensor_graphs.rewrites.passes.recognise import (
+    Classes,
     FormPart,
     _choices,
+    _define,
     _types,
     forms,
     forms_of,
@@ -245,5 +247,8 @@ def test_a_composite_is_looked_for_wherever_a_graph_may_say_it(op: CompositeOp) 
             parts.add(part.op.name)
             stack += [below for _, below in part.operands if isinstance(below, FormPart)]
         assert parts >= set(op.facts.contains), form
-    assert made and made[0] in forms({*op.facts.contains})[made[0].top.op.name]
-    assert all(form.op is not op for rows in forms(()).values() for form in rows)
+    written = [nodes for types in _types(made[0].arguments) if (nodes := _define(op, types, made[0].attrs)) is not None]
+    every = [Classes(nodes) for nodes in written]
+    searched = [forms(c, [i for i, node in enumerate(c.node) if node.op.kind == "atomic"]) for c in every]
+    assert any(made[0] in rows.get(made[0].top.op.name, ()) for rows in searched)
+    assert not any(form.op is op for rows in forms(Classes([tg.input("x", (3,))]), ()).values() for form in rows)

@@ -89,13 +89,14 @@ if __name__ == "__main__":
     import tensor_graphs.views.explain  # noqa: F401
     from tensor_graphs.cli.main import command, main
     from tensor_graphs.kernels.registry import load_backend
-    from tensor_graphs.language.atomic import ATOMIC
-    from tensor_graphs.rewrites.composites import sketches
-    from tensor_graphs.rewrites.passes.recognise import forms
+    from tensor_graphs.language.composite import LIBRARY
+    from tensor_graphs.rewrites.composites import templates_of
+    from tensor_graphs.rewrites.passes.recognise import forms_of
 
     command()
-    forms(ATOMIC)
-    sketches()
+    for op in LIBRARY.values():
+        forms_of(op)
+        templates_of(op)
     assert all(kernel.identity for kernel in load_backend("numpy"))
     gc.freeze()     # else each child's collections write to, and so copy, every page that holds an object: 0.4 s of CPU time each
     serve(socket.socket(fileno=int(sys.argv[1])))

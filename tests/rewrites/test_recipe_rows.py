@@ -151,7 +151,7 @@ def test_a_recipe_filed_for_another_part_is_left_out(database: Database) -> None
 
 def test_other_code_searches_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     found_in(database)
-    monkeypatch.setattr(recipe_rows, "_code", lambda: "edited")
+    monkeypatch.setattr(recipe_rows, "code_digest", lambda: "edited")
     with pytest.raises(AssertionError, match="searched again"):
         again_in(database)
 

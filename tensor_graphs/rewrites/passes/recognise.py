@@ -13,10 +13,9 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, reduce
-from operator import or_
+from functools import cache, cached_property
 from typing import Any
 
 from tensor_graphs.errors import TensorGraphsError
@@ -30,6 +29,7 @@ from tensor_graphs.language.graph import Graph
 from tensor_graphs.language.node import Node, Op, TensorType, apply, encode_attribute, walk
 from tensor_graphs.rewrites.composites import CHOICES, MARKS
 from tensor_graphs.rewrites.enode import is_commutative
+from tensor_graphs.rewrites.outlines import outlines
 from tensor_graphs.rewrites.passes.result import PassResult
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,18 @@ class FormPart:
     op: Op
     operands: tuple[tuple[tuple[str, ...], FormPart | int | Node], ...]
 
+    @cached_property
+    def shape(self) -> int:
+        """A number that parts share whose ops are the same all the way down; any argument is like any other, as is any constant."""
+        below = [-1 if isinstance(b, int) else -2 if isinstance(b, Node) else b.shape for _, b in self.operands]
+        return _shapes.setdefault((self.op, *below), len(_shapes))
+
+
+_shapes: dict[tuple[Op | int, ...], int] = {}
+
+DEPTH = 6
+"""Number of steps from the top of a definition, without views and casts, that its outline has."""
+
 
 @dataclass(frozen=True, eq=False)
 class Form:
@@ -90,29 +102,6 @@ class Form:
     read: Mapping[str, tuple[Node, ...]]
     solved: Mapping[str, tuple[Node, ...]]
     guessed: tuple[str, ...]
-
-    @cached_property
-    def kinds(self) -> tuple[int, ...]:
-        """Return the ops within 1, 2, … DEPTH steps of the top, as bits. If a graph lacks one of them, there is no match."""
-        kinds, level = [], [self.top]
-        seen = _bit(self.top.op)
-        for _ in range(DEPTH):
-            below = [b for part in level for _, b in part.operands if not isinstance(b, int)]
-            seen = reduce(or_, (_bit(b.op) for b in below), seen)
-            kinds.append(seen)
-            level = list(dict.fromkeys(b for b in below if isinstance(b, FormPart)))
-        return tuple(kinds)
-
-
-DEPTH = 6
-"""Number of steps from the top of a definition, without views and casts, up to which sets of ops are compared before a search."""
-
-_bits: dict[Op, int] = {}
-
-
-def _bit(op: Op) -> int:
-    """Return a bit that is unique for an op."""
-    return _bits.setdefault(op, 1 << len(_bits))
 
 
 def _below(node: Node) -> tuple[list[Node], Node]:
@@ -166,10 +155,35 @@ def _choices(op: CompositeOp) -> Iterator[tuple[dict[str, Any], list[str]]]:
                [n for n, (_, marked) in zip(op.attributes, values, strict=True) if marked])
 
 
-def forms(atoms: Collection[str]) -> Mapping[str, tuple[Form, ...]]:
-    """Return the forms to search in a graph of these atomic ops, by the op at the top: of every library composite that they can
-    express, for each choice of attributes that changes its definition."""
-    return _forms(frozenset(name for name, op in LIBRARY.items() if not op.opaque and set(op.facts.contains) <= set(atoms)))
+def forms(c: Classes, tops: Sequence[int]) -> Mapping[str, tuple[Form, ...]]:
+    """Return the forms to search at these classes, by the op at the top: of every library composite whose definition may be there,
+    for each choice of attributes that changes it."""
+    atoms = {node.op.name for node in c.node}
+    at: dict[str, list[int]] = {}
+    for number in tops:
+        at.setdefault(c.node[number].op.name, []).append(number)
+    return _forms(frozenset(name for name, top in _outlines() if atoms.issuperset(LIBRARY[name].facts.contains)
+                            and any(c.may_match(top, number) for number in at.get(top.op.name, ()))))
+
+
+@cache
+def _outlines() -> Sequence[tuple[str, FormPart]]:
+    """Return (composite, the parts near its top) for all forms."""
+    rows = outlines("forms", lambda: [(op.name, _outline(form.top)) for op in LIBRARY.values()
+                                      for of_top in forms_of(op).values() for form in of_top if form.top.op.kind == "atomic"])
+    return [(name, _from_outline(*outline)) for name, outline in rows]
+
+
+def _outline(part: FormPart, depth: int = DEPTH) -> list[Any]:
+    """Return (name of the op, for each operand: its outline, "constant", or "" where it may be anything), as JSON."""
+    return [part.op.name, ["" if isinstance(b, int) or not depth else leaves.CONSTANT.name if isinstance(b, Node) else
+                           "" if b.op.kind == "leaf" else _outline(b, depth - 1) for _, b in part.operands]]
+
+
+def _from_outline(name: str, operands: Sequence[Any]) -> FormPart:
+    anything, constant = 0, leaves.constant(0, i32)
+    return FormPart(ATOMIC.get(name) or LIBRARY[name], tuple(
+        ((), anything if b == "" else constant if isinstance(b, str) else _from_outline(*b)) for b in operands))
 
 
 @cache
@@ -296,7 +310,7 @@ class Classes:
         self.of: dict[Node, int] = {}
         self._known: dict[_Key, int] = {}
         self._chains: dict[int, list[int]] = {}
-        self._kinds: list[tuple[int, ...]] = []
+        self._may: dict[tuple[int, int], bool] = {}
         for n in walk(nodes):
             self._add(n)
 
@@ -310,14 +324,29 @@ class Classes:
             self.inputs.append(inputs)
             self.bound.append(_is_bound(n, [self.bound[i] for i in inputs]))
             self.fed.append(n.op in leaves.NAMED_LEAVES or any(self.fed[i] for i in inputs))
-            below, own = [self._kinds[self.below(i)[-1]] for i in inputs], _bit(n.op)
-            self._kinds.append((own, *(reduce(or_, (kinds[k] for kinds in below), own) for k in range(DEPTH))))
         self.of[n] = number
 
-    def may_hold(self, number: int, form: Form) -> bool:
-        """Return False if an op that a definition has near its top does not occur as near below a class."""
-        wanted, there = form.kinds, self._kinds[number]
-        return not (wanted[1] & ~there[2] or wanted[-1] & ~there[-1])
+    def orders(self, number: int) -> list[tuple[int, ...]]:
+        """Return the orders in which a class's operands are compared with those of a definition."""
+        inputs = self.inputs[number]
+        return [inputs, inputs[::-1]] if is_commutative(self.node[number].op) and inputs[0] != inputs[1] else [inputs]
+
+    def may_match(self, part: FormPart, number: int) -> bool:
+        """Return whether the ops of a part of a definition are those at a class and below; each answer is computed once."""
+        key = part.shape, number
+        answer = self._may.get(key)
+        if answer is None:
+            alike = self.node[number].op is part.op and len(part.operands) == len(self.inputs[number])
+            answer = self._may[key] = alike and any(self.may_read(part, order) for order in self.orders(number))
+        return answer
+
+    def may_read(self, part: FormPart, order: Sequence[int]) -> bool:
+        """Return whether these classes may be the operands of a part."""
+        return all(isinstance(below, int) or self._may_be(below, self.below(i)[-1])
+                   for (_, below), i in zip(part.operands, order, strict=True))
+
+    def _may_be(self, below: FormPart | Node, number: int) -> bool:
+        return self.node[number].op is leaves.CONSTANT if isinstance(below, Node) else self.may_match(below, number)
 
     def image(self, order: Sequence[Node], operands: Sequence[int]) -> dict[Node, int] | None:
         """Return the classes of a definition's nodes on these operands; None if a node is not in the graph."""
@@ -390,23 +419,10 @@ def _match(c: Classes, part: FormPart, number: int, bound: _Bound) -> Iterator[_
         if bound[part] == number:
             yield bound
         return
-    node = c.node[number]
-    if node.op is not part.op or len(part.operands) != len(c.inputs[number]):
-        return
-    inputs = c.inputs[number]
-    orders = [inputs]
-    if is_commutative(node.op) and inputs[0] != inputs[1]:
-        orders.append(inputs[::-1])
-    for order in orders:
-        if all(_may(c, below, i) for (_, below), i in zip(part.operands, order, strict=True)):
-            yield from _match_operands(c, part, order, 0, {**bound, part: number})
-
-
-def _may(c: Classes, below: FormPart | int | Node, number: int) -> bool:
-    if isinstance(below, int):
-        return True
-    end = c.node[c.below(number)[-1]]
-    return end.op is leaves.CONSTANT if isinstance(below, Node) else end.op is below.op
+    if c.may_match(part, number):
+        for order in c.orders(number):
+            if c.may_read(part, order):
+                yield from _match_operands(c, part, order, 0, {**bound, part: number})
 
 
 def _match_operands(c: Classes, part: FormPart, order: tuple[int, ...], at: int, bound: _Bound) -> Iterator[_Bound]:
@@ -680,12 +696,11 @@ def recognise(graph: Graph) -> PassResult:
             inside = _between(c, home[n], operands)
             places.setdefault(home[n], []).append(Occurrence(source.op, tuple(sorted(source.attrs.items())), operands,
                                                              n.attrs["index"] if n.op is leaves.ITEM else -1, inside, True))
-    candidates = forms({node.op.name for node in c.node})
-    for number, node in enumerate(c.node):
-        if node.op.kind != "atomic" or _is_skipped(node.op) or c.bound[number]:
-            continue
-        for form in candidates.get(node.op.name, ()):
-            for where, place in _places(c, form, number) if c.may_hold(number, form) else ():
+    tops = [i for i, n in enumerate(c.node) if n.op.kind == "atomic" and not _is_skipped(n.op) and not c.bound[i]]
+    candidates = forms(c, tops)
+    for number in tops:
+        for form in candidates.get(c.node[number].op.name, ()):
+            for where, place in _places(c, form, number) if c.may_match(form.top, number) else ():
                 if where not in place.operands and place not in places.setdefault(where, []):    # abs of what has no sign: itself
                     places[where].append(place)
 
