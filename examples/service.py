@@ -15,7 +15,7 @@ TURNS = {"ada": ([2, 9, 10], [11, 12]), "bob": ([2, 30], [31, 32, 33]), "cy": ([
 with tempfile.TemporaryDirectory() as temporary:
     folder = Path(temporary) / "tiny-gemma"
     write_gemma3_folder(folder, CONFIG, seed=0)
-    loaded = tg.load_model(folder, max_positions=64)
+    loaded = tg.load_model(folder, max_positions=256)
     model = tg.bind(tg.compile(loaded.greedy_graph), loaded.weights)  # before the first request arrives
 
     def converse(client):

@@ -126,6 +126,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
+    from tests import shared_verdicts  # here: most of the package is imported by now
+
+    shared_verdicts.share()
     gc.freeze()
     gc.set_threshold(5_000, 10, 50)                                 # looking for cycles takes 5 % of the time of tests by default
     gc.enable()
@@ -225,6 +228,16 @@ def snapshot(request: pytest.FixtureRequest) -> Snapshot:
     """`snapshot.check(name, text)` holds a generated text to the reviewed one."""
     here = Path(request.path)
     return Snapshot(here.parent / "snapshots" / here.stem, request.config.getoption("--renew-snapshots"))
+
+
+@pytest.fixture
+def every_verdict_is_new() -> Iterator[None]:
+    """Kernels are compared with the oracle though another test has had their verdicts (tests/shared_verdicts.py)."""
+    from tests import shared_verdicts
+
+    shared_verdicts.stop_sharing()
+    yield
+    shared_verdicts.share()
 
 
 @pytest.fixture

@@ -64,7 +64,8 @@ def test_arguments_that_mean_nothing_are_refused_at_once(name: str, arguments: t
 
 
 def test_as_many_pairs_are_judged_as_were_asked_for(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks" / "random_pairs.py", "--pairs", "6", "--seed", "3", "--json", tmp_path / "pairs.json"]
+    arguments = ("--pairs", "6", "--seed", "3", "--json", tmp_path / "pairs.json")
+    command = [sys.executable, ROOT / "benchmarks" / "random_pairs.py", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment())
     assert done.returncode == 0, done.stderr
     said = json.loads((tmp_path / "pairs.json").read_text(encoding="utf-8"))

@@ -1,4 +1,8 @@
-"""Gemma 3 in small: 64 greedy tokens as transformers generates them, from one compiled plan, and exact logits."""
+"""Gemma 3 in small: 64 greedy tokens as transformers generates them, from one compiled plan, and exact logits.
+
+Compiling a variant takes half a minute, so `make test` asks for less: tokens of a smaller one (cli/test_typer_app.py), its logits
+against transformers (frontends/huggingface/test_load.py), chunks (models/test_gemma3.py), bf16 (test_families_bf16.py).
+"""
 
 from __future__ import annotations
 
@@ -17,10 +21,12 @@ from tensor_graphs.frontends.huggingface.load import LoadedModel, load_model
 from tensor_graphs.language.dtypes import f32
 from tensor_graphs.meaning.error_measure import measure
 from tensor_graphs.meaning.interpreter import interpret
+from tensor_graphs.paths.plan import Plan
 from tensor_graphs.runtime.compiled_graph import CompiledGraph, bind
 from tensor_graphs.serving.generate import generate
 from tensor_graphs.serving.sampling import Sampling
 
+pytestmark = pytest.mark.long
 TOKENS, PROMPTS = 64, (1, 7, 40)
 SMALL = Gemma3TextConfig(
     vocab_size=997,
@@ -62,8 +68,7 @@ class Case:
     compiled: CompiledGraph
 
 
-@pytest.fixture(scope="module", params=[name if i < 1 else pytest.param(name, marks=pytest.mark.long)
-                                        for i, name in enumerate(VARIANTS)])
+@pytest.fixture(scope="module", params=VARIANTS)
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """A variant, written as a folder, loaded from it and compiled once."""
     folder = tmp_path_factory.mktemp("gemma")
@@ -71,6 +76,12 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model = load_model(folder)
     plan = compile_graph(model.graph, backends=("c", "gen", "numpy"), at={"n": 1, "m": 1, "p": 64})
     return Case(folder, model, bind(plan, model.weights))
+
+
+@pytest.fixture(scope="module")
+def greedy(case: Case) -> Plan:
+    """The plan of the graph that returns the likeliest token."""
+    return compile_graph(case.model.greedy_graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64})
 
 
 def prompt_of(length: int) -> list[int]:
@@ -117,18 +128,17 @@ def test_greedy_tokens_are_those_of_transformers(case: Case, length: int) -> Non
 
 
 @pytest.mark.parametrize("length", PROMPTS)
-def test_the_greedy_graph_gives_the_tokens_of_all_logits(case: Case, length: int) -> None:
-    plan = compile_graph(case.model.greedy_graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64})
-    assert all(i.kernel == "c.linear_argmax" for v in plan.variants for i in v.program.instructions if "argmax" in i.op)
-    greedy, prompt = bind(plan, case.model.weights), prompt_of(length)
-    assert generate(greedy, prompt, TOKENS).ids == generate(case.compiled, prompt, TOKENS).ids
+def test_the_greedy_graph_gives_the_tokens_of_all_logits(case: Case, greedy: Plan, length: int) -> None:
+    assert all(i.kernel == "c.linear_argmax" for v in greedy.variants for i in v.program.instructions if "argmax" in i.op)
+    compiled, prompt = bind(greedy, case.model.weights), prompt_of(length)
+    assert generate(compiled, prompt, TOKENS).ids == generate(case.compiled, prompt, TOKENS).ids
     with pytest.raises(SamplingError, match="gives the likeliest token only; draws, a repetition penalty"):
-        generate(greedy, prompt, 1, sampling=Sampling(temperature=1.0))
+        generate(compiled, prompt, 1, sampling=Sampling(temperature=1.0))
 
 
-def test_a_logit_that_is_no_number_is_no_token(case: Case) -> None:
+def test_a_logit_that_is_no_number_is_no_token(case: Case, greedy: Plan) -> None:
     broken = {**case.model.weights, "model.norm.weight": np.full(SMALL.hidden_size, np.nan, np.float32)}
-    compiled = bind(compile_graph(case.model.greedy_graph, backends=("c", "numpy"), at={"n": 1, "m": 1, "p": 64}), broken)
+    compiled = bind(greedy, broken)
     with pytest.raises(SamplingError, match="the largest logit, of token 0, is nan"):
         generate(compiled, prompt_of(3), 1)
 

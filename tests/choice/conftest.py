@@ -33,15 +33,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield made
 
 
-@pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database to which every test adds."""
-    with open_database(tmp_path_factory.mktemp("filled") / "bench.db") as made:
-        yield made
-
-
 @pytest.fixture
-def starts() -> Iterator[list[int]]:
+def starts(every_verdict_is_new: None) -> Iterator[list[int]]:
     """Grows by one with every worker that is started."""
     seen: list[int] = []
 

@@ -95,9 +95,9 @@ def test_the_same_graph_is_never_verified_or_measured_twice(database: Database, 
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (1, 16), (0, 4), (30, 90), (7, 9)])
-def test_a_product_with_large_weights_compiles_for_every_range_of_a_dim(filled: Database, low: int, high: int) -> None:
+def test_a_product_with_large_weights_compiles_for_every_range_of_a_dim(store: Database, low: int, high: int) -> None:
     x, w = tg.input("x", (tg.dim("n", low, high), 256), tg.f32), tg.parameter("w", (256, 256), tg.f32)
-    plan = compile_graph(tg.graph({"y": tg.linear(x, w)}), database=filled, backends=("numpy", "c"))
+    plan = compile_graph(tg.graph({"y": tg.linear(x, w)}), database=store, backends=("numpy", "c"))
     rng = np.random.default_rng(0)
     weights = rng.standard_normal((256, 256), dtype=np.float32)
     model = bind(plan, {"w": weights})
@@ -106,8 +106,8 @@ def test_a_product_with_large_weights_compiles_for_every_range_of_a_dim(filled: 
         assert measure(model.run({"x": rows})["y"], rows.astype(np.float64) @ weights.T.astype(np.float64), tg.f32).within(1e-5)
 
 
-def test_kernels_out_of_reach_of_a_tolerance_are_refused_with_the_one_that_would_do(filled: Database) -> None:
-    wanted: Any = {"database": filled, "backends": ("numpy",)}
+def test_kernels_out_of_reach_of_a_tolerance_are_refused_with_the_one_that_would_do(store: Database) -> None:
+    wanted: Any = {"database": store, "backends": ("numpy",)}
     with pytest.raises(NoPathError) as caught:
         compile_graph(LAYER, tolerance=1e-9, precision="written", **wanted)
     text = str(caught.value)
@@ -119,11 +119,12 @@ def test_kernels_out_of_reach_of_a_tolerance_are_refused_with_the_one_that_would
     assert compile_graph(LAYER, tolerance=1e-9, **wanted).precision.startswith("f64")
 
 
-def test_what_rounds_nothing_meets_every_tolerance(database: Database) -> None:
+def test_what_rounds_nothing_meets_every_tolerance(store: Database) -> None:
     ends = tg.graph({"kept": tg.relu(tg.input("y", (4, 8))), "largest": tg.max(X)})
-    assert compile_graph(ends, database=database, backends=("numpy",), tolerance=0.0).variants
+    assert compile_graph(ends, database=store, backends=("numpy",), tolerance=0.0).variants
 
 
+@pytest.mark.usefixtures("every_verdict_is_new")
 def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     class Unasked:
         """A judge of which nothing is wanted."""
@@ -140,9 +141,9 @@ def test_a_comparison_that_is_not_found_again_ends_the_search(database: Database
         compile_graph(GRAPH, database=database, backends=("numpy",))
 
 
-def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_values(filled: Database) -> None:
+def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_values(store: Database) -> None:
     tolerance = 1.5e-7
-    plan = compile_graph(LAYER, database=filled, backends=("numpy",), tolerance=tolerance)
+    plan = compile_graph(LAYER, database=store, backends=("numpy",), tolerance=tolerance)
     assert plan.precision.startswith("f64, for") and "precision: f64, for" in explain(plan)
     assert explain_data(plan)["precision"] == plan.precision
     rng = np.random.default_rng(0)
@@ -154,26 +155,26 @@ def test_a_tolerance_below_what_the_kernels_of_a_graph_reach_is_met_by_wider_val
         assert measure(out[name], expected[name], node.dtype).max_relative_error <= tolerance
 
 
-def test_words_for_the_precision_are_checked(filled: Database) -> None:
-    assert compile_graph(GRAPH, database=filled, precision="written", tolerance=1e-4).precision.startswith("as written")
-    assert compile_graph(GRAPH, database=filled, precision="f64").precision == "f64, asked for"
+def test_words_for_the_precision_are_checked(store: Database) -> None:
+    assert compile_graph(GRAPH, database=store, precision="written", tolerance=1e-4).precision.startswith("as written")
+    assert compile_graph(GRAPH, database=store, precision="f64").precision == "f64, asked for"
     for wrong, message in {"wide": "precision 'wide' is no dtype\n  fix: one word",
                            "layer=f32": "precision names the site 'layer'\n  fix: a kind",
                            "f32,f64": "cannot be read\n  fix: one word", "a=b=c": "cannot be read\n  fix: one word",
                            "weight=bf16,state=f32,weight =f16": "precision names weight 2 times\n  fix: one of weight=bf16 or",
                            "product:q=bf16": "the graph has no such site\n  fix: it has no site product:"}.items():
         with pytest.raises(ArgumentError, match=message):
-            compile_graph(GRAPH, database=filled, precision=wrong)
+            compile_graph(GRAPH, database=store, precision=wrong)
     with pytest.raises(ArgumentError, match="did you mean 'product:w'"):
-        compile_graph(LAYER, database=filled, precision={"product:W": "bf16"})
+        compile_graph(LAYER, database=store, precision={"product:W": "bf16"})
     with pytest.raises(ArgumentError, match=r"several words for 'product:w', by patterns of one length: product:\*, product:\?"):
-        compile_graph(LAYER, database=filled, precision={"product:*": "bf16", "product:?": "f16"})
-    assert compile_graph(LAYER, database=filled, precision=" f64 ").precision == "f64, asked for"
+        compile_graph(LAYER, database=store, precision={"product:*": "bf16", "product:?": "f16"})
+    assert compile_graph(LAYER, database=store, precision=" f64 ").precision == "f64, asked for"
 
 
-def test_what_is_asked_for_is_refused_where_it_is_less_accurate_than_asked(filled: Database) -> None:
+def test_what_is_asked_for_is_refused_where_it_is_less_accurate_than_asked(store: Database) -> None:
     for word in ("written", "bf16"):
-        wanted: Any = {"database": filled, "precision": word}
+        wanted: Any = {"database": store, "precision": word}
         graph = tg.graph({"y": tg.exp(tg.silu(tg.input("x", (8, 64), tg.bf16)).cast(tg.f32) * 3.0)})
         assert compile_graph(graph, tolerance=0.5, **wanted).measured
         with pytest.raises(NoPathError, match="^no path is as accurate as asked: max error 1e-07\n"):
@@ -187,10 +188,10 @@ def gated(dtype: tg.DType) -> tg.Graph:
 
 @pytest.mark.parametrize("dtype", [tg.bf16, tg.f16], ids=lambda t: t.name)
 def test_values_between_narrow_ops_are_kept_in_f32_where_that_is_wide_enough_and_stay_in_one_kernel(
-        database: Database, dtype: tg.DType) -> None:
+        store: Database, dtype: tg.DType) -> None:
     graph = gated(dtype)
     for tolerance in (1e-4, 1e-5):                                  # beyond the outputs' last rounding
-        plan = compile_graph(graph, database=database, tolerance=tolerance)
+        plan = compile_graph(graph, database=store, tolerance=tolerance)
         assert plan.precision == "f32, for the accuracy that was asked for", plan.precision
         assert [i.kernel for i in plan.variants[0].program.instructions] == ["gen.loops"]
     rng = np.random.default_rng(0)
@@ -201,18 +202,18 @@ def test_values_between_narrow_ops_are_kept_in_f32_where_that_is_wide_enough_and
     assert found.dtype == dtype.numpy and error <= 1.01 * best
 
 
-def test_a_narrow_output_is_made_in_f64_where_f32_would_cost_more_than_the_tolerance(database: Database) -> None:
+def test_a_narrow_output_is_made_in_f64_where_f32_would_cost_more_than_the_tolerance(store: Database) -> None:
     x, y = tg.input("x", (8, 64), tg.bf16), tg.input("y", (8, 64), tg.f32)
     graph = tg.graph({"out": tg.softmax(tg.tanh(x.cast(tg.f32)) * y)})
-    plan = compile_graph(graph, database=database, tolerance=1.5e-7)
+    plan = compile_graph(graph, database=store, tolerance=1.5e-7)
     assert plan.precision.startswith("f64, for")
 
 
-def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(database: Database) -> None:
+def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(store: Database) -> None:
     x = tg.input("x", (8, 64), tg.bf16)
     inner = tg.silu(x)
     graph = tg.graph({"out": inner * x})
-    model = bind(compile_graph(graph, database=database, backends=("numpy", "c"), tolerance=1e-4), {})
+    model = bind(compile_graph(graph, database=store, backends=("numpy", "c"), tolerance=1e-4), {})
     given = {"x": np.linspace(-3, 3, 512, dtype=np.float32).reshape(8, 64).astype(tg.bf16.numpy)}
     found = model.tap(inner, given)[inner]
     assert model.plan.precision.startswith("f32") and found.dtype == np.float32
@@ -221,10 +222,10 @@ def test_a_value_between_ops_is_found_in_the_form_with_f32_between_them(database
 
 @pytest.mark.parametrize("word", ["f32", "f64"])
 @pytest.mark.parametrize("backends", [("numpy",), ("c", "gen", "numpy")], ids=["op by op", "joined"])
-def test_a_saved_path_of_a_form_with_wider_values_is_run_in_it(database: Database, word: Any, backends: tuple[str, ...]) -> None:
+def test_a_saved_path_of_a_form_with_wider_values_is_run_in_it(store: Database, word: Any, backends: tuple[str, ...]) -> None:
     graph = gated(tg.bf16)
-    wide = compile_graph(graph, database=database, backends=backends, precision=word)
-    again = compile_graph(graph, database=database, backends=backends, path=wide.variants[0].path)
+    wide = compile_graph(graph, database=store, backends=backends, precision=word)
+    again = compile_graph(graph, database=store, backends=backends, path=wide.variants[0].path)
     assert again.graph.structural_key == wide.graph.structural_key and again.precision == f"{word}, as the given path has it"
 
 
@@ -234,10 +235,10 @@ def gated_twice() -> tg.Graph:
 
 
 @pytest.mark.parametrize("backends", [("numpy",), ("c", "gen", "numpy")], ids=["op by op", "joined"])
-def test_products_are_made_of_bf16_values_where_that_is_asked_for(database: Database, backends: tuple[str, ...]) -> None:
+def test_products_are_made_of_bf16_values_where_that_is_asked_for(store: Database, backends: tuple[str, ...]) -> None:
     graph, rng = gated_twice(), np.random.default_rng(0)
     inner = next(n for n in graph.nodes if n.op.name == "silu")
-    plan = compile_graph(graph, database=database, backends=backends, precision="product=bf16")
+    plan = compile_graph(graph, database=store, backends=backends, precision="product=bf16")
     assert plan.tolerance is None and plan.precision == "product bf16, asked for"
     weights = {n: (rng.standard_normal(p.shape) / 8).astype(p.dtype.numpy) for n, p in graph.parameters.items()}
     given = {"x": rng.standard_normal((24, 64)).astype(np.float32)}
@@ -247,13 +248,13 @@ def test_products_are_made_of_bf16_values_where_that_is_asked_for(database: Data
     if backends == ("numpy",):                                       # generated kernels may hold operands in f32, and more
         assert measure(found, expected, tg.f32).max_relative_error > 1e-5
         assert model.tap(inner, given)[inner].dtype == np.float32
-    again = compile_graph(graph, database=database, backends=backends, path=plan.variants[0].path)
+    again = compile_graph(graph, database=store, backends=backends, path=plan.variants[0].path)
     assert again.graph.structural_key == plan.graph.structural_key
     assert again.precision == "product bf16, as the given path has it"
 
 
-def test_rounded_operands_are_multiplied_as_narrow_numbers_where_a_kernel_does_that(database: Database) -> None:
-    plan = compile_graph(gated_twice(), database=database, backends=("c", "gen", "numpy"), precision="product=bf16")
+def test_rounded_operands_are_multiplied_as_narrow_numbers_where_a_kernel_does_that(store: Database) -> None:
+    plan = compile_graph(gated_twice(), database=store, backends=("c", "gen", "numpy"), precision="product=bf16")
     recipes = [recipe.rules for node in plan.graph.nodes if isinstance(node.op, PartOp) for recipe in node.op.recipes]
     assert recipes == [("product/linear-of-sixteen-bits",)] * 2
     products = {name.rpartition("_")[0] for name in plan.variants[0].kernels if "linear" in name}
@@ -261,9 +262,9 @@ def test_rounded_operands_are_multiplied_as_narrow_numbers_where_a_kernel_does_t
         assert products == {"c.scaled_linear"}
 
 
-def test_a_saved_path_of_the_wide_form_is_run_in_it(filled: Database) -> None:
-    wide = compile_graph(GRAPH, database=filled, backends=("numpy",), precision="f64")
-    again = compile_graph(GRAPH, database=filled, backends=("numpy",), path=wide.variants[0].path)
+def test_a_saved_path_of_the_wide_form_is_run_in_it(store: Database) -> None:
+    wide = compile_graph(GRAPH, database=store, backends=("numpy",), precision="f64")
+    again = compile_graph(GRAPH, database=store, backends=("numpy",), path=wide.variants[0].path)
     assert again.graph == wide.graph and again.precision == "f64, as the given path has it"
 
 
@@ -287,9 +288,9 @@ def test_where_nothing_computes_the_wide_form_the_request_is_refused(database: D
     assert compile_graph(deep, database=database, backends=("numpy",), tolerance=1e-6).graph == deep
 
 
-def test_a_graph_of_float64_has_no_wider_form(filled: Database) -> None:
+def test_a_graph_of_float64_has_no_wider_form(store: Database) -> None:
     g = tg.graph(tg.tanh(tg.input("x", (64,), tg.f64)))
-    plan = compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-15)
+    plan = compile_graph(g, database=store, backends=("numpy",), tolerance=1e-15)
     assert plan.graph == g and plan.precision.startswith("as written")
 
 
@@ -364,11 +365,11 @@ def test_what_is_computed_when_the_graph_is_bound_has_no_price_and_is_not_queued
     assert upkeep.stats(database).waiting == len(plan.unmeasured) == 1
 
 
-def test_a_path_is_replayed_as_it_was_saved(filled: Database) -> None:
-    for path in islice(list_paths(FIXED, database=filled, backends=("numpy",)), 1, 4):
+def test_a_path_is_replayed_as_it_was_saved(store: Database) -> None:
+    for path in islice(list_paths(FIXED, database=store, backends=("numpy",)), 1, 4):
         saved = json.loads(json.dumps(path.to_json()))
         again = Path(saved["graph"], saved["choices"], 0.0, False, None)
-        plan = compile_graph(FIXED, database=filled, backends=("numpy",), path=again)
+        plan = compile_graph(FIXED, database=store, backends=("numpy",), path=again)
         (variant,) = plan.variants
         assert variant.path.id == path.id and variant.path.choices == path.choices
         assert variant.path.cost > 0 and all(e.calls > 0 for e in variant.evidence)
@@ -384,50 +385,50 @@ def test_a_path_through_a_kernel_that_is_wrong_is_refused(database: Database, tr
         compile_graph(FIXED, database=database, backends=("numpy",), path=path)
 
 
-def test_a_filled_database_needs_no_worker(filled: Database, starts: list[int]) -> None:
-    compile_graph(LAYER, database=filled, backends=("numpy",))
+def test_a_filled_database_needs_no_worker(store: Database, starts: list[int]) -> None:
+    compile_graph(LAYER, database=store, backends=("numpy",))
     starts.clear()
-    plan = compile_graph(LAYER, database=filled, backends=("numpy",))
+    plan = compile_graph(LAYER, database=store, backends=("numpy",))
     assert starts == [] and kernels_of(plan)
 
 
-def test_too_little_memory_is_refused_before_anything_runs_and_names_what_is_alive(filled: Database) -> None:
+def test_too_little_memory_is_refused_before_anything_runs_and_names_what_is_alive(store: Database) -> None:
     h = tg.linear(tg.linear(X, W), tg.parameter("v", (16, 12), tg.f32))
     g = tg.graph({"y": tg.softmax(h)})
     with pytest.raises(PlanError) as caught:
-        compile_graph(g, database=filled, backends=("numpy",), memory_limit=5000, largest={"n": 64})
+        compile_graph(g, database=store, backends=("numpy",), memory_limit=5000, largest={"n": 64})
     text = str(caught.value)
     for needed in ("device cpu may use 5.0 kB, the plan needs", "at n=64", "largest live set, ", "linear", "fix: "):
         assert needed in text
-    assert compile_graph(g, database=filled, backends=("numpy",), memory_limit=100_000, largest={"n": 64}).variants
+    assert compile_graph(g, database=store, backends=("numpy",), memory_limit=100_000, largest={"n": 64}).variants
 
 
-def test_a_plan_is_held_to_the_largest_sizes_it_will_be_used_at_and_the_advice_is_the_most_that_fits(filled: Database) -> None:
+def test_a_plan_is_held_to_the_largest_sizes_it_will_be_used_at_and_the_advice_is_the_most_that_fits(store: Database) -> None:
     limit = 3000
     with pytest.raises(PlanError, match="device cpu may use 3.0 kB, the plan needs .* at n=64") as caught:
-        compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=limit)       # though it fits at small sizes
+        compile_graph(GRAPH, database=store, backends=("numpy",), memory_limit=limit)       # though it fits at small sizes
     found = re.search(r'fix: largest=\{"n": (\d+)\} .*--largest n=\1\), or a higher memory limit', str(caught.value))
     assert found is not None and "largest live set, " in str(caught.value)
     most = int(found[1])
-    plan = compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=limit, largest={"n": most})
+    plan = compile_graph(GRAPH, database=store, backends=("numpy",), memory_limit=limit, largest={"n": most})
     assert plan.memory(n=most).total <= limit
     with pytest.raises(PlanError):
-        compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=limit, largest={"n": most + 1})
+        compile_graph(GRAPH, database=store, backends=("numpy",), memory_limit=limit, largest={"n": most + 1})
     with pytest.raises(PlanError, match="fix: a higher memory limit: it does not fit at the smallest sizes either"):
-        compile_graph(GRAPH, database=filled, backends=("numpy",), memory_limit=10)
+        compile_graph(GRAPH, database=store, backends=("numpy",), memory_limit=10)
 
 
-def test_sizes_that_only_fit_together_are_advised_together(filled: Database) -> None:
+def test_sizes_that_only_fit_together_are_advised_together(store: Database) -> None:
     n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
     g = tg.graph({"a": tg.softmax(tg.input("x", (n, 16))), "b": tg.softmax(tg.input("y", (m, 16)))})
     with pytest.raises(PlanError, match='"m": ') as caught:
-        compile_graph(g, database=filled, backends=("numpy",), memory_limit=3000)
+        compile_graph(g, database=store, backends=("numpy",), memory_limit=3000)
     found = re.search(r'largest=\{"m": (\d+), "n": (\d+)\}', str(caught.value))
     assert found is not None
-    compile_graph(g, database=filled, backends=("numpy",), memory_limit=3000, largest={"m": int(found[1]), "n": int(found[2])})
+    compile_graph(g, database=store, backends=("numpy",), memory_limit=3000, largest={"m": int(found[1]), "n": int(found[2])})
 
 
-def test_prices_are_asked_for_at_sizes_that_can_run(filled: Database) -> None:
+def test_prices_are_asked_for_at_sizes_that_can_run(store: Database) -> None:
     n, p = tg.dim("n", 1, 64), tg.dim("p", 0, 63)
     cache = tg.state("k", (64, 16))
     k = cache.write(tg.input("x", (n, 16)), at=p)
@@ -436,52 +437,52 @@ def test_prices_are_asked_for_at_sizes_that_can_run(filled: Database) -> None:
     assert all(b["n"] + b["p"] <= 64 for b in asked) and asked[-1]["n"] == 64
 
 
-def test_a_node_of_the_written_graph_is_found_in_the_plan_that_keeps_float64(filled: Database) -> None:
+def test_a_node_of_the_written_graph_is_found_in_the_plan_that_keeps_float64(store: Database) -> None:
     x = tg.input("x", (3, 4))
     inner = tg.exp(x)
     g = tg.graph(tg.softmax(inner + 1.0))
-    plan = compile_graph(g, database=filled, backends=("numpy",), precision="f64")
+    plan = compile_graph(g, database=store, backends=("numpy",), precision="f64")
     given = np.arange(12, dtype=np.float32).reshape(3, 4) / 8
     found = bind(plan).tap(inner, {"x": given})[inner]
     assert found.dtype == np.float64
     np.testing.assert_allclose(found, np.exp(given.astype(np.float64)), rtol=1e-12)
 
 
-def test_a_path_is_priced_at_the_size_that_was_asked_for(filled: Database) -> None:
+def test_a_path_is_priced_at_the_size_that_was_asked_for(store: Database) -> None:
     for n in (1, 16, 40):
-        plan = compile_graph(GRAPH, database=filled, backends=("numpy",), at={"n": n})
+        plan = compile_graph(GRAPH, database=store, backends=("numpy",), at={"n": n})
         assert plan.variant({"n": n}).at["n"] == n
 
 
-def test_by_default_nothing_is_widened_and_the_rounding_of_outputs_is_in_no_tolerance(filled: Database) -> None:
+def test_by_default_nothing_is_widened_and_the_rounding_of_outputs_is_in_no_tolerance(store: Database) -> None:
     g = tg.graph(tg.exp(tg.input("x", (3, 5), tg.bf16)))
-    plan = compile_graph(g, database=filled, backends=("numpy",))
+    plan = compile_graph(g, database=store, backends=("numpy",))
     assert plan.tolerance is None and plan.graph == g and plan.precision.startswith("as written")
-    assert compile_graph(g, database=filled, backends=("numpy",), tolerance=1e-6).tolerance == 1e-6
+    assert compile_graph(g, database=store, backends=("numpy",), tolerance=1e-6).tolerance == 1e-6
 
 
-def test_sizes_of_unknown_dims_are_refused(filled: Database) -> None:
+def test_sizes_of_unknown_dims_are_refused(store: Database) -> None:
     for given in ({"at": {"m": 3}}, {"largest": {"m": 3}}):
         with pytest.raises(PlanError, match="no dim named m; it has n"):
-            compile_graph(GRAPH, database=filled, backends=("numpy",), **given)  # type: ignore[arg-type]
+            compile_graph(GRAPH, database=store, backends=("numpy",), **given)  # type: ignore[arg-type]
 
 
-def test_sizes_outside_of_a_dims_range_are_refused_wherever_they_are_given(filled: Database) -> None:
+def test_sizes_outside_of_a_dims_range_are_refused_wherever_they_are_given(store: Database) -> None:
     """None of them reaches a measurement: the sizes are looked at before a worker is started."""
-    plan = compile_graph(GRAPH, database=filled, backends=("numpy",), at={"n": np.int64(64)})
+    plan = compile_graph(GRAPH, database=store, backends=("numpy",), at={"n": np.int64(64)})
     said = r"^at n = 65 is outside of its range, 1 to 64\n  fix: a size in that range, or a wider range where the dim is made$"
     at = {"n": 65}
-    for wrong in (lambda: compile_graph(GRAPH, database=filled, at=at), lambda: list_paths(GRAPH, database=filled, at=at),
-                  lambda: profile_graph(GRAPH, database=filled, at=at), lambda: explain(plan, at=at),
-                  lambda: profile_graph(GRAPH, database=filled, at=at, kernels=("numpy.softmax",))):
+    for wrong in (lambda: compile_graph(GRAPH, database=store, at=at), lambda: list_paths(GRAPH, database=store, at=at),
+                  lambda: profile_graph(GRAPH, database=store, at=at), lambda: explain(plan, at=at),
+                  lambda: profile_graph(GRAPH, database=store, at=at, kernels=("numpy.softmax",))):
         with pytest.raises(PlanError, match=said):
             wrong()
     with pytest.raises(PlanError, match=r"^largest n = 0 is outside of its range, 1 to 64"):
-        compile_graph(GRAPH, database=filled, largest={"n": 0})
+        compile_graph(GRAPH, database=store, largest={"n": 0})
     with pytest.raises(PlanError, match=r"^at n is given as '16'\n  fix: a whole number from 1 to 64$"):
-        compile_graph(GRAPH, database=filled, at={"n": "16"})  # type: ignore[dict-item]
+        compile_graph(GRAPH, database=store, at={"n": "16"})  # type: ignore[dict-item]
     with pytest.raises(PlanError, match=r"^at is 16\n  fix: sizes by name, \{'n': …\}$"):
-        compile_graph(GRAPH, database=filled, at=16)  # type: ignore[arg-type]
+        compile_graph(GRAPH, database=store, at=16)  # type: ignore[arg-type]
 
 
 def test_explain_names_rows_their_age_what_else_there_was_and_what_was_refused(database: Database, trial: Any) -> None:
@@ -509,8 +510,8 @@ def test_explain_names_rows_their_age_what_else_there_was_and_what_was_refused(d
         assert needed in text
 
 
-def test_explain_says_at_which_sizes_it_priced_and_what_the_memory_is_there(filled: Database) -> None:
-    plan = compile_graph(GRAPH, database=filled, backends=("numpy",), at={"n": 16})
+def test_explain_says_at_which_sizes_it_priced_and_what_the_memory_is_there(store: Database) -> None:
+    plan = compile_graph(GRAPH, database=store, backends=("numpy",), at={"n": 16})
     (dim,) = GRAPH.dims
     beyond = explain(plan, at={dim: 3})
     assert f"not at {dim}=3 (tg.compile(graph, at={{'{dim}': 3}}) costs it there)" in beyond and f"\nmemory at {dim}=3: " in beyond
@@ -518,16 +519,16 @@ def test_explain_says_at_which_sizes_it_priced_and_what_the_memory_is_there(fill
     assert f"\nmemory at {dim}={plan.largest[dim]}: " in explain(plan)
 
 
-def test_explain_says_where_it_guesses(filled: Database) -> None:
-    plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
+def test_explain_says_where_it_guesses(store: Database) -> None:
+    plan = compile_graph(GRAPH, database=store, backends=("numpy",))
     assert "estimate" in explain(plan) and "0% of it from measured rows" in explain(plan)
     choice = explain_data(plan)["variants"][0]["choices"][0]
     assert choice["margin"] == ESTIMATE_MARGIN
     assert not choice["measured"] and choice["trace"] is None and choice["age_seconds"] is None and "estimate" in choice["why"]
 
 
-def test_the_times_of_steps_add_up_to_what_is_predicted(filled: Database) -> None:
-    plan = compile_graph(GRAPH, database=filled, backends=("numpy",))
+def test_the_times_of_steps_add_up_to_what_is_predicted(store: Database) -> None:
+    plan = compile_graph(GRAPH, database=store, backends=("numpy",))
     v = plan.variants[0]
     steps = [e.calls * e.seconds for e in v.evidence if e.calls and not is_way_on(e.chosen)]
     assert sum(steps) + v.around == pytest.approx(v.predicted)
@@ -573,12 +574,12 @@ def test_the_largest_of_long_rows_are_found_by_a_kernel_that_sorts(store: Databa
     assert plan.memory().arena == 0
 
 
-def test_a_compiled_plan_is_pickled_with_what_it_rests_on(filled: Database) -> None:
+def test_a_compiled_plan_is_pickled_with_what_it_rests_on(store: Database) -> None:
     x, w = tg.input("x", (tg.dim("n", 1, 64), 8)), tg.parameter("w", (4, 8))
     g = tg.graph(tg.softmax(tg.linear(x, w)))
     rows, weights = np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8), {"w": np.ones((4, 8), np.float32)}
     for precision in ("written", "f64"):
-        plan = compile_graph(g, database=filled, backends=("numpy",), precision=precision)
+        plan = compile_graph(g, database=store, backends=("numpy",), precision=precision)
         again = pickle.loads(pickle.dumps(plan))
         assert explain_data(again) | {"variants": []} == explain_data(plan) | {"variants": []}
         assert [v.evidence for v in again.variants] == [v.evidence for v in plan.variants] and str(again) == str(plan)

@@ -29,10 +29,10 @@ def layers(count: int) -> Graph:
 
 
 @pytest.fixture
-def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def counted(store: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often costs are asked for, ways are listed, copies costed, signatures counted, regions searched, and nodes lowered
     that are not like one before."""
-    compile_graph(layers(18), database=filled, backends=("numpy",))     # verdicts on file: no judge works with replaced code
+    compile_graph(layers(18), database=store, backends=("numpy",))     # verdicts on file: no judge works with replaced code
     seen: Counter[str] = Counter()
 
     def count(owner: Any, name: str) -> None:
@@ -51,11 +51,11 @@ def counted(filled: Database, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def test_five_times_the_layers_ask_for_no_more_costs_and_are_lowered_by_the_same_calls(
-        filled: Database, counted: Counter[str]) -> None:
+        store: Database, counted: Counter[str]) -> None:
     def work(count: int) -> Counter[str]:
         graph = layers(count)
         counted.clear()
-        plan = compile_graph(graph, database=filled, backends=("numpy",))
+        plan = compile_graph(graph, database=store, backends=("numpy",))
         assert len(plan.variants[0].program.instructions) >= 3 * count
         return Counter(counted)
 

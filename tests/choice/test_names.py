@@ -71,26 +71,26 @@ def check(graph: Graph, database: Database, backends: Sequence[str], sizes: Mapp
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_graphs_alike_up_to_names_of_dims_compile_one_after_the_other(filled: Database, subject: str) -> None:
+def test_graphs_alike_up_to_names_of_dims_compile_one_after_the_other(store: Database, subject: str) -> None:
     for names in NAMINGS:
         n, m = (tg.dim(name, 1, 64) for name in names)
-        check(tg.graph({"y": outputs(n, m)[subject]}), filled, ("numpy",), dict(zip(names, (5, 9), strict=True)))
+        check(tg.graph({"y": outputs(n, m)[subject]}), store, ("numpy",), dict(zip(names, (5, 9), strict=True)))
 
 
 @pytest.mark.parametrize("subject", ["running sum", "places", "mask", "uniform", "joined"])
-def test_generated_loops_have_the_names_of_their_own_graph(filled: Database, subject: str) -> None:
+def test_generated_loops_have_the_names_of_their_own_graph(store: Database, subject: str) -> None:
     for names in NAMINGS:
         n, m = (tg.dim(name, 1, 64) for name in names)
-        check(tg.graph({"y": outputs(n, m)[subject]}), filled, ("gen", "c", "numpy"), dict(zip(names, (5, 9), strict=True)))
+        check(tg.graph({"y": outputs(n, m)[subject]}), store, ("gen", "c", "numpy"), dict(zip(names, (5, 9), strict=True)))
 
 
 @pytest.mark.parametrize("subject", SUBJECTS)
-def test_a_graph_may_ask_the_same_of_two_dims(filled: Database, subject: str) -> None:
+def test_a_graph_may_ask_the_same_of_two_dims(store: Database, subject: str) -> None:
     n, m = tg.dim("n", 1, 64), tg.dim("m", 1, 64)
     there, back = outputs(n, m)[subject], outputs(m, n)[subject]
     others = {leaf: tg.input(f"{name}_back", leaf.shape, leaf.dtype) for name, leaf in tg.graph(back).inputs.items()}
     (back,) = rebuild([back], lambda node, inputs: others.get(node))
-    check(tg.graph({"there": there, "back": back}), filled, ("numpy",), {"n": 5, "m": 9})
+    check(tg.graph({"there": there, "back": back}), store, ("numpy",), {"n": 5, "m": 9})
 
 
 def test_a_product_and_the_one_with_its_dims_exchanged_are_listed_and_explained_in_one_graph(database: Database) -> None:

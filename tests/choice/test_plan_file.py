@@ -60,9 +60,9 @@ def numpy_plan(database: Database, graph: Graph = GRAPH, **asked: object) -> Pla
     return compile_graph(graph, database=database, backends=("numpy",), **asked)   # type: ignore[arg-type]
 
 
-def test_the_same_request_is_answered_without_a_search_and_with_the_same_plan(filled: Database, searches: list[object]) -> None:
-    first = numpy_plan(filled)
-    again = numpy_plan(filled, made())
+def test_the_same_request_is_answered_without_a_search_and_with_the_same_plan(store: Database, searches: list[object]) -> None:
+    first = numpy_plan(store)
+    again = numpy_plan(store, made())
     assert len(searches) == 1
     assert again == first and [v.path.id for v in again.variants] == [v.path.id for v in first.variants]
     assert explain(again) == explain(first) and again.given is not None and again.rests_on == first.rests_on != ""
@@ -73,25 +73,25 @@ def test_the_same_request_is_answered_without_a_search_and_with_the_same_plan(fi
     np.testing.assert_array_equal(one, other)
 
 
-def test_a_plan_is_found_by_the_name_of_its_database_too(filled: Database, searches: list[object]) -> None:
-    numpy_plan(filled)
-    kept = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled.location))
+def test_a_plan_is_found_by_the_name_of_its_database_too(store: Database, searches: list[object]) -> None:
+    numpy_plan(store)
+    kept = plan_file.of(Request(GRAPH, backends=("numpy",), database=store.location))
     assert kept is not None and kept.read() is not None
 
 
 @pytest.mark.parametrize("asked", [
     {"tolerance": 1e-2}, {"at": {"n": 2}}, {"largest": {"n": 8}}, {"memory_limit": 1 << 30}, {"reuse_outputs": True},
     {"threads": 1}, {"precision": "f64"}, {"simplify": False}, {"backends": ("numpy", "c")}], ids=lambda a: next(iter(a)))
-def test_another_request_has_another_file(filled: Database, asked: dict[str, Any]) -> None:
-    usual = plan_file.of(Request(GRAPH, database=filled))
-    other = plan_file.of(Request(GRAPH, database=filled, **asked))
+def test_another_request_has_another_file(store: Database, asked: dict[str, Any]) -> None:
+    usual = plan_file.of(Request(GRAPH, database=store))
+    other = plan_file.of(Request(GRAPH, database=store, **asked))
     assert usual is not None and other is not None and usual.path != other.path
 
 
-def test_a_tolerance_on_other_inputs_has_another_file(filled: Database) -> None:
+def test_a_tolerance_on_other_inputs_has_another_file(store: Database) -> None:
     def path(tolerance: float | None, value: float | None) -> Path:
         inputs = None if value is None else [{"x": np.full((3, 32), value, np.float32)}]
-        file = plan_file.of(Request(GRAPH, tolerance, database=filled, inputs=inputs))
+        file = plan_file.of(Request(GRAPH, tolerance, database=store, inputs=inputs))
         assert file is not None
         return file.path
 
@@ -99,10 +99,10 @@ def test_a_tolerance_on_other_inputs_has_another_file(filled: Database) -> None:
     assert path(None, None) == path(None, 1.0)                       # nothing is measured
 
 
-def test_names_and_ranges_of_dims_are_part_of_the_request(filled: Database) -> None:
+def test_names_and_ranges_of_dims_are_part_of_the_request(store: Database) -> None:
     def path(dim: str, high: int, name: str) -> Path:
         graph = tg.graph({name: tg.exp(tg.input("x", (tg.dim(dim, 1, high),), tg.f32))})
-        found = plan_file.of(Request(graph, database=filled))
+        found = plan_file.of(Request(graph, database=store))
         assert found is not None
         return found.path
 
@@ -128,8 +128,8 @@ def test_a_new_row_makes_a_plan_stale(database: Database, searches: list[object]
     assert len(searches) == 3
 
 
-def test_a_new_kernel_makes_another_request(filled: Database) -> None:
-    before = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled))
+def test_a_new_kernel_makes_another_request(store: Database) -> None:
+    before = plan_file.of(Request(GRAPH, backends=("numpy",), database=store))
 
     @host_kernel("softmax", name="numpy.newly_written")
     def newly_written(outs, ins, attrs):                             # type: ignore[no-untyped-def]
@@ -137,15 +137,15 @@ def test_a_new_kernel_makes_another_request(filled: Database) -> None:
 
     try:
         assert any(k.name == "numpy.newly_written" for k in all_kernels(("numpy",)))
-        after = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled))
+        after = plan_file.of(Request(GRAPH, backends=("numpy",), database=store))
     finally:
         unregister("numpy.newly_written")
     assert before is not None and after is not None and before.path != after.path
 
 
-def test_a_new_rule_makes_another_request_and_so_does_another_text_of_it(filled: Database) -> None:
+def test_a_new_rule_makes_another_request_and_so_does_another_text_of_it(store: Database) -> None:
     def file() -> Path:
-        made = plan_file.of(Request(GRAPH, backends=("numpy",), database=filled))
+        made = plan_file.of(Request(GRAPH, backends=("numpy",), database=store))
         assert made is not None
         return made.path
 
@@ -159,42 +159,42 @@ def test_a_new_rule_makes_another_request_and_so_does_another_text_of_it(filled:
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "of another format", "writable by others"])
-def test_a_damaged_file_is_left_out_and_made_anew(filled: Database, folder: Path, searches: list[object], damage: str) -> None:
-    first = numpy_plan(filled)
+def test_a_damaged_file_is_left_out_and_made_anew(store: Database, folder: Path, searches: list[object], damage: str) -> None:
+    first = numpy_plan(store)
     (file,) = folder.iterdir()
     whole = file.read_bytes()
     flipped = whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:]
     file.write_bytes({"cut": whole[:-10], "flipped": flipped, "empty": b"", "of another format": b"x" + whole}.get(damage, whole))
     if damage == "writable by others":
         file.chmod(0o666)
-    assert numpy_plan(filled) == first and len(searches) == 2
-    assert numpy_plan(filled) == first and len(searches) == 2
+    assert numpy_plan(store) == first and len(searches) == 2
+    assert numpy_plan(store) == first and len(searches) == 2
     assert file.stat().st_mode & 0o077 == 0
 
 
 def test_nothing_is_kept_where_it_is_turned_off_or_the_database_is_in_memory(
-        filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_database(":memory:") as memory:
         assert all(plan_file.of(Request(GRAPH, database=each)) is None for each in (memory, ":memory:"))
     monkeypatch.setenv(storing.VARIABLE, "off")
-    numpy_plan(filled)
+    numpy_plan(store)
     assert not folder.exists()
 
 
-def test_a_word_that_says_neither_on_nor_off_is_refused(filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_that_says_neither_on_nor_off_is_refused(store: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(storing.VARIABLE, "bogus")
     with pytest.raises(ArgumentError, match="^TENSOR_GRAPHS_PLANS is 'bogus'\n  fix: on or off; without it, it is on"):
-        numpy_plan(filled)
+        numpy_plan(store)
     monkeypatch.setenv(storing.VARIABLE, "on")
-    numpy_plan(filled)
+    numpy_plan(store)
     assert folder.exists()
 
 
-def test_plans_that_were_not_used_for_long_go(filled: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numpy_plan(filled)
+def test_plans_that_were_not_used_for_long_go(store: Database, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy_plan(store)
     (first,) = folder.iterdir()
     monkeypatch.setattr(plan_file, "MOST_BYTES", first.stat().st_size + 100)
-    numpy_plan(filled, largest={"n": 8})
+    numpy_plan(store, largest={"n": 8})
     (second,) = folder.iterdir()
     assert second != first
 

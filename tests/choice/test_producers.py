@@ -66,10 +66,10 @@ def test_the_loops_of_a_consumer_and_its_producer_give_the_oracles_values(produc
 
 
 @pytest.mark.parametrize("producer", ["scatter, set", "write_at_index"])
-def test_a_reduction_a_softmax_and_a_norm_of_what_is_scattered_compile(filled: Database, producer: str) -> None:
+def test_a_reduction_a_softmax_and_a_norm_of_what_is_scattered_compile(store: Database, producer: str) -> None:
     for consumer in ("sum of rows", "softmax", "argmax", "rms_norm"):
         root = CONSUMERS[consumer](PRODUCERS[producer])
         graph = tg.graph({"y": root})
-        model = bind(compile_graph(graph, database=filled, backends=("gen", "numpy")), {})
+        model = bind(compile_graph(graph, database=store, backends=("gen", "numpy")), {})
         made = model.run({name: VALUES[name] for name in graph.inputs})["y"]
         np.testing.assert_allclose(made, expected(root), rtol=1e-4, atol=1e-5)

@@ -171,14 +171,15 @@ def test_no_more_kernels_take_turns_than_there_is_time_for(database: Database, m
                                   pytest.param(transformer, marks=pytest.mark.long)])
 def test_after_profiling_the_plan_rests_on_rows(database: Database, starts: list[int], made: Callable[[], Node]) -> None:
     g = tg.graph({"y": made()})
-    report = profile_graph(g, database=database, budget=300.0)
+    asked: Any = {"database": database, "backends": ("c", "numpy")}
+    report = profile_graph(g, budget=300.0, **asked)
     # at each sample its parts, and of their steps what may be faster than those
     assert report.measured > 10 and report.left == 0 and not report.interrupted
     starts.clear()
-    plan = compile_graph(g, database=database)
+    plan = compile_graph(g, **asked)
     assert [v.measured_share for v in plan.variants] == [1.0] * len(plan.variants)
     assert plan.unmeasured == () and starts == []
-    again = profile_graph(g, database=database, budget=300.0)
+    again = profile_graph(g, budget=300.0, **asked)
     assert again.measured == again.failed == again.left == again.deployed == 0 < again.already_known
     # the first knew some when it came to ask, of runs in their places
     assert again.already_known <= report.measured + report.already_known

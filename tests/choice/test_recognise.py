@@ -77,10 +77,10 @@ def test_what_is_written_out_is_recognised_again(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma", pytest.param("bert", marks=pytest.mark.long)])
-def test_the_plan_of_the_atomic_twin_has_the_kernel_calls_of_the_composite_one(name: str, filled: Database) -> None:
+def test_the_plan_of_the_atomic_twin_has_the_kernel_calls_of_the_composite_one(name: str, store: Database) -> None:
     graph = MODELS[name]
-    plan = compile_graph(graph, database=filled)
-    twin = compile_graph(write_out(graph), database=filled)
+    plan = compile_graph(graph, database=store)
+    twin = compile_graph(write_out(graph), database=store)
     assert found(calls(twin), calls(plan)) >= 0.95
     given = weights(graph)
     ids = np.arange(7, dtype=np.int32)
@@ -188,14 +188,14 @@ def test_random_graphs_never_cost_more_and_keep_their_bits() -> None:
         assert prepare(made).graph is made
 
 
-def test_explain_says_what_was_recognised_and_it_can_be_switched_off(filled: Database) -> None:
+def test_explain_says_what_was_recognised_and_it_can_be_switched_off(store: Database) -> None:
     graph = write_out(tg.graph({"y": tg.softmax(X)}))
-    plan = compile_graph(graph, database=filled, backends=("numpy",))
+    plan = compile_graph(graph, database=store, backends=("numpy",))
     assert "recognised: 1 softmax" in explain(plan) and explain_data(plan)["prepared"] == "recognised: 1 softmax"
-    plain = compile_graph(graph, database=filled, backends=("numpy",), simplify=False)
+    plain = compile_graph(graph, database=store, backends=("numpy",), simplify=False)
     assert plain.graph is graph and "recognised" not in explain(plain)
     path = plain.variants[0].path
-    assert compile_graph(graph, database=filled, backends=("numpy",), path=path).graph is graph
+    assert compile_graph(graph, database=store, backends=("numpy",), path=path).graph is graph
 
 
 def test_a_copy_to_the_device_that_everything_is_on_is_its_source(store: Database) -> None:

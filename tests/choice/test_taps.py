@@ -49,34 +49,34 @@ def why_not(model: CompiledGraph, node: Node, given: Mapping[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("wide", [None, "f64"])
-def test_what_was_recognised_is_tapped_by_the_nodes_that_were_written(filled: Database, wide: str | None) -> None:
-    model = bound(filled, precision=wide)
+def test_what_was_recognised_is_tapped_by_the_nodes_that_were_written(store: Database, wide: str | None) -> None:
+    model = bound(store, precision=wide)
     assert "silu" in model.plan.prepared
     assert_taps(model, {"h": H, "out": OUT}, GIVEN)
 
 
-def test_a_value_inside_of_a_kernel_is_said_to_be_there(filled: Database) -> None:
-    told = why_not(bound(filled), GATE, GIVEN)
+def test_a_value_inside_of_a_kernel_is_said_to_be_there(store: Database) -> None:
+    told = why_not(bound(store), GATE, GIVEN)
     assert "which is computed inside of silu.0 (numpy.silu); there are silu.0, linear.0" in told
     assert "fix: tap 'silu.0' for what that makes, or compile with simplify=False, or have the value as an output" in told
-    assert_taps(bound(filled, simplify=False), {"gate": GATE}, GIVEN)
-    assert_taps(tg.bind(tg.compile(tg.graph({"out": OUT, "gate": GATE}), database=filled, backends=("numpy",)), WEIGHTS),
+    assert_taps(bound(store, simplify=False), {"gate": GATE}, GIVEN)
+    assert_taps(tg.bind(tg.compile(tg.graph({"out": OUT, "gate": GATE}), database=store, backends=("numpy",)), WEIGHTS),
                 {"gate": GATE}, GIVEN)
 
 
-def test_what_cannot_be_inside_is_said_to_be_elsewhere(filled: Database) -> None:
-    model = bound(filled)
+def test_what_cannot_be_inside_is_said_to_be_elsewhere(store: Database) -> None:
+    model = bound(store)
     assert "which is given, or made when parameters are bound; there are" in why_not(model, X, GIVEN)
     assert "which is no node of the graph that was compiled; there are" in why_not(model, tg.exp(X), GIVEN)
 
 
-def test_the_words_of_an_attention_are_inside_of_what_computes_them(filled: Database) -> None:
+def test_the_words_of_an_attention_are_inside_of_what_computes_them(store: Database) -> None:
     q, k, v = (tg.input(name, (4, 8, 16)) for name in "qkv")
     s = (q @ k.permute((0, 2, 1))) * 0.25
     e = tg.exp(s - tg.reduce_max(s, -1, keepdims=True))
     p = e / tg.sum(e, -1, keepdims=True)
     out = p @ v
-    model = tg.bind(tg.compile(tg.graph(out), database=filled, backends=("numpy",)), {})
+    model = tg.bind(tg.compile(tg.graph(out), database=store, backends=("numpy",)), {})
     given = {name: RNG.standard_normal((4, 8, 16)).astype(np.float32) for name in "qkv"}
     labels = [i.label for i in model.plan.variants[0].program.instructions]
     assert_taps(model, {"out": out}, given)
@@ -114,13 +114,13 @@ print(model.first_nan({"x": np.full((5, 64), -np.inf, np.float32)}))
 
 
 @pytest.mark.parametrize("wide", ["written", pytest.param("f64", marks=pytest.mark.long)])
-def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too(filled: Database, tmp_path: Path,
+def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too(store: Database, tmp_path: Path,
                                                                                  wide: str | None) -> None:
     (script := tmp_path / "own.py").write_text(SCRIPT)
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     env.pop(storing.VARIABLE, None)
-    bound(filled, precision=wide)                               # so that neither process adds rows
-    first, second = (subprocess.run([sys.executable, str(script), str(filled.location), wide], capture_output=True, text=True,
+    bound(store, precision=wide)                               # so that neither process adds rows
+    first, second = (subprocess.run([sys.executable, str(script), str(store.location), wide], capture_output=True, text=True,
                                     check=True, env=env) for _ in range(2))
     assert (first.stderr.strip(), second.stderr.strip()) == ("dict", "Images")
     told, again = first.stdout.splitlines(), second.stdout.splitlines()
@@ -132,13 +132,13 @@ def test_a_second_process_reads_the_plan_and_knows_the_nodes_and_their_lines_too
     assert nan == "silu.0 (numpy.silu), written at own.py:7"
 
 
-def test_a_plan_that_was_sent_finds_the_nodes_of_its_own_graph(filled: Database) -> None:
-    sent = pickle.loads(pickle.dumps(tg.compile(tg.graph(OUT), database=filled, backends=("numpy",))))
+def test_a_plan_that_was_sent_finds_the_nodes_of_its_own_graph(store: Database) -> None:
+    sent = pickle.loads(pickle.dumps(tg.compile(tg.graph(OUT), database=store, backends=("numpy",))))
     assert_taps(tg.bind(sent, WEIGHTS), {"out": sent.graph.outputs["out"]}, GIVEN)
-    assert_taps(bound(filled), {"its own": sent.graph.outputs["out"]}, GIVEN)
+    assert_taps(bound(store), {"its own": sent.graph.outputs["out"]}, GIVEN)
 
 
-def test_what_is_simplified_is_found_where_it_is_made_and_keeps_its_line(filled: Database) -> None:
+def test_what_is_simplified_is_found_where_it_is_made_and_keeps_its_line(store: Database) -> None:
     x = tg.input("x", (6, 7))
     line = inspect.currentframe().f_lineno + 1                       # type: ignore[union-attr]
     twice = tg.sin(tg.permute(tg.permute(tg.neg(tg.neg(x)), (1, 0)), (1, 0)))
@@ -146,5 +146,5 @@ def test_what_is_simplified_is_found_where_it_is_made_and_keeps_its_line(filled:
     made = prepare(tg.graph(out), backends=("numpy",))
     assert "simplified" in made.note and made.images[twice].inputs[0] is x
     assert [str(n.location) for n in made.graph.nodes if n.op.name == "sin"] == [f"test_taps.py:{line}"]
-    assert_taps(tg.bind(tg.compile(tg.graph(out), database=filled, backends=("numpy",)), {}), {"twice": twice},
+    assert_taps(tg.bind(tg.compile(tg.graph(out), database=store, backends=("numpy",)), {}), {"twice": twice},
                 {"x": RNG.standard_normal((6, 7)).astype(np.float32)})

@@ -119,7 +119,6 @@ def test_nearly_all_ops_are_loops() -> None:
     assert floats - set(numbers) <= NEVER
 
 
-
 def test_a_quotient_just_below_a_whole_number_is_not_rounded_up_to_it() -> None:
     y = np.linspace(1, 2, 4001, dtype=np.float32)
     x = np.nextafter(np.float32(7) * y, np.float32(0))
@@ -163,18 +162,19 @@ def test_a_cast_to_eight_bits_rounds_whatever_is_wider_between(form: str) -> Non
 SCALED = {"a tensor": lambda x, w: x * w, "a number": lambda x, w: x * w * 0.1, "a mask": lambda x, w: x * 0.3 + w}
 
 
-@pytest.mark.parametrize("magnitude", [1e3, 1e10, 1e30], ids=str)
 @pytest.mark.parametrize("scale", SCALED)
-def test_the_greatest_is_taken_off_products_that_are_rounded_as_it_is(scale: str, magnitude: float) -> None:
-    given = np.random.default_rng(0)
-    arrays = {"x": given.standard_normal((4, 100)).astype(np.float32),
-              "w": (given.standard_normal(100) * magnitude).astype(np.float32)}
+def test_the_greatest_is_taken_off_products_that_are_rounded_as_it_is(scale: str) -> None:
     y, z = SCALED[scale](tg.input("x", (4, 100)), tg.input("w", (100,))), tg.input("z", (4, 100))
     of_y, of_z = (tg.graph({f.__name__: f(rows, axis=-1) for f in (tg.softmax, tg.log_softmax, tg.logsumexp)}) for rows in (y, z))
-    found = tg.bind(tg.compile(of_y, backends=("gen",))).run(arrays)
-    rounded = interpret(tg.graph(y), arrays).outputs["out"].astype(np.float32)
-    exact = interpret(of_z, {"z": rounded}).outputs
-    best = rounded.argmax(axis=-1)
-    for name, out in found.items():
-        assert measure(out, exact[name], tg.f32).within(1e-5), name
-    assert magnitude == 1e3 or not found["log_softmax"][range(4), best].any()
+    model = tg.bind(tg.compile(of_y, backends=("gen",)))
+    for magnitude in (1e3, 1e10, 1e30):
+        draw = np.random.default_rng(0)
+        arrays = {"x": draw.standard_normal((4, 100)).astype(np.float32),
+                  "w": (draw.standard_normal(100) * magnitude).astype(np.float32)}
+        found = model.run(arrays)
+        rounded = interpret(tg.graph(y), arrays).outputs["out"].astype(np.float32)
+        exact = interpret(of_z, {"z": rounded}).outputs
+        best = rounded.argmax(axis=-1)
+        for name, out in found.items():
+            assert measure(out, exact[name], tg.f32).within(1e-5), (name, magnitude)
+        assert magnitude == 1e3 or not found["log_softmax"][range(4), best].any()

@@ -109,16 +109,6 @@ def test_narrow_floats_are_computed_wide_and_rounded_once(build: Callable[[Any],
     assert (np.abs(np.asarray(actual, np.float64) - true) <= 2.0**-11 * 1.01 * np.abs(true) + 2.0**-24).all()
 
 
-@pytest.mark.processes
-def test_they_compute_the_same_compiled() -> None:
-    x = tg.input("x", (8, 16))
-    graph = tg.graph({"glu": tg.glu(tg.mish(x)), "sum": tg.logaddexp(tg.hypot(tg.selu(x), tg.hardswish(x)), tg.fmod(x, 0.7))})
-    values = {"x": RNG.normal(size=(8, 16)).astype(np.float32)}
-    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
-    for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
-
-
 def test_what_makes_no_sense_is_refused() -> None:
     x = tg.input("x", (2, 3))
     with pytest.raises(ShapeError, match="prelu of"):

@@ -32,18 +32,6 @@ def test_a_dim_may_be_pooled_to_one_element_and_integers_have_a_largest():
     check(tg.adaptive_max_pool(tg.input("x", (5,), tg.i8), 2), [-3, -1], x=np.array([-5, -4, -3, -2, -1], np.int8))
 
 
-@pytest.mark.processes
-def test_pooling_and_transposed_convolution_compute_the_same_compiled():
-    x = tg.input("x", (1, 2, 7, 9))
-    w = tg.constant(RNG.normal(size=(2, 3, 3, 2)).astype(np.float32))
-    graph = tg.graph({"mean": tg.adaptive_avg_pool(x, (3, 9)),
-                      "spread": tg.conv_transpose(x, w, stride=2, padding=1, output_padding=1)})
-    values = {"x": RNG.normal(size=(1, 2, 7, 9)).astype(np.float32)}
-    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
-    for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
-
-
 def test_what_has_no_intervals_is_refused():
     x = tg.input("x", (4, tg.dim("n", 1, 9)))
     with pytest.raises(ShapeError, match=r"adaptive_avg_pool of f32\[4, n\]: axis 1 has n elements, for 2 intervals"):

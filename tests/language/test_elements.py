@@ -83,17 +83,6 @@ def test_a_tuple_that_is_out_of_range_in_one_place_reads_0_and_sizes_may_be_dims
     check(node, [0, 0, A[2, 1, 0], 0], {"n": 3}, x=A[:, :, 0], i=index)
 
 
-@pytest.mark.processes
-def test_they_compute_the_same_compiled() -> None:
-    x, i = tg.input("x", (4, 6)), tg.input("i", (4, 3), tg.i32)
-    part = tg.take_along_axis(x, i)
-    graph = tg.graph({"part": part, "sum": tg.put_along_axis(x, i, part, mode="add")})
-    values = {"x": RNG.normal(size=(4, 6)).astype(np.float32), "i": RNG.integers(0, 6, (4, 3)).astype(np.int32)}
-    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
-    for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(actual[name], exact, rtol=1e-6)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     x, i = tg.input("x", (3, 4)), tg.input("i", (4, 4), tg.i32)
     with pytest.raises(ShapeError, match=r"take_along_axis of f32\[3, 4\] at i32\[4, 4\] along axis 1"):

@@ -103,16 +103,6 @@ def test_searchsorted_is_that_of_numpy_and_with_rows_that_of_torch(right: bool) 
     check(node, torch.searchsorted(torch.tensor(rows), torch.tensor(inside), right=right).numpy(), b=rows, v=inside)
 
 
-@pytest.mark.processes
-def test_they_compute_the_same_compiled() -> None:
-    x = tg.input("x", (3, 9))
-    graph = tg.graph({"least": tg.topk(x, k=2, largest=False)[1], "lowest": tg.cummin(x)[1]})
-    values = {"x": RNG.normal(size=(3, 9)).astype(np.float32)}
-    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)
-    for name, exact in tg.interpret(graph, values).outputs.items():
-        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
-
-
 def test_what_makes_no_sense_is_refused() -> None:
     x = tg.input("x", (2, tg.dim("n", 1, 9)))
     with pytest.raises(ShapeError, match=r"sort of f32\[2, n\]: axis 1 has the size n"):

@@ -108,19 +108,6 @@ def test_the_reset_gate_may_come_before_the_product_and_a_plain_layer_may_have_r
     np.testing.assert_allclose(evaluate([y], {x: X}, {})[0], theirs(torch.tensor(X))[0].detach().numpy(), rtol=1e-12)
 
 
-@pytest.mark.processes
-def test_a_layer_computes_the_same_compiled() -> None:
-    _, weights = layer("lstm", 2)
-    parameters = {role: tg.parameter(role, v.shape) for role, v in weights.items()}
-    y, (h, c) = tg.lstm(tg.input("x", X.shape), *parameters.values(), lengths=tg.input("n", (BATCH,), tg.i32))
-    graph = tg.graph({"y": y, "h": h, "c": c})
-    values = {"x": X.astype(np.float32), "n": np.array([5, 2, 3], np.int32)}
-    feeds = {role: v.astype(np.float32) for role, v in weights.items()}
-    actual = tg.bind(tg.compile(graph, database=":memory:"), feeds).run(values)
-    for name, exact in tg.interpret(graph, values, feeds).outputs.items():
-        np.testing.assert_allclose(actual[name], exact, rtol=1e-5, atol=1e-6)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     x, w, u = tg.input("x", (5, 3, 4)), tg.input("w", (8, 4)), tg.input("u", (8, 2))
     for call, text in (

@@ -106,14 +106,6 @@ def test_sizes_may_be_dims(mode, theirs, coordinates):
     check(smooth, expected.numpy(), {"h": 4}, x=A)
 
 
-@pytest.mark.processes
-def test_it_computes_the_same_compiled():
-    graph = tg.graph(tg.resize(tg.input("x", A.shape), (7, 3), mode="cubic", antialias=True))
-    values = {"x": A.astype(np.float32)}
-    actual = tg.bind(tg.compile(graph, database=":memory:"), {}).run(values)["out"]
-    np.testing.assert_allclose(actual, tg.interpret(graph, values).outputs["out"], rtol=1e-5, atol=1e-6)
-
-
 def test_what_makes_no_sense_is_refused():
     x = tg.input("x", (2, 3))
     for call, text in ((lambda: tg.resize(x), r"size is \(\) and scale is \(\)"), (lambda: tg.resize(x, 0), "size is 0"),

@@ -78,7 +78,7 @@ def test_page_and_document_are_one_table(backend: str) -> None:
     assert markdown(table) == (FOLDER / f"{backend}.md").read_text(encoding="utf-8"), RENEW
 
 
-@pytest.mark.parametrize("many", [(8, 3), pytest.param((16, 6), marks=pytest.mark.long)], ids=["few", "more"])
+@pytest.mark.parametrize("many", [(5, 2), pytest.param((16, 6), marks=pytest.mark.long)], ids=["few", "more"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_sample_of_cells_judged_now_says_what_the_committed_table_says(backend: str, many: tuple[int, int], judge: Judge) -> None:
     """many: of the cells with a kernel, and of the others."""

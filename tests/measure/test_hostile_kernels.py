@@ -52,7 +52,8 @@ def loaded() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("waiting", "loaded")
-@pytest.mark.parametrize("name", ["slows_the_clock_by_half", "slows_the_clock_to_a_quarter"])
+@pytest.mark.parametrize("name", ["slows_the_clock_by_half",
+                                  pytest.param("slows_the_clock_to_a_quarter", marks=pytest.mark.long)])
 def test_a_slowed_clock_shows_beside_other_programs(brief_judge: Judge, name: str) -> None:
     """A run that waits for its processor takes as long by such a clock as it has worked."""
     signature, candidate = signature_of(NODES["relu"]), next(c for c in HOSTILE if c.name == name)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from family_cases import DECODERS, VOCABULARY, Case
+from test_families import first_of_families
 
 from tensor_graphs.frontends.huggingface.load import load_model
 from tensor_graphs.meaning.interpreter import interpret
@@ -26,7 +27,11 @@ def rows(pages: list[int], start: int, end: int, sequence: TokenSequence) -> dic
     return ends | {"positions": at, "slots": table[at // 4] * 4 + at % 4, "pages": np.tile(table, (end - start, 1))}
 
 
-@pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.id)
+FIRST = [*first_of_families(DECODERS).values(), *(case for case in DECODERS if "window" in case.name)]
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id, marks=() if case in FIRST else pytest.mark.long)
+                                  for case in DECODERS])
 def test_portions_of_two_sequences_in_one_step_get_the_logits_of_both_alone(case: Case, tmp_path: Path) -> None:
     case.write(tmp_path)
     model = load_model(tmp_path, dtype="float32", max_positions=20)

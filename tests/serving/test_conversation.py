@@ -69,7 +69,7 @@ class Made:
         return [int(i) for i in out[0, len(ids):]]
 
 
-@pytest.fixture(scope="module", params=["llama: untied", "mistral: window"])
+@pytest.fixture(scope="module", params=[pytest.param("llama: untied", marks=pytest.mark.long), "mistral: window"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, store: Database) -> Made:
     folder = tmp_path_factory.mktemp("talking")
     theirs = next(case for case in DECODERS if case.id == request.param).write(folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,33 +25,46 @@ from tensor_graphs.serving.step import BatchStep
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 from family_cases import DECODERS, POSITIONS, VOCABULARY
 
-FAMILIES = ("llama: untied", "qwen3: windows by layer, tied", "gemma3: tied", "mistral: window")
-OTHERS = ("gpt_oss: sinks", "phi3: longrope, tied", pytest.param("llama: dynamic, head_dim, mlp biases", marks=pytest.mark.long),
-          pytest.param("mixtral: two of four", marks=pytest.mark.long))
+LLAMA = "llama: untied"
+LONG = tuple(pytest.param(family, marks=pytest.mark.long) for family in (
+    "gemma3: tied", "qwen3: windows by layer, tied", "mistral: window", "gpt_oss: sinks", "phi3: longrope, tied",
+    "llama: dynamic, head_dim, mlp biases", "mixtral: two of four"))
+"""families of which models/test_paged.py compares the step itself; a step of each takes half a minute to compile"""
 HOW: dict[str, Any] = {"sequences": 16, "tokens": 32, "page": 4, "pages": 60, "invariant": True}
 
 
-@pytest.fixture(scope="module", params=FAMILIES + OTHERS)
-def served(request: Any, tmp_path_factory: Any) -> Iterator[tuple[LoadedModel, PagedEngine]]:
-    folder = tmp_path_factory.mktemp("model")
-    next(case for case in DECODERS if case.id == request.param).write(folder)
-    model = load_model(folder, dtype="float32", max_positions=POSITIONS)
-    engine = start_engine(model, **HOW)
-    yield model, engine
-    engine.close()
+EngineOf = Callable[[str], tuple[LoadedModel, PagedEngine]]
 
 
 @pytest.fixture(scope="module")
-def llama(tmp_path_factory: Any) -> Iterator[tuple[LoadedModel, PagedEngine]]:
-    folder = tmp_path_factory.mktemp("llama")
-    next(case for case in DECODERS if case.id == FAMILIES[0]).write(folder)
-    model = load_model(folder, dtype="float32", max_positions=POSITIONS)
-    engine = start_engine(model, **HOW)
-    yield model, engine
-    engine.close()
+def engine_of(tmp_path_factory: Any) -> Iterator[EngineOf]:
+    """A function from a family to its model and engine, which is started once."""
+    engines: dict[str, tuple[LoadedModel, PagedEngine]] = {}
+
+    def start(family: str) -> tuple[LoadedModel, PagedEngine]:
+        if family not in engines:
+            folder = tmp_path_factory.mktemp("model")
+            next(case for case in DECODERS if case.id == family).write(folder)
+            model = load_model(folder, dtype="float32", max_positions=POSITIONS)
+            engines[family] = model, start_engine(model, **HOW)
+        return engines[family]
+
+    yield start
+    for _, engine in engines.values():
+        engine.close()
 
 
-@pytest.fixture(scope="module", params=FAMILIES[:1] + tuple(pytest.param(f, marks=pytest.mark.long) for f in FAMILIES[1:]))
+@pytest.fixture(scope="module", params=(LLAMA, *LONG))
+def served(request: Any, engine_of: EngineOf) -> tuple[LoadedModel, PagedEngine]:
+    return engine_of(request.param)
+
+
+@pytest.fixture(scope="module")
+def llama(engine_of: EngineOf) -> tuple[LoadedModel, PagedEngine]:
+    return engine_of(LLAMA)
+
+
+@pytest.fixture(scope="module", params=(LLAMA, *LONG))
 def free(request: Any, tmp_path_factory: Any) -> Iterator[PagedEngine]:
     """An engine whose kernels may depend on the number of rows."""
     folder = tmp_path_factory.mktemp("free")

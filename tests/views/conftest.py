@@ -1,5 +1,5 @@
-"""Fixtures of databases, shared with tests/choice."""
+"""The fixture of a database, shared with tests/choice."""
 
-from tests.choice.conftest import database, filled, starts
+from tests.choice.conftest import database
 
-__all__ = ["database", "filled", "starts"]
+__all__ = ["database"]

@@ -28,17 +28,12 @@ N = tg.dim("n", 1, 512)
 X = tg.input("x", (N, 64))
 
 REVIEWED: dict[str, Node] = {
-    "element_wise": tg.gelu(X.cast(tg.bf16)) * 2.0,
     "rows": tg.softmax(X * 0.125),
-    "columns": X.sum(axis=0),
     "in_parts": tg.reduce_max(tg.input("x", (5 * CHUNK,))),
     "gather_and_pad": tg.pad(tg.embedding(tg.input("t", (100, 16)), tg.input("i", (N,), tg.i32)), ((1, 0), (0, 0))),
     "tiles": tg.input("t", (64, N)).permute((1, 0)) + X,
-    "scan_of_rows": tg.cumsum(X),
-    "scan_of_columns": tg.cumsum(X, axis=0),
     "scan_of_one_row": tg.cumsum(tg.input("x", (5 * CHUNK,), tg.i32)),
     "rows_apart": tg.rms_norm(X, tg.input("g", (64,))),
-    "rotation": tg.rope(tg.input("q", (N, 2, 32)), tg.input("c", (N, 16)), tg.input("s", (N, 16))),
     "long_rows": tg.input("x", (N, 1024)).sum(axis=1),
 }
 

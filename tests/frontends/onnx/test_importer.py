@@ -29,7 +29,7 @@ def test_a_model_is_compiled_and_bound_like_any_graph(tmp_path: Path) -> None:
     onnx.save(perceptron(), file)
     imported = tg.from_onnx(file)
     assert imported.name == "small" and dict(imported.nodes) == {"native": 4} and dict(imported.opsets) == {"": 21}
-    bound = tg.bind(tg.compile(imported.graph, backends=("numpy",), database=":memory:"), imported.weights)
+    bound = tg.bind(tg.compile(imported.graph, backends=("numpy",)), imported.weights)
     (expected,) = ReferenceEvaluator(perceptron()).run(None, {"x": x})
     assert np.allclose(bound.run({"x": x})["y"], expected, rtol=1e-5, atol=1e-6)
 

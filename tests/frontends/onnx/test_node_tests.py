@@ -23,7 +23,7 @@ def tests() -> list[NodeTest]:
 
 
 def compiled(model: OnnxModel, inputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
-    bound = tg.bind(tg.compile(model.graph, backends=("numpy",), database=":memory:"), model.weights)
+    bound = tg.bind(tg.compile(model.graph, backends=("numpy",)), model.weights)
     return bound.run(inputs)
 
 

@@ -124,7 +124,7 @@ def test_its_compiled_plan_does_too(build: Callable[[], tuple[torch.nn.Module, l
     model.eval()
     exported(model, inputs, False, tmp_path / "model.onnx")
     imported = tg.from_onnx(tmp_path / "model.onnx")
-    bound = tg.bind(tg.compile(imported.graph, database=":memory:"), imported.weights)
+    bound = tg.bind(tg.compile(imported.graph), imported.weights)
     outputs = bound.run({imported.inputs[f"in{i}"]: x.numpy() for i, x in enumerate(inputs)})
     with torch.no_grad():
         assert np.abs(outputs["y"] - model(*inputs).numpy()).max() < 1e-4

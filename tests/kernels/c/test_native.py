@@ -21,7 +21,7 @@ from tensor_graphs.devices.c_code import ToolchainError
 from tensor_graphs.kernels.c import library
 from tensor_graphs.language.composites.windows import Geometry, padded, strided
 
-F32, I32, I64 = np.float32, np.int32, np.int64
+F32, F64, I32, I64 = np.float32, np.float64, np.int32, np.int64
 SIZES = (1, 3, 17)
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -102,15 +102,18 @@ def test_linear_works_on_memory_that_is_only_aligned_to_its_elements(native: lib
         assert error(out, x[:rows].astype(float) @ w.T.astype(float)) <= 5e-7
 
 
-@pytest.mark.parametrize("n", [1, 20])
-def test_linear_lets_nan_through_only_where_it_belongs(native: library.NativeLibrary, n: int) -> None:
-    x, w = normal((n, 40), 1), normal((50, 40), 2)
-    w[7, 39] = np.nan
-    w[8, 0] = np.inf
-    out = poisoned((n, 50))
-    run(native, "tg_linear_f32", [out, x, w, None], [n, 50, 40])
-    assert error(out, x.astype(float) @ w.T.astype(float)) <= 6e-7
-    assert np.isnan(out[:, 7]).all() and np.isinf(out[:, 8]).all()
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 6e-7), (F64, 1e-14)])
+@pytest.mark.parametrize("n", [1, 4, 20])
+def test_linear_lets_nan_and_infinity_through_where_they_belong(native: library.NativeLibrary, n: int, dtype: type,
+                                                                limit: float) -> None:
+    x, w = normal((n, 40), 1).astype(dtype), normal((50, 40), 2)
+    w[7, 39], w[8, 0], w[9, 5] = np.nan, np.inf, -np.inf
+    x[0, 0] = 0.0                                       # 0 times infinity
+    out = poisoned((n, 50), dtype)
+    run(native, "tg_linear_f32" if dtype is F32 else "tg_linear_f64", [out, x, w, None], [n, 50, 40, 0, 0])
+    with np.errstate(invalid="ignore"):
+        wanted = x.astype(float) @ w.T.astype(float)
+    assert np.isnan(wanted[0, 8]) and np.isnan(out[:, 7]).all() and np.isinf(out[:, 9]).all() and error(out, wanted) <= limit
 
 
 def test_a_large_linear_is_right_however_many_threads_share_it(native: library.NativeLibrary) -> None:
@@ -183,18 +186,18 @@ def element_strides(array: Array) -> list[int]:
     return [stride // array.itemsize for stride in array.strides]
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 3), (1, 1, 1), (5, 33, 7), (17, 3, 0), (64, 70, 65), (3, 1, 300)])
-def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrary, m: int, n: int, k: int) -> None:
-    for flip_a in (False, True):
-        for flip_b in (False, True):
-            for flip_out in (False, True):
-                a = normal((3, k, m), 1).transpose(0, 2, 1) if flip_a else normal((3, m, k), 1)
-                b = normal((3, n, k), 2).transpose(0, 2, 1) if flip_b else normal((3, k, n), 2)
-                out = poisoned((3, n, m)).transpose(0, 2, 1) if flip_out else poisoned((3, m, n))
-                ints = [3, m, n, k, *element_strides(out), *element_strides(a), *element_strides(b)]
-                each_build.call("tg_matmul_f32", [out.ctypes.data, a.ctypes.data, b.ctypes.data], ints)
-                # one column is one number per row, which may cancel: measure against the size of the terms instead
-                assert np.max(np.abs(out - a.astype(float) @ b.astype(float)), initial=0.0) <= 1e-6 * math.sqrt(k + 1)
+@pytest.mark.parametrize(("dtype", "limit"), [(F32, 1e-6), (F64, 3e-15)])
+@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 3), (1, 1, 1), (5, 33, 7), (17, 3, 0), (64, 70, 65), (3, 1, 600)])
+def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrary, m: int, n: int, k: int, dtype: type,
+                                                limit: float) -> None:
+    for turned in range(8):
+        a = (normal((3, k, m), 1).transpose(0, 2, 1) if turned & 1 else normal((3, m, k), 1)).astype(dtype)
+        b = (normal((3, n, k), 2).transpose(0, 2, 1) if turned & 2 else normal((3, k, n), 2)).astype(dtype)
+        out = poisoned((3, n, m), dtype).transpose(0, 2, 1) if turned & 4 else poisoned((3, m, n), dtype)
+        ints = [3, m, n, k, *element_strides(out), *element_strides(a), *element_strides(b)]
+        each_build.call(f"tg_matmul_f{8 * out.itemsize}", [out.ctypes.data, a.ctypes.data, b.ctypes.data], ints)
+        # one column is one number per row, which may cancel: measure against the size of the terms instead
+        assert np.max(np.abs(out - a.astype(float) @ b.astype(float)), initial=0.0) <= limit * math.sqrt(k + 1)
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -312,18 +315,21 @@ def test_rows_written_beyond_the_state_are_dropped(native: library.NativeLibrary
     assert np.array_equal(state, wanted)
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("d", [1, 3, 17, 500, 262144 // 4])
 @pytest.mark.parametrize("n", [0, 1, 3, 200])
-def test_argmax_takes_the_first_of_equals_and_nan_above_all(each_build: library.NativeLibrary, n: int, d: int) -> None:
+def test_argmax_takes_the_first_of_equals_and_nan_above_all(each_build: library.NativeLibrary, n: int, d: int, dtype: type) -> None:
     n = min(n, 3) if d > 1000 else n
-    x = np.random.default_rng(n + d).integers(-40, 40, (n, d)).astype(F32)
+    x = np.random.default_rng(n + d).integers(-40, 40, (n, d)).astype(dtype)
     cases = [x, -np.inf * np.ones_like(x)]
     if n:
-        cases.append(np.where(np.random.default_rng(1).random(x.shape) < 2.0 / d, np.nan, x).astype(F32))
+        cases.append(np.where(np.random.default_rng(1).random(x.shape) < 2.0 / d, np.nan, x).astype(dtype))
+    if dtype is F64:                                    # equal in f32
+        cases.append(1 + np.random.default_rng(d).permutation(n * d).reshape(n, d) * 2.0**-50)
     for case in cases:
-        for symbol, dtype in (("tg_argmax_i32", I32), ("tg_argmax_i64", I64)):
-            out = poisoned((n,), dtype)
-            run(each_build, symbol, [out, case], [n, d])
+        for index in (I32, I64):
+            out = poisoned((n,), index)
+            run(each_build, f"tg_argmax_{'f64_' if dtype is F64 else ''}i{8 * out.itemsize}", [out, case], [n, d])
             assert np.array_equal(out, np.argmax(case, axis=-1))
 
 
@@ -505,19 +511,23 @@ CASES = [
 ]
 
 
+of_both_widths = pytest.mark.parametrize(("symbol", "dtype"), [("tg_attention", F32), ("tg_attention_f64", F64)])
+
+
+@of_both_widths
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_attention_is_the_definition(each_build: library.NativeLibrary, case: tuple[Any, ...]) -> None:
+def test_attention_is_the_definition(each_build: library.NativeLibrary, case: tuple[Any, ...], symbol: str, dtype: type) -> None:
     n, s, hq, hkv, d, causal, window, start, softcap, masked = case
-    q, k, v = normal((n, hq, d), 1), normal((s, hkv, d), 2), normal((s, hkv, d), 3)
+    q, k, v = (normal(shape, seed).astype(dtype) for seed, shape in enumerate([(n, hq, d), (s, hkv, d), (s, hkv, d)], 1))
     mask = None
     if masked:
         mask = (np.random.default_rng(4).random((n, s)) < 0.6).astype(np.uint8)
         mask[-1] = 0
     options = {"causal": causal, "window": window, "start": start, "scale": 1.5 / math.sqrt(d), "softcap": softcap}
-    out = poisoned(q.shape)
+    out = poisoned(q.shape, dtype)
     ints = [n, s, hq, hkv, d, causal, window, start, hkv * d, hkv * d]
-    run(each_build, "tg_attention", [out, q, k, v, mask], ints, [options["scale"], softcap])
-    assert error(out, attention(q, k, v, mask, **options)) <= 3e-6
+    run(each_build, symbol, [out, q, k, v, mask], ints, [options["scale"], softcap])
+    assert error(out, attention(q, k, v, mask, **options)) <= (3e-6 if dtype is F32 else 2e-14)
     if masked or (start == 200 and window == 8):
         assert not out[-1].any()
 
@@ -572,16 +582,17 @@ def test_attention_reads_one_head_after_the_other(native: library.NativeLibrary,
     assert error(out, attention(*by_position, None, causal=1, window=0, start=50 - n, scale=0.3, softcap=0.0)) <= 3e-6
 
 
+@of_both_widths
 @pytest.mark.parametrize("n", [1, 40])
-def test_attention_never_reads_keys_that_no_query_may_see(native: library.NativeLibrary, n: int) -> None:
-    q, k, v = normal((n, 2, 16), 1), normal((400, 1, 16), 2), normal((400, 1, 16), 3)
+def test_attention_never_reads_keys_that_no_query_may_see(native: library.NativeLibrary, n: int, symbol: str, dtype: type) -> None:
+    q, k, v = (normal(shape, seed).astype(dtype) for seed, shape in enumerate([(n, 2, 16), (400, 1, 16), (400, 1, 16)], 1))
     start = 300 - n
     wanted = attention(q, k, v, None, causal=1, window=50, start=start, scale=0.25, softcap=0.0)
     for hidden in (slice(0, start - 49), slice(start + n, None)):
         k[hidden] = v[hidden] = np.nan
-    out = poisoned(q.shape)
-    run(native, "tg_attention", [out, q, k, v, None], [n, 400, 2, 1, 16, 1, 50, start, 16, 16], [0.25, 0.0])
-    assert error(out, wanted) <= 3e-6
+    out = poisoned(q.shape, dtype)
+    run(native, symbol, [out, q, k, v, None], [n, 400, 2, 1, 16, 1, 50, start, 16, 16], [0.25, 0.0])
+    assert error(out, wanted) <= (3e-6 if dtype is F32 else 1e-14)
 
 
 @pytest.mark.parametrize("n", [1, 20])

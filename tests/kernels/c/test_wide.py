@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import ml_dtypes
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensor_graphs.kernels.c import library
-from tests.kernels.c.test_native import CASES, I32, I64, Array, attention, element_strides, error, poisoned, run
+from tests.kernels.c.test_native import I32, Array, error, poisoned, run
 
 F32, F64 = np.float32, np.float64
 WEIGHTS = {"f32": 0, "bf16": 1, "f64": 2}
@@ -45,18 +44,6 @@ def test_linear_is_the_product_with_weights_of_any_width(each_build: library.Nat
             assert np.max(np.abs(out - wanted) / scale, initial=0.0) <= 1e-14
 
 
-@pytest.mark.parametrize("n", [1, 4, 20])
-def test_linear_lets_nan_and_infinity_through_where_they_belong(native: library.NativeLibrary, n: int) -> None:
-    x, w = normal((n, 43), 1), normal((50, 43), 2, "f32")
-    w[7, 42], w[8, 0], w[9, 5] = np.nan, np.inf, -np.inf
-    x[0, 0] = 0.0                                       # 0 times infinity
-    out = poisoned((n, 50), F64)
-    run(native, "tg_linear_f64", [out, x, w, None], [n, 50, 43, 0, 0])
-    with np.errstate(invalid="ignore"):
-        wanted = x @ w.T.astype(float)
-    assert np.isnan(wanted[0, 8]) and np.isinf(wanted[:, 9]).all() and error(out, wanted) <= 1e-14
-
-
 def test_linear_reads_memory_that_is_only_aligned_to_its_elements(native: library.NativeLibrary) -> None:
     m, k = 21, 50
     x, w = normal((17 * k + 1,), 1)[1:].reshape(17, k), normal((m * k + 3,), 2, "bf16")[3:].reshape(m, k)
@@ -80,20 +67,6 @@ def test_a_large_linear_is_the_same_however_many_threads_share_it(native: librar
             assert error(results[0], x @ w.T.astype(float)) <= 1e-13
     finally:
         native.set_threads(before)
-
-
-# --- matmul ---
-
-
-@pytest.mark.parametrize(("m", "n", "k"), [(0, 3, 3), (1, 1, 1), (5, 33, 7), (17, 3, 0), (64, 70, 65), (3, 1, 600)])
-def test_matmul_takes_any_stride_of_any_operand(each_build: library.NativeLibrary, m: int, n: int, k: int) -> None:
-    for turned in range(8):
-        a = normal((3, k, m), 1).transpose(0, 2, 1) if turned & 1 else normal((3, m, k), 1)
-        b = normal((3, n, k), 2).transpose(0, 2, 1) if turned & 2 else normal((3, k, n), 2)
-        out = poisoned((3, n, m), F64).transpose(0, 2, 1) if turned & 4 else poisoned((3, m, n), F64)
-        ints = [3, m, n, k, *element_strides(out), *element_strides(a), *element_strides(b)]
-        each_build.call("tg_matmul_f64", [out.ctypes.data, a.ctypes.data, b.ctypes.data], ints)
-        assert np.max(np.abs(out - a @ b), initial=0.0) <= 3e-15 * math.sqrt(k + 1)
 
 
 # --- softmax ---
@@ -121,47 +94,7 @@ def test_the_rope_table(each_build: library.NativeLibrary, half: int) -> None:
     assert np.max(np.abs(cosine - np.cos(angle))) <= 2e-11 and np.max(np.abs(sine - np.sin(angle))) <= 2e-11
 
 
-@pytest.mark.parametrize("d", [1, 3, 17, 500, 65536])
-def test_argmax_takes_the_first_of_equals_and_nan_above_all(each_build: library.NativeLibrary, d: int) -> None:
-    x = np.random.default_rng(d).integers(-40, 40, (3, d)).astype(F64)
-    close = 1 + np.random.default_rng(d).permutation(3 * d).reshape(3, d) * 2.0**-50  # equal in f32
-    for case in (x, -np.inf * np.ones_like(x), close, np.where(np.random.default_rng(1).random(x.shape) < 2.0 / d, np.nan, x)):
-        for symbol, dtype in (("tg_argmax_f64_i32", I32), ("tg_argmax_f64_i64", I64)):
-            out = poisoned((3,), dtype)
-            run(each_build, symbol, [out, case], [3, d])
-            assert np.array_equal(out, np.argmax(case, axis=-1))
-
-
 # --- attention ---
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_attention_is_the_definition(each_build: library.NativeLibrary, case: tuple[Any, ...]) -> None:
-    n, s, hq, hkv, d, causal, window, start, softcap, masked = case
-    q, k, v = normal((n, hq, d), 1), normal((s, hkv, d), 2), normal((s, hkv, d), 3)
-    mask = None
-    if masked:
-        mask = (np.random.default_rng(4).random((n, s)) < 0.6).astype(np.uint8)
-        mask[-1] = 0
-    out, scale = poisoned(q.shape, F64), 1.5 / math.sqrt(d)
-    run(each_build, "tg_attention_f64", [out, q, k, v, mask], [n, s, hq, hkv, d, causal, window, start, hkv * d, hkv * d],
-        [scale, softcap])
-    wanted = attention(q, k, v, mask, causal=causal, window=window, start=start, scale=scale, softcap=softcap)
-    assert error(out, wanted) <= 2e-14
-    if masked or (start == 200 and window == 8):
-        assert not out[-1].any()
-
-
-@pytest.mark.parametrize("n", [1, 40])
-def test_attention_never_reads_keys_that_no_query_may_see(native: library.NativeLibrary, n: int) -> None:
-    q, k, v = normal((n, 2, 16), 1), normal((400, 1, 16), 2), normal((400, 1, 16), 3)
-    start = 300 - n
-    wanted = attention(q, k, v, None, causal=1, window=50, start=start, scale=0.25, softcap=0.0)
-    for hidden in (slice(0, start - 49), slice(start + n, None)):
-        k[hidden] = v[hidden] = np.nan
-    out = poisoned(q.shape, F64)
-    run(native, "tg_attention_f64", [out, q, k, v, None], [n, 400, 2, 1, 16, 1, 50, start, 16, 16], [0.25, 0.0])
-    assert error(out, wanted) <= 1e-14
 
 
 @pytest.mark.parametrize(("symbol", "dtype"), [("tg_attention", F32), ("tg_attention_f64", F64)])
