@@ -254,10 +254,6 @@ def _slice_conditions(n: Node) -> Iterable[Condition]:
             yield from at_least(more, less, f"slice of {show(n.inputs[0])}", text)
 
 
-def _cast_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
-    return TensorType(xs[0].shape, attrs["dtype"])
-
-
 def _bitcast_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> TensorType:
     old, new = xs[0].dtype, attrs["dtype"]
     if old.itemsize == new.itemsize:
@@ -315,10 +311,6 @@ def _iota_type(op: AtomicOp, xs: Sequence[Node], attrs: Mapping[str, Any]) -> Te
 
 def _like(value: float, x: Node) -> Node:
     return fill(value, x.shape, x.dtype)
-
-
-def _neg(x: Node) -> Node:
-    return mul(x, _like(-1, x))
 
 
 def _zeros_if(keep: Node, g: Node) -> Node:
@@ -406,7 +398,7 @@ ROWS: tuple[AtomicOp, ...] = (
              attributes=("axis", "dtype", "shape"), group="source",
              facts=OpFacts(determined=True)),
     AtomicOp("reciprocal", 1, _floats, lambda a, n, x: a.reciprocal(n, x),
-             lambda n, g: (_neg(mul(g, mul(n, n))),), flops=4,
+             lambda n, g: (mul(mul(g, mul(n, n)), _like(-1, n)),), flops=4,
              facts=OpFacts(rounds=True, determined=True, assumes="no division by 0")),
     AtomicOp("sqrt", 1, _floats, lambda a, n, x: a.sqrt(n, x),
              lambda n, g: (mul(g, mul(_like(0.5, n), reciprocal(n))),), flops=4,
@@ -422,8 +414,8 @@ ROWS: tuple[AtomicOp, ...] = (
              facts=OpFacts(rounds=True, telling=True)),
     AtomicOp("floor", 1, _floats, lambda a, n, x: a.floor(n, x), lambda n, g: (_like(0, g),),
              facts=OpFacts(exact=True, determined=True, telling=True, leaps=True)),
-    AtomicOp("cast", 1, _cast_type, lambda a, n, x: a.cast(n, x), _cast_gradient, attributes=("dtype",),
-             facts=OpFacts(determined=True)),
+    AtomicOp("cast", 1, lambda op, xs, attrs: TensorType(xs[0].shape, attrs["dtype"]), lambda a, n, x: a.cast(n, x),
+             _cast_gradient, attributes=("dtype",), facts=OpFacts(determined=True)),
     AtomicOp("bitcast", 1, _bitcast_type, lambda a, n, x: a.bitcast(n, x), lambda n, g: (None,),
              attributes=("dtype",), flops=0,
              facts=OpFacts(determined=True, dtype_matters=True, telling=True, leaps=True)),

@@ -10,7 +10,6 @@ from tensor_graphs.errors import TensorGraphsError
 from tensor_graphs.language import atomic, leaves
 from tensor_graphs.language.composite import CompositeOp
 from tensor_graphs.language.dims import Expr, is_static
-from tensor_graphs.language.dtypes import DType
 from tensor_graphs.language.node import ArrayValue, Node, apply
 from tensor_graphs.meaning.interpreter import evaluate
 from tensor_graphs.rewrites.egraph import EGraph
@@ -52,7 +51,7 @@ class Folding:
             return None
         try:
             if all(v is not None for v in values) and elementwise(node.op, tuple(types)):
-                call = apply(node.op, [_constant(v, t.dtype) for v, t in zip(values, types, strict=True)], node.attrs)
+                call = apply(node.op, [leaves.constant(v, t.dtype) for v, t in zip(values, types, strict=True)], node.attrs)
                 number, ideal = (evaluate([call], {}, {}, mode)[0] for mode in ("as_written", "real"))
                 if not np.array_equal(number.astype(ideal.dtype), ideal, equal_nan=True):
                     return None
@@ -72,10 +71,6 @@ class Folding:
         except TensorGraphsError:
             return None
         return [(e.instance(node), e.add(folded))]
-
-
-def _constant(value: bool | int | float, dtype: DType) -> Node:
-    return leaves.constant(value, dtype)
 
 
 def _exact(node: ENode, e: EGraph) -> bool:

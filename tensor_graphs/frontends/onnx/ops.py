@@ -137,13 +137,10 @@ def _pow(n: OnnxNode) -> Node:
 row("Pow")(_pow)
 
 
-def _equal(x: Node, y: Node) -> Node:
-    return ~c.bit_xor(x, y) if x.dtype is bool_ else c.equals(x, y)
-
-
 BINARY: dict[str, Callable[[Node, Node], Node]] = {
     "Add": c.add, "Sub": c.sub, "Mul": c.mul, "Div": lambda x, y: c.div(x, y) if x.dtype.is_float else truncated_div(x, y),
-    "Equal": _equal, "Less": c.less, "Greater": c.greater, "LessOrEqual": c.less_equal, "GreaterOrEqual": c.greater_equal,
+    "Equal": lambda x, y: ~c.bit_xor(x, y) if x.dtype is bool_ else c.equals(x, y),
+    "Less": c.less, "Greater": c.greater, "LessOrEqual": c.less_equal, "GreaterOrEqual": c.greater_equal,
     "And": c.bit_and, "Or": c.bit_or, "Xor": c.bit_xor, "BitwiseAnd": c.bit_and, "BitwiseOr": c.bit_or, "BitwiseXor": c.bit_xor,
 }
 """op -> function of two tensors, which broadcast"""

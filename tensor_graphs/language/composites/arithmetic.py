@@ -199,11 +199,8 @@ def _sub(x: Node, y: Node) -> Node:
     return atomic.add(x, atomic.mul(y, _minus_one(y)))
 
 
-def _div_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    return np.asarray(np.divide(roles["x"], roles["y"]))
-
-
-@library(name="div", direct=_div_direct, facts=OpFacts(mentioned=True, symbol="/"))
+@library(name="div", direct=lambda roles, attrs, types: np.asarray(np.divide(roles["x"], roles["y"])),
+         facts=OpFacts(mentioned=True, symbol="/"))
 def _div(x: Node, y: Node) -> Node:
     """x / y, for floats."""
     _both("div", x, y, "float")

@@ -271,11 +271,8 @@ def relu(x: Node) -> Node:
     return arithmetic.maximum(x, 0)
 
 
-def _silu_slope(x: Node, y: Node) -> Node:
-    return sigmoid(x) * (x * sigmoid(-x) + 1.0)
-
-
-@real(direct=lambda x: x * _sigmoid_numpy(x), slope=_silu_slope, facts=OpFacts(mentioned=True))
+@real(direct=lambda x: x * _sigmoid_numpy(x), slope=lambda x, y: sigmoid(x) * (x * sigmoid(-x) + 1.0),
+      facts=OpFacts(mentioned=True))
 def silu(x: Node) -> Node:
     """x · sigmoid(x)."""
     return x * sigmoid(x)

@@ -92,10 +92,6 @@ def one_hot(ids: Node, *, size: Dim, dtype: DType = f32) -> Node:
 # ---- concat, stack, flip ---------------------------------------------------------------------------------------------
 
 
-def _concat_direct(roles: Mapping[str, Any], attrs: Attributes, out_types: Any) -> np.ndarray:
-    return np.concatenate(roles["xs"], axis=attrs["axis"])
-
-
 @of_one_output
 def _concat_gradient(node: Node, g: Node) -> Gradients:
     axis = one_axis("concat", node.attrs["axis"], node.inputs[0].rank)
@@ -109,7 +105,8 @@ def _concat_gradient(node: Node, g: Node) -> Gradients:
     return {"xs": pieces}
 
 
-@library(direct=_concat_direct, gradient=_concat_gradient, facts=OpFacts(mentioned=True, closed=True, sought=False))
+@library(direct=lambda roles, attrs, types: np.concatenate(roles["xs"], axis=attrs["axis"]),
+         gradient=_concat_gradient, facts=OpFacts(mentioned=True, closed=True, sought=False))
 def concat(*xs: Node, axis: int = 0) -> Node:
     """The tensors one after the other along `axis`; other axes and dtypes are equal. Raises ShapeError, DTypeError.
 
@@ -204,10 +201,6 @@ def split(x: Node, parts: int | Sequence[Dim], axis: int = 0) -> tuple[Node, ...
 # ---- argmax, linear_argmax, topk -------------------------------------------------------------------------------------
 
 
-def _argmax_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
-    return np.asarray(np.argmax(roles["x"], axis=attrs["axis"]), dtype=np.int32)
-
-
 MOST_INDEXED = 1 << 31
 """number of elements of an axis up to which indices fit i32"""
 
@@ -232,7 +225,8 @@ def _of_something(node: Node) -> list[Condition]:
     return some + _counted("argmax", x, axis)
 
 
-@library(direct=_argmax_direct, conditions=_of_something, facts=OpFacts(mentioned=True, closed=True))
+@library(direct=lambda roles, attrs, types: np.asarray(np.argmax(roles["x"], axis=attrs["axis"]), np.int32),
+         conditions=_of_something, facts=OpFacts(mentioned=True, closed=True))
 def argmax(x: Node, axis: int = -1) -> Node:
     """The index (i32) of the largest element along `axis`, which disappears: the first of equal ones; NaN wins.
 
@@ -361,17 +355,14 @@ def _topk(x: Node, *, k: int) -> tuple[Node, Node]:
 # ---- cumsum, prod ----------------------------------------------------------------------------------------------------
 
 
-def _cumsum_direct(roles: Mapping[str, np.ndarray], attrs: Attributes, out_types: Any) -> np.ndarray:
-    return np.cumsum(roles["x"], axis=attrs["axis"], dtype=roles["x"].dtype)
-
-
 @of_one_output
 def _cumsum_gradient(node: Node, g: Node) -> Gradients:
     axis = node.attrs["axis"]
     return {"x": flip(cumsum(flip(g, axis), axis), axis)}
 
 
-@library(direct=_cumsum_direct, gradient=_cumsum_gradient, facts=OpFacts(running=True, closed=True, sought=False))
+@library(direct=lambda roles, attrs, types: np.cumsum(roles["x"], attrs["axis"], roles["x"].dtype),
+         gradient=_cumsum_gradient, facts=OpFacts(running=True, closed=True, sought=False))
 def cumsum(x: Node, axis: int = -1) -> Node:
     """out[i] = x[0] + … + x[i] along `axis`; integers wrap. Defined as sums over the triangle j ≤ i.
 

@@ -60,10 +60,6 @@ def _swap(x: Node) -> Node:
     return atomic.permute(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
 
 
-def _dot_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    return np.asarray(np.matmul(roles["a"], roles["b"]))
-
-
 def _sum_to(x: Node, shape: tuple[Dim, ...]) -> Node:
     """Return x summed over the axes that were broadcast from `shape`."""
     extra = x.rank - len(shape)
@@ -79,7 +75,8 @@ def _dot_gradient(node: Node, g: Node) -> Gradients:
     return {"a": atomic.reshape(to_a, node.inputs[0].shape), "b": atomic.reshape(to_b, node.inputs[1].shape)}
 
 
-@library(direct=_dot_direct, gradient=_dot_gradient, facts=OpFacts(product=True, mentioned=True, symbol="@"))
+@library(direct=lambda roles, attrs, types: np.asarray(np.matmul(roles["a"], roles["b"])),
+         gradient=_dot_gradient, facts=OpFacts(product=True, mentioned=True, symbol="@"))
 def dot(a: Node, b: Node) -> Node:
     """a[…, m, k] · b[…, k, n] = […, m, n]: numpy.matmul; leading axes broadcast, vectors are read as a row or a column.
 

@@ -71,16 +71,12 @@ def _threefry_numpy(key: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> tuple[np
     return y0.reshape(shape), y1.reshape(shape)
 
 
-def _threefry_direct(roles: Roles, attrs: Mapping[str, Any], out_types: Any) -> tuple[np.ndarray, np.ndarray]:
-    return _threefry_numpy(roles["key"], roles["x0"], roles["x1"])
-
-
 def _rotate(x: Node, bits: int) -> Node:
     """Return x rotated left: the product drops the bits that leave the word, the quotient is those bits."""
     return atomic.bit_xor(x * (1 << bits), x // (1 << (32 - bits)))
 
 
-@library(direct=_threefry_direct, facts=OpFacts(closed=True))
+@library(direct=lambda roles, attrs, types: _threefry_numpy(roles["key"], roles["x0"], roles["x1"]), facts=OpFacts(closed=True))
 def threefry2x32(key: Node, x0: Node, x1: Node) -> tuple[Node, Node]:
     """The counter (x0, x1) encrypted under key u32[2]: two tensors of random words u32[…], of the shape of x0 and x1.
 

@@ -7,8 +7,6 @@ Operands narrower than 32 bits are computed in f32 and rounded once. Angles are 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -42,11 +40,7 @@ _NO_UNIT = 20.0
 # ---- inverse trigonometric -------------------------------------------------------------------------------------------
 
 
-def _slope_of_atan(x: Node, y: Node) -> Node:
-    return atomic.reciprocal(x * x + 1.0)
-
-
-@real(direct=np.arctan, slope=_slope_of_atan, facts=OpFacts(closed=True, sought=False, mentioned=True))
+@real(direct=np.arctan, slope=lambda x, y: atomic.reciprocal(x * x + 1.0), facts=OpFacts(closed=True, sought=False, mentioned=True))
 def atan(x: Node) -> Node:
     """The angle in (−π/2, π/2) whose tangent is x, by our own Chebyshev fit up to tan(π/8).
 
@@ -82,10 +76,6 @@ def _below_zero(x: Node) -> Node:
     return atomic.bit_or(x < 0.0, atomic.bit_and(arithmetic.equals(x, 0.0), atomic.reciprocal(x) < 0.0))
 
 
-def _atan2_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out_types: Any) -> np.ndarray:
-    return np.asarray(np.arctan2(roles["y"], roles["x"]))
-
-
 @of_one_output
 def _atan2_gradient(node: Node, g: Node) -> dict[str, Node | None]:
     y, x, g = (wide(v) for v in (*node.inputs, g))
@@ -93,7 +83,8 @@ def _atan2_gradient(node: Node, g: Node) -> dict[str, Node | None]:
     return {"y": atomic.cast(x * share, node.dtype), "x": atomic.cast(-(y * share), node.dtype)}
 
 
-@library(name="atan2", direct=_atan2_direct, gradient=_atan2_gradient, facts=FACTS)
+@library(name="atan2", direct=lambda roles, attrs, types: np.asarray(np.arctan2(roles["y"], roles["x"])),
+         gradient=_atan2_gradient, facts=FACTS)
 def _atan2(y: Node, x: Node) -> Node:
     """See `atan2`: of equal shapes."""
     need("atan2", y, "float")
@@ -157,11 +148,7 @@ def asinh(x: Node) -> Node:
     return arithmetic.where(x < 0.0, -size, size)
 
 
-def _slope_of_acosh(x: Node, y: Node) -> Node:
-    return atomic.reciprocal(atomic.sqrt(x - 1.0) * atomic.sqrt(x + 1.0))
-
-
-@real(direct=np.arccosh, slope=_slope_of_acosh, facts=FACTS)
+@real(direct=np.arccosh, slope=lambda x, y: atomic.reciprocal(atomic.sqrt(x - 1.0) * atomic.sqrt(x + 1.0)), facts=FACTS)
 def acosh(x: Node) -> Node:
     """log(x + √(x² − 1)) = log1p(t + √(t·(t + 2))) with t = x − 1, and log x + ln 2 from 2^28 on; NaN below 1."""
     t = arithmetic.minimum(x, _HALF_ROOT_LARGEST) - 1.0

@@ -42,17 +42,14 @@ TABLE.row("neg-out-of-mul", "mul(neg(x), y)", BITWISE,
           lambda x, y: arithmetic.neg(atomic.mul(x, y)), dtypes=NUMBERS, expanding=True)
 
 
-def _without(x: Node, axes: tuple[int, ...]) -> list[Any]:
-    return [s for i, s in enumerate(x.shape) if i not in axes]
-
-
 @TABLE.rule("sum(mul(x, expand(c, shape=s)), axes=a)", REASSOCIATING, dtypes=FLOATS, shapes="x[n, m] c[n, 1]")
 def factor_out_of_sum(x: Node, c: Node, a: tuple[int, ...]) -> Node | None:
     """Move a factor that is constant along the summed axes out of the sum."""
     if any(c.shape[i] != 1 for i in a):
         return None
     total = atomic.sum(x, a)
-    return atomic.mul(total, atomic.expand(atomic.reshape(c, _without(c, a)), total.shape))
+    kept = [s for i, s in enumerate(c.shape) if i not in a]
+    return atomic.mul(total, atomic.expand(atomic.reshape(c, kept), total.shape))
 
 
 TABLE.row("sum-of-add", "sum(add(x, y), axes=a)", REASSOCIATING,

@@ -14,10 +14,6 @@ TABLE = RuleTable("statistic")
 FLOATS = ("float",)
 
 
-def _axes(x: Node, axes: Any) -> tuple[int, ...]:
-    return several_axes("statistic", axes, x.rank)
-
-
 @TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, assuming=("no cancellation",), expanding=True)
 def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
     """Compute a variance as mean(x²) − mean(x)²: the same real number, which loses digits if the mean is large."""
@@ -30,7 +26,7 @@ def var_in_one_pass(x: Node, a: Any, k: bool) -> Node | None:
 @TABLE.rule("var(x, axes=a, keepdims=k)", REASSOCIATING, dtypes=FLOATS, expanding=True, option="split", shapes="x[n, m]")
 def var_by_halves(x: Node, a: Any, k: bool) -> Node | None:
     """Merge halves: (n₁·v₁ + n₂·v₂ + δ²·n₁·n₂/n) / n, δ the difference of the halves' means, Welford's step for two blocks."""
-    axes = _axes(x, a)
+    axes = several_axes("statistic", a, x.rank)
     if len(axes) != 1 or x.dtype.itemsize < 4 or not isinstance(x.shape[axes[0]], int):
         return None
     size = x.shape[axes[0]]

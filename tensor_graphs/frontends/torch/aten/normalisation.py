@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tensor_graphs.frontends.torch.aten.reductions import mean
 from tensor_graphs.frontends.torch.aten.table import AtenCall, cast, filled, row, wide_dtype
 from tensor_graphs.language import atomic
 from tensor_graphs.language import composites as c
@@ -15,7 +14,7 @@ from tensor_graphs.language.node import Node
 
 def _moments(x: Node, axes: tuple[int, ...], eps: float) -> tuple[Node, Node]:
     """Return mean and 1 / √(variance + eps) over axes, which stay with size 1."""
-    return mean(x, axes, keepdims=True), c.rsqrt(c.var(x, axes, keepdims=True) + eps)
+    return c.mean(x, axes, keepdims=True), c.rsqrt(c.var(x, axes, keepdims=True) + eps)
 
 
 def _scaled(x: Node, weight: Node | None = None, bias: Node | None = None) -> Node:

@@ -30,16 +30,12 @@ def _reduce(build: Callable[..., Node], dtype: Callable[[AtenCall], DType] = lam
     return row
 
 
-def mean(x: Node, axes: Any, keepdims: bool = False) -> Node:
-    return c.mean(x, axes, keepdims=keepdims)
-
-
 def computed_in(call: AtenCall) -> DType:
     return i32 if call.dtype is bool_ else call.dtype
 
 
 row("sum.dim_IntList", "sum.default")(_reduce(c.sum))
-row("mean.dim", "mean.default")(_reduce(mean))
+row("mean.dim", "mean.default")(_reduce(c.mean))
 row("amax.default", "max.default")(_reduce(c.reduce_max, computed_in))
 row("amin.default", "min.default")(_reduce(c.reduce_min, computed_in))
 row("any.default", "any.dim", "any.dims")(_reduce(c.any, lambda call: bool_))
@@ -55,7 +51,7 @@ def _var(call: AtenCall, x: Node, dim: Any = None, unbiased: Any = True, keepdim
     correction = 1 if correction is None else correction
     axes, wide = _axes(x, dim), cast(x, wide_dtype(call.dtype))
     count = d.product([x.shape[a] for a in axes])
-    spread_out = wide - to_shape(mean(wide, axes, keepdims=True), wide.shape) if axes else wide - wide
+    spread_out = wide - to_shape(c.mean(wide, axes, keepdims=True), wide.shape) if axes else wide - wide
     squares = c.sum(spread_out * spread_out, axes, keepdims=keepdim) if axes else spread_out
     divisor = c.maximum(filled(count, wide.dtype) - float(correction), 0.0)
     return atomic.cast(squares / to_shape(divisor, squares.shape), call.dtype)
