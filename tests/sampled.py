@@ -1,4 +1,4 @@
-"""Tests of which the default run takes a part: of the cases of each every so many-th, 0: none. `make test-long` runs the rest.
+"""Tests of which the default run takes every n-th case, the first one included (0: none). `make test-long` runs the rest.
 
 A row is here because its test is among the slowest and its cases are alike: what one of them guards, its neighbours guard too.
 """

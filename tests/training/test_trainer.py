@@ -49,13 +49,13 @@ def states(trainer: tg.Trainer) -> dict[str, bytes]:
 @pytest.mark.parametrize("batches", [1, 2])
 def test_a_run_goes_on_from_a_checkpoint_bit_by_bit(batches: int, tmp_path: Path) -> None:
     """Dropout, the schedule, the moments and a gradient that is half gathered go on where they were."""
-    first = tg.Trainer(network(0.3), schedule(), weights(), batches=batches, seed=7)
+    first = tg.Trainer(network(0.3), schedule(), weights(), batches=batches, seed=7, **NUMPY)
     losses = [float(first.step(batch(i))["loss"]) for i in range(9)]
-    again = tg.Trainer(network(0.3), schedule(), weights(), batches=batches, seed=7)
+    again = tg.Trainer(network(0.3), schedule(), weights(), batches=batches, seed=7, **NUMPY)
     for i in range(5):
         again.step(batch(i))
     again.save(tmp_path / "a.safetensors")
-    resumed = tg.Trainer(network(0.3), schedule(), weights(1), batches=batches, seed=8)
+    resumed = tg.Trainer(network(0.3), schedule(), weights(1), batches=batches, seed=8, **NUMPY)
     resumed.load(tmp_path / "a.safetensors")
     assert [float(resumed.step(batch(i))["loss"]) for i in range(5, 9)] == losses[5:]
     assert states(resumed) == states(first) and resumed.seen == 9 and resumed.steps == 9 // batches

@@ -52,7 +52,7 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
 def test_the_example_of_the_page_loads_a_model_type_that_is_not_known(scaled: tuple[Path, list[int]], tmp_path: Path) -> None:
     folder, expected = scaled
     (tmp_path / "my_family.py").write_text(EXAMPLE)
-    asked = ("run", folder, "--ids", ",".join(map(str, PROMPT)), "--tokens", 8)
+    asked = ("run", folder, "--ids", ",".join(map(str, PROMPT)), "--tokens", 8, "--backends", "numpy")
     assert_complains(tg(*asked), "the model type 'scaled_llama' is not known", "a family of yours: --import FILE")
     assert document(tg(*asked, "--import", tmp_path / "my_family.py", "--json"))["ids"] == expected
     listed = document(tg("models", "--import", tmp_path / "my_family.py", "--json"))["models"]
