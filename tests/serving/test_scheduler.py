@@ -133,8 +133,8 @@ def test_few_slots_of_pages_are_empty() -> None:
 
 
 def simulated(joining: dict[int, int], alone: float, token: float, steps: int) -> tuple[list[float], list[int]]:
-    """Return (seconds of each step, tokens of prompts in it) where 16 sequences decode and prompts join. joining: step -> tokens of the
-    prompt that comes before it. alone: seconds of a step without prompts; token: of each of their tokens."""
+    """Return (seconds of each step, tokens of prompts in it) where 16 sequences decode and prompts join. joining: step -> tokens of
+    the prompt that comes before it. alone: seconds of a step without prompts; token: of each of their tokens."""
     s, times = scheduler(pages=4000, page=16, tokens=4096, sequences=64), StepTimes()
     for i in range(16):
         s.add(TokenSequence([i]))
