@@ -324,11 +324,12 @@ class _Step:
             raise AttributeValueError(f"max_positions is {max_positions}",
                                       fix=f"the model has 1 to {facts.positions - facts.first_position}")
         self.facts, self.names, self.weight_dtype, self.dtype, self.cached = facts, names, weight_dtype, dtype, cached
-        self.n, self.p, self.max_positions = n, p, max_positions
+        self.n, self.p, self.max_positions, self.several = n, p, max_positions, positions is not None
         self.updates: dict[State | str, Node] = {}
         if positions is None:
             places = atomic.iota((n,), 0, i32)
             positions = atomic.add(places, atomic.dim_fill(p, (n,), i32)) if cached else places
+        self.positions = positions
         self.tables = {rope: rope.table(positions, p + n if ends is None else ends, facts.head_dim)
                        for rope in dict.fromkeys(layer.rope for layer in facts.layers) if rope is not None}
 
@@ -376,6 +377,8 @@ class _Step:
 
     def learnt(self, table: Node) -> Node:
         """Return the rows of a table of learnt positions for the new tokens."""
+        if self.several:                                 # texts, whose positions begin anew
+            return atomic.gather(table, self.positions + self.facts.first_position, axis=0)
         start = self.facts.first_position + self.p
         return table[start:start + self.n]
 
@@ -542,14 +545,9 @@ class _PagedStep(_Step):
 
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, max_positions: int, dtype: DType, pool: Pool) -> None:
         t, w = dim("t", pool.least, pool.tokens), dim("w", 1, -(-max_positions // pool.page))
-        self.pool, self.positions = pool, input("positions", (t,), i32)
-        self.slots, self.pages = input("slots", (t,), i32), input("pages", (t, w), i32)
+        self.pool, self.slots, self.pages = pool, input("slots", (t,), i32), input("pages", (t, w), i32)
         ends = None if facts.lengths is None else input("ends", (t,), i32)
-        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, positions=self.positions, ends=ends)
-
-    def learnt(self, table: Node) -> Node:
-        """Return the rows of a table of learnt positions for the new tokens."""
-        return atomic.gather(table, self.positions + self.facts.first_position, axis=0)
+        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, positions=input("positions", (t,), i32), ends=ends)
 
     def seen(self, i: int, q: Node, k: Node, v: Node) -> Node:
         """Return the values that queries see in the pages of their sequences, [t, heads, head_dim]."""
@@ -568,12 +566,9 @@ class _PackedStep(_Step):
     def __init__(self, facts: Facts, names: TensorNames, weight_dtype: DType, max_positions: int, dtype: DType,
                  tokens: int) -> None:
         t = dim("t", 1, tokens)
-        self.positions, self.sentences = input("positions", (t,), i32), input("sentences", (t,), i32)
-        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, cached=False, positions=self.positions)
-
-    def learnt(self, table: Node) -> Node:
-        """Return the rows of a table of learnt positions for the tokens."""
-        return atomic.gather(table, self.positions + self.facts.first_position, axis=0)
+        self.sentences = input("sentences", (t,), i32)
+        super().__init__(facts, names, weight_dtype, t, 0, max_positions, dtype, cached=False,
+                         positions=input("positions", (t,), i32))
 
     def ahead(self) -> Node:
         """Return i32[t, t]: by how many positions each token (axis 1) comes after another one (axis 0)."""

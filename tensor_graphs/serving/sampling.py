@@ -99,15 +99,15 @@ def penalised(row: np.ndarray[Any, Any], context: Sequence[int], penalty: float)
 
 def log_probability(logits: np.ndarray[Any, Any] | Sequence[float], token: int) -> float:
     """Return the natural logarithm of the probability that the model gives a token: before temperature, penalty and cuts."""
-    row = _checked(logits).astype(np.float64)
-    return float(row[token] - row.max() - np.log(np.exp(row - row.max()).sum()))
+    return likeliest(logits, token, 0)[0]
 
 
-def likeliest(logits: np.ndarray[Any, Any], token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+def likeliest(logits: np.ndarray[Any, Any] | Sequence[float], token: int,
+              count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
     """Return (natural logarithm of a token's probability, (id, logarithm) of the `count` likeliest), as `log_probability` does."""
     row = _checked(logits).astype(np.float64)
     logs = row - row.max() - np.log(np.exp(row - row.max()).sum())
-    return float(logs[token]), tuple((int(i), float(logs[i])) for i in _largest(logs, min(count, logs.size))[:count])
+    return float(logs[token]), tuple((int(i), float(logs[i])) for i in _largest(logs, count))
 
 
 def candidates(
@@ -166,11 +166,10 @@ def _likeliest(row: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], *, coun
 
 def _largest(row: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
     """Return the indices of the `count` largest values, in falling order, equal values by rising index."""
-    if not 0 < count < row.size:
-        return np.argsort(-row, kind="stable")[:count]
-    least = np.partition(row, row.size - count)[row.size - count]
-    above = np.flatnonzero(row > least)
-    return np.concatenate([above[np.argsort(-row[above], kind="stable")], np.flatnonzero(row == least)[:count - above.size]])
+    chosen = np.arange(row.size if count else 0)
+    if 0 < count < row.size:
+        chosen = np.flatnonzero(row >= np.partition(row, row.size - count)[row.size - count])
+    return chosen[np.argsort(-row[chosen], kind="stable")][:count]
 
 
 def _checked(logits: np.ndarray[Any, Any] | Sequence[float]) -> np.ndarray[Any, Any]:

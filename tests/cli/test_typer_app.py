@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from family_cases import DECODERS
 
 from tensor_graphs.cli.main import VERBS, common
 from tensor_graphs.devices.toolchain import build_library
@@ -176,16 +175,6 @@ def test_invariant_answers_are_those_of_each_prompt_alone(wordy: Path) -> None:
     assert_complains(shown, "--tolerance is not for prompts", code=2)
     each = document(tg("run", wordy, "--prompt", "w9", "--prompt", "w11", "--tolerance", "1e-3", "--tokens", 2, "--json"))
     assert len(each) == 2 and "cached_tokens" not in each[0]
-
-
-def test_prompts_of_a_model_without_a_step_of_many_sequences_are_answered_one_by_one(tmp_path: Path) -> None:
-    case = next(case for case in DECODERS if "dynamic" in case.name)
-    case.write(tmp_path / "model")
-    model = with_words(tmp_path / "model", tmp_path / "worded", template=None)
-    answers = document(tg("run", model, "--prompt", "w3 w4", "--prompt", "w5", "--tokens", 2, "--ignore-eos", "--json"))
-    assert [len(d["ids"]) for d in answers] == [2, 2] and "cached_tokens" not in answers[0]
-    shown = tg("run", model, "--prompt", "w3 w4", "--tokens", 2, "--invariant")
-    assert_complains(shown, "rotations that depend on the length of the text", "fix: leave --invariant out")
 
 
 @pytest.mark.long
