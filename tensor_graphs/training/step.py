@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from types import MappingProxyType
 
 from tensor_graphs.argument_checks import ArgumentError
 from tensor_graphs.errors import listed
@@ -18,9 +17,9 @@ from tensor_graphs.language.autodiff import grad
 from tensor_graphs.language.composites import greater_equal, uniform, where
 from tensor_graphs.language.dtypes import DType, bf16, f16, f32, i32, u32
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.language.node import Node, TensorType, rebuild
+from tensor_graphs.language.node import Node, TensorType, apply, rebuild
 from tensor_graphs.meaning.precision import Form, parse_form
-from tensor_graphs.rewrites.passes.apply_precision import apply_form, check_sites
+from tensor_graphs.rewrites.passes.apply_precision import apply_form, check_sites, written_out
 from tensor_graphs.training.optim import Moments, Optimiser, clipped_norm, clipped_value
 
 COUNT, SEED = "train.batches", "train.seed"
@@ -87,15 +86,18 @@ def _master(t: TensorType) -> DType:
     return f32 if t.dtype.itemsize < f32.itemsize else t.dtype
 
 
-def step_form(precision: str | Form | None) -> dict[str, str]:
-    """Return the words for sites of outputs and gradients (meaning/precision.py). "bf16" alone is bf16 for operands of products.
+def in_precision(graph: Graph, precision: str | Form | None) -> Graph:
+    """Return a graph over states in a precision. "bf16": operands and results of products are rounded to bf16, as under
+    torch.autocast, and all else is as written. Else words of sites (meaning/precision.py).
 
-    States are no sites: they are master copies. Raises ArgumentError for a word of a state, and for f16: gradients below its
+    Raises ArgumentError for an unknown site, for a word of a state, which is a master copy, and for f16: gradients below its
     smallest number, 6e-8, become 0, and nothing scales the loss.
     """
+    if precision == bf16.name:
+        return graph.with_roots(rebuild(written_out(graph).roots, _bf16_product))
     form = parse_form(precision)
     if isinstance(precision, str) and "=" not in precision:
-        form = {kind: word for kind, word in form.items() if kind == "product" or (kind != "state" and word != bf16.name)}
+        form.pop("state", None)
     for site, word in form.items():
         if word == f16.name:
             raise ArgumentError(f"precision of {site} is f16 in a training step: gradients below 6e-8 become 0\n"
@@ -103,16 +105,23 @@ def step_form(precision: str | Form | None) -> dict[str, str]:
         if site.partition(":")[0] == "state":
             raise ArgumentError(f"precision names {site!r}: states of a training step are master copies\n"
                                 "  fix: words of product, between or weight")
-    return form
+    check_sites(form, graph)
+    return apply_form(graph, form).graph
+
+
+def _bf16_product(node: Node, inputs: tuple[Node, ...]) -> Node | None:
+    if not node.op.facts.product or node.dtype is not f32:
+        return None
+    return atomic.cast(apply(node.op, [atomic.cast(x, bf16) if x.dtype is f32 else x for x in inputs], node.attrs), f32)
 
 
 def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", clip_norm: float | None = None,
-                clip_value: float | None = None, batches: int = 1, form: Form = MappingProxyType({})) -> StepGraphs:
+                clip_value: float | None = None, batches: int = 1, precision: str | Form | None = None) -> StepGraphs:
     """Return the graphs of a training step: all outputs of the program, and new values of its trained parameters.
 
     loss: the output that becomes small, a scalar. clip_norm, clip_value: largest norm of all gradients together, largest size of an
-    element. batches: a step follows the mean gradient of that many. form: words for sites of outputs and gradients (`step_form`);
-    the optimiser computes as written. Raises ArgumentError, and what `grad` raises.
+    element. batches: a step follows the mean gradient of that many. precision: of outputs and gradients (`in_precision`); the
+    optimiser computes as written. Raises ArgumentError, and what `grad` raises.
     """
     if loss not in program.outputs:
         raise ArgumentError(f"the graph has no output {loss!r}\n  fix: loss= one of {listed(program.outputs)}")
@@ -120,7 +129,7 @@ def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", c
     trained = {name: program.parameters[name].type for name, optimiser in chosen.items() if optimiser is not None}
     if not trained:
         raise ArgumentError("no parameter is trained\n  fix: an optimiser for some of " + (listed(program.parameters) or "none"))
-    graph_over_states, slopes = _with_slopes(over_states(program, trained), loss, list(trained), form)
+    graph_over_states, slopes = _with_slopes(over_states(program, trained), loss, list(trained), precision)
     values = [graph_over_states.states[name] for name in trained]
     count = _count() + 1
     updates = dict(graph_over_states.updates) | {COUNT: count}
@@ -141,17 +150,14 @@ def step_graphs(program: Graph, optimisers: Optimisers, *, loss: str = "loss", c
                       tuple(name for name in program.parameters if name not in trained), initial, batches)
 
 
-def _with_slopes(graph: Graph, loss: str, trained: Sequence[str], form: Form) -> tuple[Graph, Sequence[Node]]:
-    """Return the graph and the gradients of its trained states, both in a form. Raises ArgumentError for an unknown site."""
+def _with_slopes(graph: Graph, loss: str, trained: Sequence[str], precision: str | Form | None) -> tuple[Graph, Sequence[Node]]:
+    """Return the graph and the gradients of its trained states, both in a precision."""
     slopes = grad(graph.outputs[loss], [graph.states[name] for name in trained])
-    if not form:
+    if precision is None:
         return graph, slopes
-    written = Graph({**graph.outputs, **{f"train.slope.{name}": slope for name, slope in zip(trained, slopes, strict=True)}},
-                    graph.updates)
-    check_sites(form, written)
-    formed = apply_form(written, form).graph
-    outputs = list(formed.outputs.values())
-    return Graph({name: formed.outputs[name] for name in graph.outputs}, formed.updates), outputs[len(graph.outputs):]
+    names = [f"train.slope.{name}" for name in trained]
+    both = in_precision(Graph({**graph.outputs, **dict(zip(names, slopes, strict=True))}, graph.updates), precision)
+    return Graph({name: both.outputs[name] for name in graph.outputs}, both.updates), [both.outputs[name] for name in names]
 
 
 def _updated(names: Mapping[str, object], values: Sequence[Node], slopes: Sequence[Node], chosen: Mapping[str, Optimiser | None],

@@ -24,9 +24,8 @@ from tensor_graphs.devices.safetensors import open_weights, write_weights
 from tensor_graphs.errors import FileError, counted, listed
 from tensor_graphs.language.dtypes import u8
 from tensor_graphs.language.graph import Graph
-from tensor_graphs.rewrites.passes.apply_precision import apply_form
 from tensor_graphs.runtime.compiled_graph import CompiledGraph
-from tensor_graphs.training.step import COUNT, SEED, Optimisers, over_states, step_form, step_graphs
+from tensor_graphs.training.step import COUNT, SEED, Optimisers, in_precision, over_states, step_graphs
 
 DIGEST = "train.sha256"
 """tensor u8[32] of a checkpoint: the hash of all others"""
@@ -40,10 +39,10 @@ class Trainer:
     """A training step that is compiled once, and its states: parameters, moments, the seed and the number of batches.
 
     graph: a scalar output `loss`, any others; its parameters are trained, or those that `optimiser` has a pattern for. weights:
-    first values of all parameters. batches: batches for each step. seed: of `dropout`. precision: "bf16" multiplies operands
-    rounded to bf16, forward and backward, or words of sites as for `tg.compile`; states stay f32 and are updated in f32. options:
-    those of `tg.compile` (at, tolerance, backends, memory_limit, …). Raises ArgumentError, what `tg.grad` raises for an op without
-    a gradient, and what `tg.compile` raises.
+    first values of all parameters. batches: batches for each step. seed: of `dropout`. precision: "bf16" computes products of
+    bf16, forward and backward, with bf16 results; or words of sites as for `tg.compile`. States stay f32 and are updated in f32.
+    options: those of `tg.compile` (at, tolerance, backends, memory_limit, …). Raises ArgumentError, what `tg.grad` raises for an op
+    without a gradient, and what `tg.compile` raises.
     """
 
     def __init__(self, graph: Graph, optimiser: Optimisers, weights: Mapping[str, Any], *, loss: str = "loss",
@@ -52,10 +51,9 @@ class Trainer:
         missing = [name for name in graph.parameters if name not in weights]
         if missing:
             raise ArgumentError(f"weights has no {listed(missing)}\n  fix: an array for each parameter of the graph")
-        form = step_form(precision)
-        self.graph, self._options, self._form = graph, options, form
+        self.graph, self._options, self._precision = graph, options, precision
         self._graphs = step_graphs(graph, optimiser, loss=loss, clip_norm=clip_norm, clip_value=clip_value,
-                                   batches=whole("batches", batches, 1), form=form)
+                                   batches=whole("batches", batches, 1), precision=precision)
         self._frozen = {name: weights[name] for name in self._graphs.frozen}
         self._update = self._bound(self._graphs.update)
         self._gather = None if self._graphs.gather is None else self._bound(self._graphs.gather)
@@ -111,8 +109,7 @@ class Trainer:
         """Compile another graph of the same parameters, which reads their values of now: `run(inputs, session=trainer.session)`.
 
         Raises what `tg.compile` raises."""
-        states = over_states(graph, self._graphs.trained)
-        return self._bound(apply_form(states, self._form).graph)
+        return self._bound(in_precision(over_states(graph, self._graphs.trained), self._precision))
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Write all states to a .safetensors file, which appears complete or not at all. Raises WeightsError."""

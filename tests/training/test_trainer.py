@@ -13,7 +13,7 @@ import torch
 import tensor_graphs as tg
 from tensor_graphs.choice.prepare import prepare
 from tensor_graphs.language.node import is_step
-from tensor_graphs.training.step import COUNT, SEED, step_form, step_graphs
+from tensor_graphs.training.step import COUNT, SEED, step_graphs
 
 SHAPES = {"w1": (16, 8), "b1": (16,), "w2": (4, 16), "b2": (4,)}
 NUMPY = {"backends": ("numpy",)}
@@ -120,11 +120,11 @@ def test_a_narrow_parameter_has_a_master_of_f32() -> None:
     assert 1e-3 < moved.max() < 8e-3 and not np.array_equal(trainer.weights["w1"], narrow["w1"])
 
 
-def test_bf16_multiplies_rounded_operands_and_updates_states_of_f32(tmp_path: Path) -> None:
+def test_products_of_bf16_update_states_of_f32(tmp_path: Path) -> None:
     """Loss curves are near each other, all products are of bf16, the optimiser is as written, and a run goes on bit by bit."""
-    step = step_graphs(network(), schedule(), form=step_form("bf16")).update
+    step = step_graphs(network(), schedule(), precision="bf16").update
     products = [node for node in step.nodes if node.op.facts.product]
-    assert len(products) == 5 and all(bf16_behind(i) for node in products for i in node.inputs if i.rank > 1)
+    assert len(products) == 5 and {t.dtype for node in products for t in (node, *node.inputs)} == {tg.bf16}
     assert all(node.dtype in (tg.f32, tg.i32) for node in step.states.values())
     moments = [node for name, node in step.updates.items() if str(name).startswith("optim.")]
     assert len(moments) == 8 and {node.dtype for node in moments} == {tg.f32}
@@ -139,15 +139,8 @@ def test_bf16_multiplies_rounded_operands_and_updates_states_of_f32(tmp_path: Pa
         elif i > 9:
             resumed.step(batch(i % 3))
     ours, bf16 = np.array(losses).T
-    assert 1e-5 < np.abs(ours - bf16).max() < 0.02 and bf16[-1] < bf16[0] / 1.5
+    assert 1e-5 < np.abs(ours - bf16).max() < 0.05 and bf16[-1] < bf16[0] / 1.5
     assert states(resumed) == states(narrow)
-
-
-def bf16_behind(operand: tg.Node) -> bool:
-    """Return whether an operand is of bf16, or a view or a cast of such a value."""
-    while operand.dtype is not tg.bf16 and operand.inputs and (operand.op.facts.view or operand.op.name == "cast"):
-        (operand,) = operand.inputs
-    return operand.dtype is tg.bf16
 
 
 @pytest.mark.parametrize(("precision", "error"), [
