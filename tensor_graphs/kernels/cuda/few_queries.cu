@@ -4,7 +4,7 @@
  * row, each with its own maximum: Milakov and Gimelshein 2018). A warp copies 16 keys and values at a time for itself, STAGES ahead.
  * A weight is the sum of two numbers of 16 bits for its products with values.
  * Given by the text before: Q, K, V, Y (16 bits each), NARROW_Y, KIND (Bf16, F16), D (a multiple of 64), WARPS, STAGES, GROUP (heads
- * that share a head of keys, up to 16), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
+ * that share a head of keys, up to 16), LIFT (as weighed_scores.cu), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #include "tensor_cores.cuh"
 
 #define TG_QUERIES (16 / GROUP)                                     /* of a tile */
@@ -114,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = score[i / 2][2 * h + i % 2];
-                x = exp2_flushed(x - shift);
+                x = exp2_flushed(x - shift) * LIFT;
                 total[h] += x;
             }
         }
