@@ -5,7 +5,7 @@
 The graphs of cpu_graphs.py with more rows and larger products; operands and results are on the GPU. Each is compiled, after
 `tg.profile` for --profile seconds or from the cost model alone, and bound to several sets of operands that are together larger than
 the L2 cache. Comparing kernels with the oracle takes the host's processors 2 to 40 s for a graph, while the GPU idles. With --ahead
-this many processes do it for all graphs first, and torch compiles its functions meanwhile; nothing is timed until both have ended.
+this many processes do it for all graphs first. Nothing is timed until they have ended: torch's max-autotune times its kernels, too.
 A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, in turns with those of the others,
 while the device is kept from idling before. Printed: microseconds of one, the best of torch ÷ ours, launches, the largest error
 beside the root of the mean square of the same in float64 by torch, ours and torch's, seconds of profile and compilation, and of
@@ -229,11 +229,7 @@ def start_ahead(first: int, every: int, count: int, arguments: Sequence[str]) ->
 
 
 def compiled_by_torch(torch: Any, case: Case) -> Callable[..., Any]:
-    """The function of a case, compiled and called once."""
     function: Callable[..., Any] = torch.compile(case.torch, dynamic=False, mode="max-autotune-no-cudagraphs")
-    random = torch.Generator("cuda").manual_seed(0)
-    with contextlib.suppress(Exception):                            # where it is timed, it says why
-        torch_call(torch, case, function, {name: drawn(torch, each, random) for name, each in case.given.items()})()
     return function
 
 
@@ -285,8 +281,7 @@ def microseconds(torch: Any, contenders: Mapping[str, Sequence[Callable[[], Any]
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def row_of(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.Namespace,
-           compiled: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+def row_of(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     graph = on_device(case)
     began = time.perf_counter()
     if given.profile:
@@ -305,7 +300,8 @@ def row_of(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.N
         found = found or [torch.from_dlpack(out[n]).clone() for n in graph.outputs]
         kept.append(ready)                                          # and the memory of its results
         replays.append(replay_of(model, ready))
-    functions = {"eager": case.torch, **(by_kinds(torch, case.torch) if given.attention else {}), **compiled}
+    functions = {"eager": case.torch, **(by_kinds(torch, case.torch) if given.attention else {}),
+                 **({"compile": compiled_by_torch(torch, case)} if given.compile else {})}
     contenders: dict[str, Sequence[Callable[[], Any]]] = {"ours": [replay.run for replay, _, _ in replays]}
     theirs = math.nan
     failed = ""
@@ -347,12 +343,11 @@ def row_of(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.N
             "predicted_us": plan.variants[0].predicted * 1e6}
 
 
-def row_shown(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.Namespace,
-              compiled: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+def row_shown(torch: Any, case: Case, options: Mapping[str, Any], given: argparse.Namespace) -> dict[str, Any]:
     """The row of a case, printed."""
     name, began = f"{case.kind}: {case.name}", time.perf_counter()
     try:
-        row = row_of(torch, case, options, given, compiled)
+        row = row_of(torch, case, options, given)
     except Exception as e:
         print(f"{name:38}{type(e).__name__}: {str(e)[:150]!r}", flush=True)
         return {"kind": case.kind, "graph": case.name, "right": False, "ratio": math.nan, "error": math.nan}
@@ -418,11 +413,10 @@ def main() -> int:
                     tg.compile(on_device(case), **options)
             return 0
         processes = start_ahead(first, every, given.ahead, [*sys.argv[1:], "--database", options["database"]])
-        compiled = [{"compile": compiled_by_torch(torch, case)} if given.compile else {} for case in chosen]
         for process in processes:
             process.wait()
         print(f"compiled ahead in {time.perf_counter() - began:.0f} s", flush=True)
-        rows = [row_shown(torch, case, options, given, functions) for case, functions in zip(chosen, compiled, strict=True)]
+        rows = [row_shown(torch, case, options, given) for case in chosen]
     mean = geomean([r["ratio"] for r in rows])
     known = sorted((r["ratio"], r["graph"]) for r in rows if not math.isnan(r["ratio"]))
     print(f"geometric mean {mean:.2f} of {len(known)}; below {LEAST}: " + ", ".join(f"{n} {x:.2f}" for x, n in known if x < LEAST))

@@ -16,13 +16,13 @@ from tensor_graphs.devices.target import Target
 class NestChoices:
     """The numbers that a form decides; 0 where it has no such choice.
 
-    pack: elements of one access to memory. warps: warps of a block. packs: packs of a thread, one after the other. ahead: rows or
-    elements of a line that a thread loads before it combines them. side: elements of a side of a square that is transposed. across:
-    elements of a pack along its other axis. threads: threads that share an iteration of the outer axes. rows: such iterations of a
-    block. held: most packs of a row that a thread keeps in registers, where the loop over it is unrolled. early: blocks of a
-    multiprocessor that prefetch before they wait, plus one. columns: columns of a weight for a warp. taken: steps of a row of a
-    weight whose packs are loaded before they are used. splits: warps that share a row of a weight. resident: blocks of a
-    multiprocessor, for which registers are left."""
+    pack: elements of one access to memory. warps: warps of a block, or threads that share the rows of columns. packs: packs of a
+    thread, one after the other. ahead: rows or elements of a line that a thread loads before it combines them. side: elements of a
+    side of a square that is transposed. across: elements of a pack along its other axis. threads: threads that share an iteration
+    of the outer axes. rows: such iterations of a block. held: most packs of a row that a thread keeps in registers, where the loop
+    over it is unrolled. early: blocks of a multiprocessor that prefetch before they wait, plus one. columns: columns of a weight
+    for a warp. taken: steps of a row of a weight whose packs are loaded before they are used. splits: warps that share a row of a
+    weight. resident: blocks of a multiprocessor, for which registers are left."""
 
     pack: int = 0
     warps: int = 0

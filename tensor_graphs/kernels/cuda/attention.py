@@ -42,10 +42,16 @@ def _numbers(spec: Spec) -> dict[str, object]:
             "CAUSAL": int(bool(spec.attrs.get("causal", True))), "WINDOW": int(spec.attrs["window"])}
 
 
+def _lift(spec: Spec) -> str:
+    """Return the factor of weights that are rounded to 16 bits: f16 has no number below 2^-24, and many such weights of large
+    values would be lost beside a weight of 1, while it has one of 2^15."""
+    return "0x1p15f" if spec.inputs[0].dtype is f16 else "1.0f"
+
+
 def _numbers_of_scores(spec: Spec, power: str) -> dict[str, object]:
     """Return the numbers of weighed_scores.cu without those of its tiles. power: name of the device function for 2^x."""
     by = float(spec.attrs["scale"]) * math.log2(math.e)
-    return {"POWER": power, "POWER_OF_TWO": repr(2.0 ** math.ceil(math.log2(by))) if by > 0 else "1.0"}
+    return {"POWER": power, "LIFT": _lift(spec), "POWER_OF_TWO": repr(2.0 ** math.ceil(math.log2(by))) if by > 0 else "1.0"}
 
 
 def _types(spec: Spec) -> dict[str, DType | str]:
@@ -279,7 +285,7 @@ def few_queries(spec: Spec) -> LaunchCall:
     parts = d.dim_min(most, d.ceil_div(resident * MULTIPROCESSORS, d.dim_max(1, tiles)))
     stages = 4 if width == 64 else 3
     kind = "F16" if q.dtype is f16 else "Bf16"
-    numbers = _numbers(spec) | {"KIND": kind, "WARPS": QUERY_WARPS, "STAGES": stages, "JOINED": JOINED_COLUMNS}
+    numbers = _numbers(spec) | {"KIND": kind, "LIFT": _lift(spec), "WARPS": QUERY_WARPS, "STAGES": stages, "JOINED": JOINED_COLUMNS}
     rows = n * (heads * group)
     shared = max(stages * 2 * 16 * width * 2, 16 * width * 4) * QUERY_WARPS
     launches = (Launch("queries_parts", tiles * parts, 32 * QUERY_WARPS, shared, waits=True),

@@ -5,7 +5,7 @@
  * A weight is the sum of two numbers of 16 bits for its products with values. By pages (Kwon et al. 2023) a block begins with each
  * query: those of a tile that follow each other in one sequence are its first one's, and parts are of all positions of a table.
  * Given by the text before: Q, K, V, Y (16 bits each), NARROW_Y, KIND (Bf16, F16), D (a multiple of 64), WARPS, STAGES, GROUP (heads
- * that share a head of keys, up to 16), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
+ * that share a head of keys, up to 16), LIFT (as weighed_scores.cu), HEADS (of keys), JOINED (columns of a block of queries_joined, a part of D), SCALE, CAP (0: none), CAUSAL, WINDOW (0: none). */
 #include "tensor_cores.cuh"
 
 #define TG_QUERIES (16 / GROUP)                                     /* of a tile */
@@ -108,7 +108,7 @@ TG_INLINE void part_of_keys(const Q *q, const K *k, const V *v, const Keys &all_
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float &x = score[i / 2][2 * h + i % 2];
-                x = exp2_flushed(x - shift);
+                x = exp2_flushed(x - shift) * LIFT;
                 total[h] += x;
             }
         }

@@ -1,5 +1,6 @@
 /* Scores of a tile of a warpgroup as weights, by both kernels for many queries. Given by the text before: KEYS (of a tile), SCALE, CAP (0:
- * none), CAUSAL, WINDOW (0: none), POWER (of 2, of a float), POWER_OF_TWO (the least that is no smaller than SCALE · log2 e). */
+ * none), CAUSAL, WINDOW (0: none), POWER (of 2, of a float), POWER_OF_TWO (the least that is no smaller than SCALE · log2 e), LIFT (a power
+ * of two, by which all weights, and so their sum, are multiplied). */
 #define TG_LOG2_E 1.4426950408889634
 /* Scores are changed before they are compared, or are multiples of what weights are powers of 2 of. */
 #define TG_CHANGED (CAP || SCALE < 0)
@@ -42,7 +43,7 @@ TG_INLINE void weigh(float (&s)[KEYS / 2], float (&top)[2], float (&total)[2], f
 #pragma unroll
     for (int i = 0; i < KEYS / 2; i++) {
         const int h = i / 2 % 2;
-        s[i] = POWER(fmaf(s[i], by[h], -shift[h]));
+        s[i] = POWER(fmaf(s[i], by[h], -shift[h])) * LIFT;
         total[h] += s[i];
     }
 }

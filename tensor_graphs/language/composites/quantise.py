@@ -199,9 +199,10 @@ def quantized(x: Array, format: str, importance: Array | None = None, out: Array
     step = PIECE // block.values
 
     def fill_rows(at: int) -> None:
-        piece = np.ascontiguousarray(rows[at:at + step].T, np.float32)
-        weights = () if columns is None else (columns[np.arange(at, at + piece.shape[1]) % len(columns)].T,)
-        parts = function(piece, *weights)
+        with np.errstate(all="ignore"):                             # a thread begins with numpy's warnings on
+            piece = np.ascontiguousarray(rows[at:at + step].T, np.float32)
+            weights = () if columns is None else (columns[np.arange(at, at + piece.shape[1]) % len(columns)].T,)
+            parts = function(piece, *weights)
         out[at:at + step] = np.concatenate(parts).T
 
     with ThreadPoolExecutor(2) as pool:

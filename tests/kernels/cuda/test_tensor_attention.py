@@ -3,6 +3,7 @@ Texts are compiled without a GPU, and the form for operands that lie anywhere ru
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,21 @@ def test_tiles_give_what_the_oracle_gives(y: Node) -> None:
         for call in calls * 3:                                      # a race would show as a difference
             found, = launched.run_call(device, call, [y], list(arrays.values()), dims)
             close(found, wanted, y.dtype)
+
+
+@pytest.mark.gpu
+def test_many_small_weights_of_f16_are_not_lost() -> None:
+    """One key has nearly all of the weight and a value of 0; 2,000 others have 2^-26 each, and values of 2^15."""
+    y, dims = attending(64, 1, 1, tg.f16, causal=False, scale=1.0), {"n": 64, "p": 2000}
+    arrays = {name: np.zeros_like(a) for name, a in drawn(y, dims).items()}
+    arrays["q"][:, :, 0] = 1.0
+    arrays["k"][0, :, 0] = 26 * math.log(2)
+    arrays["v"][1:] = 2.0**15
+    wanted = right(y, arrays, dims)
+    assert wanted.min() > 0.5
+    for call in (of_many(y), of_many(y, near=True), attention.few_queries(Spec.of(y))):
+        found, = launched.run_call(device_named("cuda:0"), call, [y], list(arrays.values()), dims)
+        np.testing.assert_allclose(found.astype(np.float64), wanted, rtol=2e-3)
 
 
 @pytest.mark.gpu
