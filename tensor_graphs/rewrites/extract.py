@@ -128,13 +128,16 @@ class Extractor:
                 below, merged = grown[node.children[0]] if node.children else (0.0, {})
                 if number in merged or (best is not None and below + own >= best[0] + 1e-9):
                     continue                                        # all of the first operand's e-nodes count
+                agree = True
                 for child in node.children[1:]:
-                    merged = merged | grown[child][1] | merged      # where they differ, the first one's
+                    joined = merged | grown[child][1]
+                    merged = joined | merged                        # where they differ, the first one's
+                    agree &= joined == merged
                 if number in merged:
                     continue
                 merged = {**merged, number: node}
                 total = below + own if len(node.children) == 1 else sum([costs[id(n)] for n in merged.values()])
-                if (best is None or total < best[0] - 1e-12) and (len(node.children) == 1 or self._is_acyclic(number, merged)):
+                if (best is None or total < best[0] - 1e-12) and (agree or self._is_acyclic(number, merged)):
                     best = (total, merged)
             if best is not None and (number not in grown or best[0] < grown[number][0] - 1e-12):
                 grown[number] = best
