@@ -48,8 +48,8 @@ def factor_out_of_sum(x: Node, c: Node, a: tuple[int, ...]) -> Node | None:
     if any(c.shape[i] != 1 for i in a):
         return None
     total = atomic.sum(x, a)
-    kept = [s for i, s in enumerate(c.shape) if i not in a]
-    return atomic.mul(total, atomic.expand(atomic.reshape(c, kept), total.shape))
+    shape = [s for i, s in enumerate(c.shape) if i not in a]
+    return atomic.mul(total, atomic.expand(atomic.reshape(c, shape), total.shape))
 
 
 TABLE.row("sum-of-add", "sum(add(x, y), axes=a)", REASSOCIATING,
