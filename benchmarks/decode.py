@@ -187,9 +187,9 @@ def agreeing_tokens(llama: LlamaCppProcess, theirs: TransformersDecoder, prompt:
     return PROOF - len(gaps)
 
 
-def prefills(decoders: Sequence[Any], llama: LlamaCppProcess | None, tokens: int) -> list[list[float]]:
+def prefills(decoders: Sequence[Any], llama: LlamaCppProcess | None, tokens: int, vocabulary: int) -> list[list[float]]:
     """Milliseconds (quartiles) that each takes for a prompt of so many tokens, in turns; llama.cpp, which times itself, is last."""
-    ids = [2, *np.random.default_rng(1).integers(5, decoders[-1].vocab_size - 100, tokens - 1).tolist()]
+    ids = [2, *np.random.default_rng(1).integers(5, vocabulary - 100, tokens - 1).tolist()]
     seconds: list[list[float]] = [[] for _ in [*decoders, *([llama] if llama else [])]]
     for round_ in range(PREFILLS + 1):                                # the first warms up
         for samples, decoder in zip(seconds, [*decoders, *([llama] if llama else [])], strict=True):
@@ -236,7 +236,7 @@ def compare(folder: Path, dtype: str, given: argparse.Namespace, llama: LlamaCpp
     b = seconds[2]
     bandwidth = read_bandwidth([np.ones(512 << 20, dtype=np.uint8)])
     of_weights = read_bandwidth([a for a in ours[1].compiled.parameters.values() if a.nbytes >= LARGE])
-    prompts = prefills([*ours, theirs], llama, given.prefill) if given.prefill else None
+    prompts = prefills([*ours, theirs], llama, given.prefill, theirs.vocab_size) if given.prefill else None
     beside = {"ms": quartiles(llama_seconds), "ratio": float(np.median(b) / np.median(llama_seconds)),
               "agreeing_tokens": agreeing, "compared_tokens": PROOF} if llama else None
     rows = []

@@ -7,8 +7,9 @@ The interpreter needs llama-cpp-python, gguf and numpy, and nothing of this pack
     CMAKE_ARGS="-DGGML_NATIVE=ON -DLLAMA_BUILD_COMMON=OFF -DLLAVA_BUILD=OFF" pip install llama-cpp-python gguf
 
 `LlamaCppDecoder` has the interface of `TransformersDecoder`: greedy, batch 1, on the CPU. The folder is first written as a GGUF
-file without a tokenizer (`write_gguf`). `LlamaCppProcess` is the same decoder in another interpreter, for a caller that cannot
-import llama_cpp: it answers each line with a line of JSON, and times each step itself, so the pipe costs nothing.
+file without a tokenizer (`write_gguf`); a GGUF file in place of the folder is read as it is. `LlamaCppProcess` is the same decoder
+in another interpreter, for a caller that cannot import llama_cpp: it answers each line with a line of JSON, and times each step
+itself, so the pipe costs nothing.
 
 llama.cpp's own defaults are kept except for the key and value cache, which is f32 for an f32 model (its default of f16 would
 change the tokens). Its weights are mapped from a file that is deleted once it is open.
@@ -156,8 +157,9 @@ class LlamaCppDecoder:
         llama.llama_log_set(self._log, None)
         llama.llama_backend_init()
         with tempfile.TemporaryDirectory() as scratch:
-            file = Path(scratch) / "model.gguf"
-            write_gguf(folder, dtype, file)
+            file = Path(folder) if Path(folder).is_file() else Path(scratch) / "model.gguf"
+            if file != Path(folder):
+                write_gguf(folder, dtype, file)
             self._model = llama.llama_model_load_from_file(str(file).encode(), llama.llama_model_default_params())
         if not self._model:
             raise RuntimeError(f"llama.cpp did not load {folder}")

@@ -60,6 +60,9 @@ the predicted error that a measurement puts at the limit. TRIALS: most forms tha
 TIE = 0.01
 """share of a site's time that a word has to save to be chosen in place of the written one"""
 
+SHARED: tuple[tuple[SiteKind, ...], ...] = (("between",), ("between", "state"))
+"""kinds of sites whose time is a share of that of the whole graph"""
+
 LITTLE = 0.02
 """share of the bytes of all parameters: where the sites of a kind hold less, narrower words for them save no time"""
 
@@ -217,7 +220,7 @@ class MixedForms:
             self.narrows = written is not None and written <= self.limit
         while self.trials < TRIALS:
             form = within(self.front, self.limit)
-            if form is None or self.seconds(self.graph, words := joined(form)) >= seconds:
+            if form is None or self.seconds(self.graph, words := self._fastest(joined(form))) >= seconds:
                 return
             self.trials += 1
             yield words
@@ -225,6 +228,12 @@ class MixedForms:
             if latest is None or latest.allowed.term is None or not form.error:
                 return
             self.limit = SAFETY * form.error / max(_beyond(latest.allowed), 1.0)
+
+    def _fastest(self, words: dict[str, str]) -> dict[str, str]:
+        """Return the words, or those without the ones of `SHARED` kinds, whichever the estimate of the whole graph says is faster:
+        shares of a region in the time of the whole graph include products, and leave out casts at borders to other regions."""
+        fewer = [{key: word for key, word in words.items() if key.partition(":")[0] not in kinds} for kinds in SHARED]
+        return min((words, *fewer), key=lambda changed: self.seconds(self.graph, changed))
 
     @cached_property
     def front(self) -> list[FormCost]:

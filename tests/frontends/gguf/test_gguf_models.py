@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,22 @@ TOKENS = ["<unk>", "<s>", "</s>", "<0x41>", "▁", "a", "b", "ab", "▁ab"]
 PIECES = {"tokenizer__ggml__model": "llama", "tokenizer__ggml__tokens": TOKENS, "tokenizer__ggml__scores": [0.0] * 7 + [-1.0, -2.0],
           "tokenizer__ggml__token_type": [2, 3, 3, 6, 1, 1, 1, 1, 1], "tokenizer__ggml__bos_token_id": 1,
           "tokenizer__ggml__eos_token_id": 2, "tokenizer__ggml__unknown_token_id": 0}
+
+
+def test_a_model_whose_header_is_damaged_loads_or_is_refused_by_name_and_no_memory_is_taken(llama: Path, tmp_path: Path) -> None:
+    whole, path, rng = rewritten(llama, tmp_path / "whole.gguf", **PIECES), tmp_path / "m.gguf", np.random.default_rng(0)
+    content, data = np.frombuffer(whole.read_bytes(), np.uint8), min(entry.offset for entry in read_gguf(whole).entries.values())
+    before, refused = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
+    for _ in range(300):
+        damaged = content.copy()
+        damaged[rng.integers(4, data, 2)] = rng.integers(0, 256, 2)
+        path.write_bytes(damaged.tobytes())
+        try:
+            tg.load_model(path)
+        except tg.TensorGraphsError as error:
+            refused += 1
+            assert str(path) in str(error) and "\n  fix: " in str(error)
+    assert refused > 200 and resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000        # kB
 
 
 def test_pieces_are_merged_by_score(llama: Path, tmp_path: Path) -> None:
