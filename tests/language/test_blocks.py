@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -211,3 +212,12 @@ def test_no_rows_of_blocks_are_no_rows_of_numbers() -> None:
     for name, block in FORMATS.items():
         assert dequantized(np.zeros((0, 2 * block.nbytes), np.uint8), name).shape == (0, 2 * block.values)
         assert dequantized(np.zeros((3, 0), np.uint8), name).shape == (3, 0)
+
+
+@pytest.mark.parametrize("format", sorted(QUANTISERS))
+def test_quantising_what_no_block_holds_warns_nobody(format: str) -> None:
+    x = np.zeros((600, 256), np.float32)
+    x[0, :4], x[300] = (np.inf, -np.inf, np.nan, 3e38), 1e-42
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        quantized(x, format)
