@@ -17,7 +17,8 @@ from benchmarks.decode import TIE, TIES
 from benchmarks.peers.llama_cpp_decode import LlamaCppProcess, installed
 from tensor_graphs.devices.gguf import read_gguf
 from tensor_graphs.frontends.gguf.tokenizer import read_tokenizer
-from tensor_graphs.frontends.huggingface.load import LoadedModel
+from tensor_graphs.frontends.gguf.write import write_model
+from tests.models.family_cases import DECODERS
 
 pytestmark = pytest.mark.models
 
@@ -52,12 +53,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(assemble(tmp_path_factory.mktemp("gemma") / "gemma.gguf"))
 
 
-def differing_tokens(path: Path, model: LoadedModel, compiled: tg.CompiledGraph, dtype: str) -> list[float]:
+def differing_tokens(path: Path, ids: list[int], compiled: tg.CompiledGraph, dtype: str) -> list[float]:
     """Where our next token is not llama.cpp's, reading llama.cpp's text: by how many standard deviations of our logits its token is
     below ours."""
     assert installed(LLAMA), "LLAMA_CPP_PYTHON has to name an interpreter that has llama_cpp and gguf"
-    assert model.tokenizer is not None
-    ids, gaps, session = model.tokenizer.encode(PROMPT), list[float](), compiled.session()
+    gaps, session = list[float](), compiled.session()
     llama, past, read = LlamaCppProcess(LLAMA, path, dtype), 0, ids
     try:
         theirs = llama.prefill(ids)
@@ -106,8 +106,19 @@ def test_greedy_tokens_are_those_of_llama_cpp_and_binding_takes_the_bytes_of_the
     form, largest = sum(entry.nbytes for entry in entries), max(entry.nbytes for entry in entries)
     assert of_loading[0] + of_binding[0] <= form + largest + 100e6
     assert plan.memory().bind_peak <= form + largest
-    gaps = differing_tokens(published, model, compiled, "bfloat16")  # whose activations are rounded to eight bits
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(PROMPT)
+    gaps = differing_tokens(published, ids, compiled, "bfloat16")    # whose activations are rounded to eight bits
     assert len(gaps) <= TIES and max(gaps, default=0) <= TIE, gaps
+
+
+@pytest.mark.slow
+def test_llama_cpp_continues_a_file_of_ours_in_f32_with_our_tokens(tmp_path: Path) -> None:
+    next(case for case in DECODERS if case.id == "llama: untied").write(tmp_path / "folder")
+    model, path = tg.load_model(tmp_path / "folder"), tmp_path / "m.gguf"
+    write_model(model, path)
+    compiled = tg.bind(tg.compile(model.graph, backends=("c", "gen", "numpy"), at={"n": 1, "m": 1, "p": 8}), model.weights)
+    assert not differing_tokens(path, [1, 5, 9, 3], compiled, "float32")
 
 
 @pytest.mark.usefixtures("gemma_packages")
