@@ -12,7 +12,7 @@ import typer
 
 from tensor_graphs.cli import option_groups, options, run_batch, run_graph
 from tensor_graphs.cli.compiling import Ready, load_decoder, ready
-from tensor_graphs.cli.graphs import STEP
+from tensor_graphs.cli.graphs import STEP, within
 from tensor_graphs.errors import counted
 from tensor_graphs.phase_times import IMPORT, OURS, phase
 
@@ -113,7 +113,7 @@ def _together(loaded: Any, asked: Sequence[Start], request: GenerationRequest, s
                                         invariant=invariant, quiet=quiet)
     model_ready = Ready(loaded, engine.compiled.plan, engine.compiled, seconds)
     rows = min(len(asked), run_batch.TOGETHER)
-    sizes = {"t": rows, "m": rows, "w": 1}
+    sizes = within(engine.compiled.graph, {"t": rows, "m": rows, "w": 1})
     texts, documents, shown, began = [""] * len(asked), dict[int, Any](), 0, time.perf_counter()
     lines = [token_lines({"prompt": number} if several else {}) for number in range(len(asked))]
     requests = [replace(request, prompt=tuple(start.ids)) for start in asked]
