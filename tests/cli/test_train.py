@@ -42,7 +42,7 @@ rate = 0.02
 name = "cosine"
 warmup = 5
 """
-NUMPY = ("--backends", "numpy")
+NARROW = ("--backends", "numpy", "--precision", "bf16", "--memory-limit", "100000000")
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def results(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.processes
 def test_a_run_that_ctrl_c_stops_goes_on_as_if_it_had_not_been(folder: Path) -> None:
-    whole = tg("train", str(folder), *NUMPY, "--json")
+    whole = tg("train", str(folder), *NARROW, "--json")
     assert whole.returncode == 0, whole.stderr
     report = json.loads(whole.stdout)
     assert report["steps"] == 30 and report["losses"][-1] < report["losses"][0] / 1.2 and not report["stopped"]
     expected = results(folder)
     assert (folder / "run" / "loss.svg").read_text().startswith("<svg")
-    again = tg("train", str(folder / "train.toml"), *NUMPY)
+    again = tg("train", str(folder / "train.toml"), *NARROW)
     assert again.returncode == 1 and "--resume goes on from it" in again.stderr
 
     (folder / "train.toml").write_text("out = \"other\"\n" + SETTINGS.replace("steps = 30", "steps = 1000000"))
-    process = subprocess.Popen([sys.executable, "-m", "tensor_graphs.cli.main", "train", str(folder), *NUMPY], env=environment(),
+    process = subprocess.Popen([sys.executable, "-m", "tensor_graphs.cli.main", "train", str(folder), *NARROW], env=environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None and process.stdout.readline().startswith("step 1 of 1000000")
     time.sleep(0.2)
@@ -83,9 +83,9 @@ def test_a_run_that_ctrl_c_stops_goes_on_as_if_it_had_not_been(folder: Path) -> 
 
     (folder / "train.toml").write_text(SETTINGS)
     os.rename(folder / "run", folder / "first")
-    halfway = tg("train", str(folder), *NUMPY, "--steps", "13")
+    halfway = tg("train", str(folder), *NARROW, "--steps", "13")
     assert halfway.returncode == 0 and re.search(r"loss 0\.\d+ [▁-█]{13} [01]\.\d+", halfway.stdout), halfway.stderr
-    resumed = tg("train", str(folder), *NUMPY, "--resume")
+    resumed = tg("train", str(folder), *NARROW, "--resume")
     assert resumed.returncode == 0 and results(folder) == expected
     assert tg("train", str(folder / "none.toml")).returncode == 1
 
