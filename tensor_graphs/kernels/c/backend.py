@@ -206,11 +206,11 @@ def _gather_linear(spec: Spec) -> NativeCall:
     matrices, m, k = weight.shape
     pairs = product(index.shape)
     # plans whose smallest batch is a whole vector are those of batches with invariant rows
-    even = int(not isinstance(pairs, int) and bounds(pairs)[0] >= scratch.EVEN)
+    even = not isinstance(pairs, int) and bounds(pairs)[0] >= scratch.EVEN
     per: Dim = 1 if x.shape[:-1] == index.shape else index.shape[-1]
     return NativeCall(f"tg_gather_linear_{weight.dtype.name}", (0, 1, 2, _weight(spec, "bias")[0]),
-                      (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype], even),
-                      scratch=scratch.gather_linear(pairs, m, k, weight.dtype.itemsize))
+                      (pairs, per, matrices, m, k, INDEX_DTYPES[index.dtype], int(even)),
+                      scratch=scratch.gather_linear(pairs, m, k, weight.dtype.itemsize, even))
 
 
 def _block_linear_refuse(spec: Spec) -> str | None:

@@ -101,9 +101,9 @@ def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
     return tiles if narrow else dim_max(tiles, matmul(k, 4))
 
 
-def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int) -> Dim:
-    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it."""
-    block = dim_min(ceil_div(pairs, EVEN) * EVEN, GATHERED)
+def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int, even: bool) -> Dim:
+    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it. even: rows of zeros fill it."""
+    block = dim_min(ceil_div(pairs, EVEN) * EVEN if even else pairs, GATHERED)
     return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
 
