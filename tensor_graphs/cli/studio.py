@@ -91,7 +91,7 @@ def _of_graph(source: str, choice: option_groups.GraphOptions, common: option_gr
         update("running it step by step")
         trace = timeline(plan, store, sizes, title, choice.threads) if run else None
     return page_data(graph, plan, title, sizes, paths=listed, front=forms, statistic=STATISTIC, run=trace, looser=looser,
-                     roofline=kernel_table(plan, store, sizes, choice.threads))
+                     roofline=kernel_table(plan, store, sizes, choice.threads), database=store)
 
 
 def _address(port: int) -> Any:

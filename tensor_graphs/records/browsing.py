@@ -67,8 +67,9 @@ def _groups(database: Database, environment: Environment | str | None, text: str
     if disagreeing:
         select = select.order_by((highest / lowest).desc())
     some = select.limit(limit).subquery()
-    full = (sa.select(Implementation.name.label("kernel"), GraphRow.human_name.label("graph"), Workload.axes_json.label("sizes"),
-                      EnvironmentRow.key.label("environment"), EnvironmentRow.hardware_name.label("hardware"),
+    full = (sa.select(Implementation.name.label("kernel"), GraphRow.human_name.label("graph"), GraphRow.structural_key.label("key"),
+                      Workload.axes_json.label("sizes"), EnvironmentRow.key.label("environment"),
+                      EnvironmentRow.hardware_name.label("hardware"),
                       Implementation.source_hash.label("code"), some.c.times, some.c.lowest_ms, some.c.highest_ms, some.c.error,
                       some.c.failures)
             .select_from(some).join(Implementation, Implementation.id == some.c.implementation_id)

@@ -19,6 +19,8 @@ from tensor_graphs.meaning.accuracy import RANGES, Accuracy
 from tensor_graphs.paths.lower import arena_buffers
 from tensor_graphs.paths.path import Path
 from tensor_graphs.paths.plan import Plan, Variant
+from tensor_graphs.records.database import Database
+from tensor_graphs.records.queries import evidence
 from tensor_graphs.views.diagram import Diagram, of_definition, of_graph, of_plan
 from tensor_graphs.views.explain import explain_data
 from tensor_graphs.views.layout import block_of
@@ -33,14 +35,17 @@ MOST_DEFINITIONS = 400
 
 def page_data(graph: Graph, plan: Plan, title: str, sizes: Mapping[str, int], *, paths: Sequence[Path] = (),
               front: Sequence[FrontPoint] = (), statistic: str = "", run: Mapping[str, Any] | None = None,
-              roofline: KernelTable | None = None, looser: Plan | None = None) -> dict[str, Any]:
+              roofline: KernelTable | None = None, looser: Plan | None = None,
+              database: Database | None = None) -> dict[str, Any]:
     """Return the document of a page. graph: as written. sizes: that select the plan's variant. paths: to show side by side, the
     cheapest first. front: measured forms, with the statistic of their errors. run: a trace of views/timeline.py. looser: what would
-    be chosen with LOOSER times the error."""
+    be chosen with LOOSER times the error. database: from which the spreads of measured steps are read."""
     v = _variant(plan, sizes)
     explained = explain_data(plan, v.at)
     mine = next(one for one in explained["variants"] if one["path"] == v.path.id)
-    details = {e.signature: {**choice, "text": str(v.program.signatures[e.signature].title())}
+    spreads = _spreads(database, [choice["trace"] for choice in mine["choices"]])
+    details = {e.signature: {**choice, "spread": spreads.get(choice["trace"]),
+                             "text": str(v.program.signatures[e.signature].title())}
                for e, choice in zip(v.evidence, mine["choices"], strict=True) if e.signature in v.program.signatures}
     return {
         "title": title,
@@ -65,6 +70,13 @@ def page_data(graph: Graph, plan: Plan, title: str, sizes: Mapping[str, int], *,
                                                "precision": looser.precision, "ways": _ways(_variant(looser, v.at).path)},
         "run": run,
     }
+
+
+def _spreads(database: Database | None, traces: Iterable[int | None]) -> dict[int | None, float | None]:
+    """Return the spread of each of these measurements: half the distance of the quartiles, relative."""
+    numbers = {number for number in traces if number is not None}
+    rows = evidence(database, *sorted(numbers)) if database is not None and numbers else ()
+    return {row.trace_id: row.spread for row in rows}
 
 
 def ten_times(accuracy: Accuracy) -> Accuracy | None:

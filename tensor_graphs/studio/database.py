@@ -41,7 +41,8 @@ def view(database: Database, name: str, arguments: Mapping[str, str]) -> Any:
         keys = [environment] if environment else [key for key, _ in queries.environments(database)]
         rows = ((key, row) for key in keys for row in queries.coverage(database, key))
         return [{"environment": key, "graph": row.graph_name, "key": row.graph_key, "measured": row.measured, "passed": row.passed,
-                 "waiting": row.waiting, "fraction": row.fraction} for key, row in rows][:MOST_ROWS]
+                 "waiting": row.waiting, "fraction": row.fraction}
+                for key, row in sorted(rows, key=lambda pair: -pair[1].waiting)][:MOST_ROWS]
     if name == "searches":
         return browsing.search_trials(database, environment=environment)
     if name == "history":
@@ -64,7 +65,8 @@ def rows_of(traces: Iterable[FullTrace]) -> list[dict[str, Any]]:
 
 
 def _row(trace: FullTrace) -> dict[str, Any]:
-    return {"trace": trace.trace_id, "kernel": trace.implementation_name, "graph": trace.graph_name, "sizes": dict(trace.axes),
+    return {"trace": trace.trace_id, "kernel": trace.implementation_name, "graph": trace.graph_name, "key": trace.graph_key,
+            "sizes": dict(trace.axes),
             "environment": trace.environment_key, "hardware": trace.hardware_name, "kind": trace.kind, "status": trace.status,
             "median_ms": trace.median_ms, "spread": trace.spread, "error": trace.max_relative_error, "tolerance": trace.tolerance,
             "speedup": trace.speedup_factor, "when": trace.timestamp.isoformat(timespec="seconds")}

@@ -141,11 +141,11 @@ class Placed {
     const frame = typeof element === "object", box = frame ? null : this.picture.boxes[element], name = this.name(k);
     const group = svg("g", { class: "box", tabindex: -1, role: "treeitem", "aria-label": name, "data-key": box ? box.key : "" });
     if (state.words && name.toLowerCase().includes(state.words)) group.classList.add("chosen");
-    if (inner || frame) group.setAttribute("aria-expanded", inner ? "true" : "false");
+    if (inner || frame || (data.definitions[box.key] && !box.leaf)) group.setAttribute("aria-expanded", inner ? "true" : "false");
     const shape = { x, y, width: w, height: h, rx: frame ? 8 : 2 };
     if (inner) {
       group.append(svg("rect", { ...shape, class: "frame", "pointer-events": "all" }));
-      group.append(svg("text", { class: "count", x: x + w / 2, y: y + 14 }, frame ? "× " + element.times : box.lines[0]));
+      group.append(svg("text", { class: "count", x: x + w / 2, y: y + 14 }, frame ? "× " + element.times : "− " + box.lines[0]));
     } else if (frame) {
       group.append(svg("rect", { ...shape, class: "frame", "pointer-events": "all" }));
       group.append(svg("text", { class: "count", x: x + w / 2, y: y + h / 2 + 4 }, `${boxes(element)} boxes × ${element.times}`));
@@ -236,6 +236,8 @@ function pictureView(name) {
   const find = el("input", { type: "search", placeholder: "find a box", "aria-label": "find a box", oninput: () => {
     state.words = find.value.toLowerCase();
     const first = state.words && placed.first(state.words, 0, 0);
+    find.setAttribute("aria-invalid", state.words !== "" && !first);
+    find.title = state.words !== "" && !first ? "no box has this in its name" : "";
     if (first) view.scrollTo(first.x + holder.offsetLeft - view.offsetLeft - view.clientWidth / 2, first.y + holder.offsetTop - view.offsetTop - view.clientHeight / 2);
     paint();
   } });
@@ -251,10 +253,14 @@ function show(box) {
 }
 function reasons(step) {
   const list = pairs => el("dl", {}, ...pairs.filter(([, value]) => value !== "" && value !== null && value !== undefined).flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
-  const source = step.measured ? `measured${step.trace === null ? "" : `, row ${step.trace}`}${step.rows > 1 ? ` (${step.rows_agreeing} of ${step.rows} rows agree)` : ""}` : "an estimate";
+  const source = step.measured ? `measured${step.spread === null ? "" : ` ± ${percent(step.spread)}`}${step.rows > 1 ? ` (${step.rows_agreeing} of ${step.rows} rows agree)` : ""}` : "an estimate";
+  const next = step.others[0], near = step.measured && next && step.spread !== null && next.us_per_call < step.us_per_call * (1 + step.spread);
+  const why = /^trace \d+$/.test(step.why || "") ? "it has the lowest time of the kernels that agree with the oracle" : step.why;
   return [
     list([["kernel", step.kernel], ["computes", step.text], ["steps in it", step.steps], ["calls", step.calls], ["a call", `${micros(step.us_per_call)}, ${source}`],
-      ["all calls", micros(step.us_per_call * step.calls)], ["error", step.error === null ? "not compared" : number(step.error)], ["why", step.why]]),
+      ["all calls", micros(step.us_per_call * step.calls)], ["error", step.error === null ? "not compared" : number(step.error)], ["why", why]]),
+    near ? el("p", { class: "warn" }, `Its spread reaches the next best, ${way(next.kernel)}: tg profile measures it again.`) : null,
+    step.trace !== null && data.live ? el("p", {}, el("button", { onclick: () => showTrace({ trace: step.trace }) }, `samples of row ${step.trace}`)) : null,
     step.suspect ? el("p", { class: "warn" }, "suspect: " + step.suspect) : null,
     step.others.length ? el("h2", {}, "what came next") : null,
     step.others.length ? el("table", {}, el("tbody", {}, ...step.others.map(other => el("tr", {}, el("td", { class: "text" }, way(other.kernel)), el("td", {}, micros(other.us_per_call)), el("td", {}, other.measured ? "" : "estimate"))))) : null,
@@ -277,7 +283,11 @@ function table(caption, columns, rows, pick) {
       return down ? -way : way;
     });
     body.replaceChildren(...order.map(row => {
-      const line = el("tr", pick ? { tabindex: 0, onclick: () => pick(row), onkeydown: event => { if (event.key === "Enter") pick(row); } } : {},
+      const line = el("tr", pick ? { tabindex: 0, onclick: () => pick(row), onkeydown: event => {
+        const to = { ArrowDown: line.nextElementSibling, ArrowUp: line.previousElementSibling }[event.key];
+        if (event.key === "Enter") pick(row);
+        if (to) { to.focus(); event.preventDefault(); }
+      } } : {},
         ...columns.map(([, value, shown, text, marked]) => el("td", { class: [text && "text", marked?.(row) && "differs"].filter(Boolean).join(" ") || null }, shown ? shown(row) : value(row))));
       return line;
     }));
@@ -287,14 +297,18 @@ function table(caption, columns, rows, pick) {
   return el("table", {}, el("caption", {}, caption), el("thead", {}, head), body);
 }
 
+const percent = share => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+function compared(ratio) { return Math.abs(ratio - 1) < 0.01 ? "the same time as this plan" : `${number(ratio)} of this plan's time`; }
+
 function stepsView() {
   const rows = Object.values(data.steps).map(step => ({ ...step, all: step.us_per_call * step.calls })).sort((a, b) => b.all - a.all);
   const total = rows.reduce((sum, row) => sum + row.all, 0) || 1;
   const bar = row => el("span", { class: "bar" + (row.measured ? "" : " estimate"), style: `width:${Math.max(1, 160 * row.all / total)}px` });
-  const looser = data.looser && el("p", {}, `With ten times the error (${data.looser.asked}) a run takes ${micros(data.looser.us)}, ${number(data.looser.us / data.us)} of this plan's time${data.looser.precision ? `: ${data.looser.precision}` : ""}. `,
+  const looser = data.looser && el("p", {}, `With ten times the error (${data.looser.asked}) a run takes ${micros(data.looser.us)}, ${compared(data.looser.us / data.us)}${data.looser.precision ? `: ${data.looser.precision}` : ""}. `,
     el("button", { onclick: () => details.replaceChildren(el("h2", {}, data.looser.asked), ...differing(data.looser.ways)) }, "what is different"));
-  return [...(looser ? [looser] : []), table("Kinds of steps, the dearest first. Pale bars are estimates. A row shows why its kernel was chosen.", [
+  return [...(looser ? [looser] : []), table("Kinds of steps, the dearest first. Pale bars are estimates; spread: half the distance of the quartiles of its samples; error: the largest relative one against float64. A row shows why its kernel was chosen.", [
     ["step", stepName, null, true], ["kernel", row => row.kernel, null, true], ["calls", row => row.calls], ["a call", row => row.us_per_call, row => micros(row.us_per_call)],
+    ["spread", row => row.spread, row => row.spread === null ? "–" : percent(row.spread)],
     ["of a run", row => row.all, row => el("span", {}, bar(row), ` ${(100 * row.all / total).toFixed(1)} %`)], ["error", row => row.error, row => row.error === null ? "–" : number(row.error)],
     ["next best", row => row.others.length ? row.others[0].us_per_call / row.us_per_call : null, row => row.others.length ? `${way(row.others[0].kernel)} × ${number(row.others[0].us_per_call / row.us_per_call)}` : "–", true],
     ["", row => row.suspect ? 1 : 0, row => row.suspect ? el("span", { class: "warn", title: row.suspect }, "suspect") : ""],
@@ -358,8 +372,9 @@ function runView() {
     rect.append(svg("title", {}, `${event.name}: ${micros(event.dur)}${event.args.predicted_us ? `, predicted ${micros(event.args.predicted_us)}` : ""}`));
     root.append(rect);
   }
-  root.append(svg("text", { class: "axis", x: 80, y: row * lanes.length + 18 }, `0 to ${micros(end)}; without stops between steps ${micros(data.run.otherData.one_go_us)}`));
+  root.append(svg("text", { class: "axis", x: 80, y: row * lanes.length + 18 }, `0 to ${micros(end)}, with a stop after each step to look at the clock; another run in one go took ${micros(data.run.otherData.one_go_us)}`));
+  const legend = el("p", {}, ...kinds.map((kind, k) => el("span", { class: "key" }, el("span", { class: "swatch", style: `background:${HUES[k % HUES.length]}` }), kind)));
   const steps = events.filter(event => event.cat !== "run").sort((a, b) => b.dur - a.dur);
-  return [root, table("Slices", [["step", row => row.name, null, true], ["kernel", row => row.args.kernel, null, true], ["took", row => row.dur, row => micros(row.dur)],
-    ["predicted", row => row.args.predicted_us ?? null, row => micros(row.args.predicted_us)], ["limit", row => row.args.least_us ?? null, row => micros(row.args.least_us)]], steps)];
+  return [legend, root, table("Steps of this run, the longest first. At the roof: the least time by the measured rates; a step whose operands lie in caches may be faster.", [["step", row => row.name, null, true], ["kernel", row => row.args.kernel, null, true], ["took", row => row.dur, row => micros(row.dur)],
+    ["predicted", row => row.args.predicted_us ?? null, row => micros(row.args.predicted_us)], ["at the roof", row => row.args.least_us ?? null, row => micros(row.args.least_us)]], steps)];
 }

@@ -24,7 +24,7 @@ tabs.addEventListener("keydown", event => {
 const here = () => VIEWS[location.hash.slice(1)] ? location.hash.slice(1) : Object.keys(VIEWS)[0];
 window.addEventListener("hashchange", () => open(here()));
 if (data.pictures) {
-  const at = sizesText(data.at);
-  document.getElementById("summary").textContent = `${micros(data.us)} a run${at ? " at " + at : ""}, ${Math.round(100 * data.measured_share)} % of it measured · ${data.asked} · path ${data.path} · ${data.backends.join(", ")}`;
+  const at = sizesText(data.at), doubts = Object.values(data.steps).filter(step => step.suspect).length;
+  document.getElementById("summary").textContent = `steps add up to ${micros(data.us)}${at ? " at " + at : ""}, ${Math.round(100 * data.measured_share)} % of it measured${doubts ? ` (${doubts} of ${Object.keys(data.steps).length} kinds of steps suspect)` : ""}${data.run ? `; a run took ${micros(data.run.otherData.one_go_us)}` : ""} · ${data.asked} · path ${data.path} · ${data.backends.join(", ")}`;
 } else document.getElementById("summary").textContent = "measurements of kernels";
 open(here());

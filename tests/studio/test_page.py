@@ -158,11 +158,12 @@ LARGE = """
   const seen = {}, rest = () => new Promise(resolve => setTimeout(resolve, 50)), view = document.getElementById("view");
   const names = () => [...document.querySelectorAll("g.box")].map(box => box.getAttribute("aria-label"));
   seen.first = names();
-  view.scrollTo(0, view.scrollHeight); await rest();
+  const until = async holds => { for (let i = 0; i < 60 && !holds(); i++) await rest(); };
+  view.scrollTo(0, view.scrollHeight); await until(() => names().at(-1).startsWith("last"));
   seen.last = names();
-  view.scrollTo(0, 0); await rest();
+  view.scrollTo(0, 0); await until(() => names()[0].startsWith("x"));
   const find = document.querySelector("input[type=search]");
-  find.value = "floor"; find.dispatchEvent(new Event("input")); await rest();
+  find.value = "floor"; find.dispatchEvent(new Event("input")); await until(() => document.querySelector("g.box.chosen"));
   seen.found = [...document.querySelectorAll("g.box.chosen")].map(box => box.getAttribute("aria-label"));
   document.body.setAttribute("data-seen", JSON.stringify(seen));
 })();

@@ -173,5 +173,5 @@ def test_a_browser_shows_histories_rows_and_what_is_measured_now(database: Datab
     seen = json.loads(urllib.parse.unquote(stored[1]))
     assert seen["faults"] == [] and seen["tabs"] == ["Database", "Suspect", "Failures", "Coverage", "Searches", "Live"]
     assert seen["scripts"] == 3 and HOSTILE in seen["history"] and "rows" in seen["history"]
-    assert "samples" in seen["trace"] or "counts" in seen["trace"]
+    assert "sample 2: 4.20 ms" in seen["trace"] and "disturbed" in seen["trace"]
     assert "rows since this page was opened" in seen["live"] and "tanh_new" in seen["live"]

@@ -102,7 +102,8 @@ def amx_dot(batch: Dim, n: Dim, k: Dim, narrow: bool) -> Dim:
 
 
 def gather_linear(pairs: Dim, m: Dim, k: Dim, weight_bytes: int, even: bool) -> Dim:
-    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it. even: rows of zeros fill it."""
+    """Return the bytes for a block of rows of x (k elements) and of the result (m), and `linear` of it. even: rows of zeros fill
+    the block up to a multiple of EVEN."""
     block = dim_min(ceil_div(pairs, EVEN) * EVEN if even else pairs, GATHERED)
     return block * ((m + k) * 4 + 8) + PAGE + linear(block, k, 4, weight_bytes)
 
