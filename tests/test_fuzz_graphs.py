@@ -109,14 +109,14 @@ def forgets_negative_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def writes_in_place_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over operands that are read once more."""
-    in_place = lower._Lowering._in_place
-    monkeypatch.setattr(lower._Lowering, "_in_place",
+    in_place = lower.Lowering._in_place
+    monkeypatch.setattr(lower.Lowering, "_in_place",
                         lambda self, last_use, finals: in_place(self, dict.fromkeys(last_use, -1), finals))
 
 
 def leaves_a_copy_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The old value, where a kernel changes only some rows of it."""
-    monkeypatch.setattr(lower._Lowering, "_copy_before_updates", lambda self: None)
+    monkeypatch.setattr(lower.Lowering, "_copy_before_updates", lambda self: None)
 
 
 def has_a_wrong_constant(monkeypatch: pytest.MonkeyPatch) -> None:
