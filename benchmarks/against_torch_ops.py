@@ -341,9 +341,9 @@ def attention(q: Any, k: Any, v: Any, mask: Any = None, scale: float = 1.0, caus
     sees = sees & (j <= i) if causal else sees
     sees = sees & (i - j < window) if window else sees
     scores = scores.masked_fill(~sees, -torch.inf)
-    if sinks is not None:                                           # one more key, whose value is zero
-        scores = torch.cat([scores, t(sinks).to(scores)[:, None, None].expand(*scores.shape[:2], 1)], -1)
-    weights = torch.where(sees.any(-1, keepdim=True), torch.softmax(scores, -1)[..., :k.shape[1]], 0.0)
+    weights = torch.where(sees.any(-1, keepdim=True), torch.softmax(scores, -1), 0.0)
+    if sinks is not None:                                           # one more key, whose value is zero; an infinite one takes all
+        weights = weights * torch.sigmoid(torch.logsumexp(scores, -1, keepdim=True) - t(sinks).to(scores)[:, None, None])
     return (weights @ v).movedim(0, 1).numpy()
 
 

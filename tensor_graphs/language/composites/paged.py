@@ -44,10 +44,11 @@ def _paged_direct(roles: Mapping[str, np.ndarray], attrs: Mapping[str, Any], out
         if attrs["softcap"]:
             scores = attrs["softcap"] * np.tanh(scores / attrs["softcap"])
         top = scores.max(axis=-1, keepdims=True)
-        sink = np.full((1, 1, 1), -np.inf) if sinks is None else sinks.astype(scores.dtype).reshape(groups, -1, 1)
-        top = np.maximum(top, sink)
         weights = np.exp(scores - top)
-        weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink - top)
+        total = weights.sum(axis=-1, keepdims=True)
+        weights /= total
+        if sinks is not None:                                       # the share of the keys: none where the sink is infinite
+            weights /= 1 + np.exp(sinks.astype(scores.dtype).reshape(groups, -1, 1) - top) / total
         out[i] = np.einsum("gps,sge->gpe", weights, near_v).reshape(heads, -1)
     return out
 
