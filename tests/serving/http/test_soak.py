@@ -52,7 +52,8 @@ class PacedStep:
     """The engine's step on a model, with a pause."""
 
     def __init__(self, step: Any) -> None:
-        self.compiled, self.session, self.pool, self._step, self.seconds = step.compiled, step.session, step.pool, step, 0.0
+        self.compiled, self.session, self.pool, self.lengths = step.compiled, step.session, step.pool, step.lengths
+        self._step, self.seconds = step, 0.0
 
     def run(self, pieces: Any) -> Any:
         time.sleep(self.seconds)
