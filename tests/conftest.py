@@ -191,11 +191,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def store() -> Iterator[Database]:
-    """One benchmark database for the whole run and all its workers, so that a kernel is compared with the oracle once: pass it to
-    `compile`."""
+    """One benchmark database for all tests of this process: pass it to `compile`. Other workers have their own: some tests ask for
+    a plan twice, and it is made anew where rows were added in between. Verdicts are shared by shared_verdicts.py."""
     from tensor_graphs.records.database import open_database
 
-    with open_database(Path(os.environ["XDG_DATA_HOME"]) / "store.sqlite") as database:
+    with open_database(Path(os.environ["XDG_DATA_HOME"]) / f"store_{os.getpid()}.sqlite") as database:
         yield database
 
 
