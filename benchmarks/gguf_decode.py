@@ -1,4 +1,4 @@
-"""Decode speed of one GGUF file beside llama.cpp on the same file: interleaved step by step, medians, all logits.
+"""Decode speed of one GGUF file, and of llama.cpp on the same file: interleaved step by step, medians, all logits.
 
     python benchmarks/gguf_decode.py gemma-q8_0.gguf gemma-q4_0.gguf --llama-python /path/to/venv/bin/python --json gguf.json
     python benchmarks/gguf_decode.py gemma-q4_k.gguf --words written product=int8 --prefill 128 --threads 1

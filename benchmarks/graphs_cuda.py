@@ -6,9 +6,9 @@ The graphs of cpu_graphs.py with more rows and larger products; operands and res
 `tg.profile` for --profile seconds or from the cost model alone, and bound to several sets of operands that are together larger than
 the L2 cache. Comparing kernels with the oracle takes the host's processors 2 to 40 s for a graph, while the GPU idles. With --ahead
 this many processes do it for all graphs first. Nothing is timed until they have ended: torch's max-autotune times its kernels, too.
-A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, in turns with those of the others,
+A contender is a CUDA graph for each set; all of them are replayed in a row, timed by events, interleaved with those of the others,
 while the device is kept from idling before. Printed: microseconds of one, the best of torch ÷ ours, launches, the largest error
-beside the root of the mean square of the same in float64 by torch, ours and torch's, seconds of profile and compilation, and of
+relative to the root of the mean square of torch's results in float64, ours and torch's, seconds of profile and compilation, and of
 all. torch rounds no operand to TF32, unless --tf32 says so. A graph of which a part is computed on the host has no ratio; tinygrad
 (--tinygrad), which runs after the others, is in none.
 Ends with 1 where one is wrong (beyond 1e-3 and three times torch's), the geometric mean is below 1.15, or one is below 0.9. Needs a

@@ -61,7 +61,7 @@ def is_short_reduction(nest: Nest) -> bool:
 
 
 def is_across_sum(nest: Nest) -> bool:
-    """Return whether a nest is one sum for each of its iterations, of elements that lie beside those of the next iteration: small
+    """Return whether a nest is one sum for each of its iterations, of elements next to those of the next iteration: small
     products of matrices, whose right operand lies so."""
     if len(nest.stages) != 1 or not nest.axes or nest.blocks is not None or nest.tile is not None:
         return False

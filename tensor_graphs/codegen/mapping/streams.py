@@ -105,7 +105,7 @@ class Streams(NestMapper):
         return -(-self.length // (splits * self.target.warp * pack))
 
     def rows_of_block(self, resident: int) -> int:
-        """Return the rows of the weights of a block, where one row is multiplied and a multiprocessor has so many blocks."""
+        """Return the rows of the weights of a block, where one row is multiplied: each multiprocessor has that many blocks."""
         return max(1, -(-sum(self.widths) // (resident * self.target.units)))
 
     def with_one(self, choices: NestChoices, what: str, size: int) -> NestChoices:
@@ -238,7 +238,7 @@ class Streams(NestMapper):
         return self.over_packs(0, self.of_columns(self.k))
 
     def of_columns(self, at: Dim) -> list[Stmt]:
-        """Return the loads of weights for all columns of a warp; those of columns behind the last are of the last."""
+        """Return the loads of weights for all columns of a warp; those of columns after the last are of the last."""
         return self.everywhere(lambda k: [Loop("_c", self.columns, "unrolled", (
             Let("_place", d.dim_min(self.column(k), self.widths[k] - 1)), *self.loads(k, at)))])
 

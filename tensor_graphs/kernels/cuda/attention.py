@@ -44,7 +44,7 @@ def _numbers(spec: Spec) -> dict[str, object]:
 
 def _lift(spec: Spec) -> str:
     """Return the factor of weights that are rounded to 16 bits: f16 has no number below 2^-24, and many such weights of large
-    values would be lost beside a weight of 1, while it has one of 2^15."""
+    values would be lost next to a weight of 1, while it has one of 2^15."""
     return "0x1p15f" if spec.inputs[0].dtype is f16 else "1.0f"
 
 

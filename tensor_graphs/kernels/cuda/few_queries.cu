@@ -184,12 +184,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) queries_parts(Y *__rest
     const int parts = (int)sizes[3], part = blockIdx.x % parts, head = blockIdx.x / parts % HEADS;
     const int64_t n = sizes[0];
 #if PAGED
-    const int64_t first = blockIdx.x / (parts * HEADS), behind = (first / TG_QUERIES + 1) * TG_QUERIES;
+    const int64_t first = blockIdx.x / (parts * HEADS), group_end = (first / TG_QUERIES + 1) * TG_QUERIES;
     const int64_t width = sizes[1], s = width * PAGE, each = keys_of_part({0, s}, parts);
     after_those_before();
     if (first % TG_QUERIES && continues(pages, positions, width, first)) return;
     int64_t last = first;
-    while (last + 1 < n && last + 1 < behind && continues(pages, positions, width, last + 1)) last++;
+    while (last + 1 < n && last + 1 < group_end && continues(pages, positions, width, last + 1)) last++;
     const Range seen = seen_by(positions[first], positions[first] + last - first, s);
     const int64_t low = seen.low / 16 * 16, begin = low > part * each ? low : part * each;
     const int64_t end = (part + 1) * each < seen.high ? (part + 1) * each : seen.high;
