@@ -40,8 +40,9 @@ body = b'{"prompt": "a", "stream": true}'
 with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
     head = b"POST /v1/completions HTTP/1.1\\r\\nHost: x\\r\\nContent-Type: application/json\\r\\nContent-Length: %d\\r\\n\\r\\n"
     s.sendall(head % len(body) + body)
-    while b"data:" not in s.recv(1000):
-        pass
+    answer = b""
+    while b"data:" not in answer:
+        answer += s.recv(1000) or sys.exit("the server ended it")
     print("streams", flush=True)
     while s.recv(1000):
         pass
