@@ -58,10 +58,13 @@ function scatter(label, points, { x, y, logX = true, logY = true, showX = number
 
 // ---- forms: time against error ----
 
-function differing(ways) {
-  // The parts that one form does otherwise than the plan of this page.
+function differences(ways) {
+  // The parts that one form does otherwise than the plan of this page, and those of the plan, as [heading, [part, kernel] ...].
   const other = (of, than) => Object.entries(of).filter(([name, kernel]) => kernel !== "expand" && than[name] !== kernel);
-  const lists = [["only in this plan", other(data.ways, ways)], ["only there", other(ways, data.ways)]].filter(([, rows]) => rows.length);
+  return [["only in this plan", other(data.ways, ways)], ["only there", other(ways, data.ways)]].filter(([, rows]) => rows.length);
+}
+function differing(ways) {
+  const lists = differences(ways);
   if (!lists.length) return [el("p", {}, "It runs the same kernels.")];
   return lists.flatMap(([name, rows]) => [el("h2", {}, name), el("table", {}, el("tbody", {}, ...rows.map(cells => el("tr", {}, ...cells.map(cell => el("td", { class: "text" }, cell))))))]);
 }

@@ -81,7 +81,7 @@ function suspectView() {
   const mine = doubted.length ? [el("h2", {}, "Steps of this plan"), table("tg profile measures them again.", [["step", stepName, null, true], ["kernel", step => step.kernel, null, true], ["a call", step => step.us_per_call, step => micros(step.us_per_call)],
     ["spread", step => step.spread, step => step.spread === null ? "–" : percent(step.spread)], ["why it is suspect", step => step.suspect, null, true]], doubted, step => details.replaceChildren(el("h2", {}, stepName(step)), ...reasons(step))), el("h2", {}, "All measurements")] : [];
   return [...mine, ...withChoice("Times of the same kernel on the same sizes that disagree: the machine was slowed down in between, and the lowest may be of a quiet moment. tg profile measures again.",
-    async query => { const rows = await ask("disturbed", query); return [table(rows.length ? `${rows.length} kernels` : "No kernel was timed twice with times that disagree.", GROUP, rows, data.live ? showHistory : null)]; })];
+    async query => { const rows = await ask("disturbed", query); return [table(rows.length ? `${rows.length} kernels` : "No kernel was timed twice with times that disagree; one that was timed once has nothing to be compared with.", GROUP, rows, data.live ? showHistory : null)]; })];
 }
 function failuresView() {
   return withChoice("Rows that did not pass, the newest first, with what explains them.",

@@ -259,7 +259,7 @@ function reasons(step) {
   return [
     list([["kernel", step.kernel], ["computes", step.text], ["steps in it", step.steps], ["calls", step.calls], ["a call", `${micros(step.us_per_call)}, ${source}`],
       ["all calls", micros(step.us_per_call * step.calls)], ["error", step.error === null ? "not compared" : number(step.error)], ["why", why]]),
-    near ? el("p", { class: "warn" }, `Its spread reaches the next best, ${way(next.kernel)}: tg profile measures it again.`) : null,
+    near ? el("p", { class: "warn" }, next.measured ? `Its spread reaches the next best, ${way(next.kernel)}: tg profile measures both again.` : `The next best, ${way(next.kernel)}, may be as fast: its time is an estimate, which the choice doubles where others are measured. tg profile measures it.`) : null,
     step.trace !== null && data.live ? el("p", {}, el("button", { onclick: () => showTrace({ trace: step.trace }) }, `samples of row ${step.trace}`)) : null,
     step.suspect ? el("p", { class: "warn" }, "suspect: " + step.suspect) : null,
     step.others.length ? el("h2", {}, "what came next") : null,
@@ -305,7 +305,7 @@ function stepsView() {
   const total = rows.reduce((sum, row) => sum + row.all, 0) || 1;
   const bar = row => el("span", { class: "bar" + (row.measured ? "" : " estimate"), style: `width:${Math.max(1, 160 * row.all / total)}px` });
   const looser = data.looser && el("p", {}, `With ten times the error (${data.looser.asked}) a run takes ${micros(data.looser.us)}, ${compared(data.looser.us / data.us)}${data.looser.precision ? `: ${data.looser.precision}` : ""}. `,
-    el("button", { onclick: () => details.replaceChildren(el("h2", {}, data.looser.asked), ...differing(data.looser.ways)) }, "what is different"));
+    differences(data.looser.ways).length ? el("button", { onclick: () => details.replaceChildren(el("h2", {}, data.looser.asked), ...differing(data.looser.ways)) }, "what is different") : "It runs the same kernels.");
   return [...(looser ? [looser] : []), table("Kinds of steps, the dearest first. Pale bars are estimates; spread: half the distance of the quartiles of its samples; error: the largest relative one against float64. A row shows why its kernel was chosen.", [
     ["step", stepName, null, true], ["kernel", row => row.kernel, null, true], ["calls", row => row.calls], ["a call", row => row.us_per_call, row => micros(row.us_per_call)],
     ["spread", row => row.spread, row => row.spread === null ? "–" : percent(row.spread)],
