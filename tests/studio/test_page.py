@@ -17,6 +17,7 @@ import pytest
 import tensor_graphs as tg
 from tensor_graphs.choice.path_listing import list_paths
 from tensor_graphs.language.graph import Graph
+from tensor_graphs.records import open_database
 from tensor_graphs.studio.data import page_data
 from tensor_graphs.studio.page import html_page
 from tests.cli.command import tg as command
@@ -195,6 +196,35 @@ def test_a_browser_holds_only_the_boxes_near_the_window(tmp_path: Path) -> None:
     assert 10 < len(seen["first"]) < 200 and 10 < len(seen["last"]) < 200
     assert seen["first"][0].startswith("x") and seen["last"][-1].startswith("last") and "floor" not in str(seen["first"])
     assert [name.split(",")[0] for name in seen["found"]] == ["floor"]
+
+
+FORMS = """
+(async () => {
+  const faults = [], seen = {}, rest = () => new Promise(resolve => setTimeout(resolve, 20)), details = document.getElementById("details");
+  window.addEventListener("error", event => faults.push(event.message));
+  location.hash = "Paths"; await rest();
+  seen.paths = document.querySelectorAll("#view table:first-of-type tbody tr").length;
+  seen.differing = document.querySelectorAll("#view td.differs").length;
+  location.hash = "Front"; await rest();
+  const points = [...document.querySelectorAll("#view circle.point")], told = [];
+  for (const point of points) { point.dispatchEvent(new MouseEvent("click", { bubbles: true })); await rest(); told.push(details.textContent); }
+  document.body.setAttribute("data-seen", JSON.stringify({ ...seen, told, faults }));
+})();
+"""
+
+
+@pytest.mark.long
+def test_a_browser_compares_paths_and_says_what_the_points_of_the_front_do_otherwise(layered: Graph, tmp_path: Path) -> None:
+    with open_database(tmp_path / "own.db") as database:
+        plan = tg.compile(layered, backends=NUMPY, database=database)
+        paths = list(list_paths(layered, backends=NUMPY, database=database, limit=3))
+        front = tg.pareto(layered, backends=NUMPY, points=3, database=database, at={"n": 4})
+    seen = driven(html_page(page_data(layered, plan, "forms", {"n": 4}, paths=paths, front=front, statistic="norm")), FORMS, tmp_path)
+    assert seen["faults"] == [] and seen["paths"] == 3 and seen["differing"] > 0
+    assert len(seen["told"]) == len(front) >= 1
+    for point, told in zip(front, seen["told"], strict=True):
+        same = {*point.plan.variants[0].path.choices.values()} == {*plan.variants[0].path.choices.values()}
+        assert (point.id or "as written") in told and ("It runs the same kernels." in told or not same)
 
 
 @pytest.mark.long
