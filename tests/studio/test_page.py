@@ -159,7 +159,8 @@ LARGE = """
   const seen = {}, rest = () => new Promise(resolve => setTimeout(resolve, 50)), view = document.getElementById("view");
   const names = () => [...document.querySelectorAll("g.box")].map(box => box.getAttribute("aria-label"));
   seen.first = names();
-  const until = async holds => { for (let i = 0; i < 60 && !holds(); i++) await rest(); };
+  // without a screen the browser may send no event of its own for a scroll
+  const until = async holds => { for (let i = 0; i < 60 && !holds(); i++) { view.dispatchEvent(new Event("scroll")); await rest(); } };
   view.scrollTo(0, view.scrollHeight); await until(() => names().at(-1).startsWith("last"));
   seen.last = names();
   view.scrollTo(0, 0); await until(() => names()[0].startsWith("x"));
@@ -200,14 +201,18 @@ def test_a_browser_holds_only_the_boxes_near_the_window(tmp_path: Path) -> None:
 
 FORMS = """
 (async () => {
-  const faults = [], seen = {}, rest = () => new Promise(resolve => setTimeout(resolve, 20)), details = document.getElementById("details");
+  const faults = [], seen = {}, rest = () => new Promise(resolve => setTimeout(resolve, 20));
+  const details = document.getElementById("details");
   window.addEventListener("error", event => faults.push(event.message));
   location.hash = "Paths"; await rest();
   seen.paths = document.querySelectorAll("#view table:first-of-type tbody tr").length;
   seen.differing = document.querySelectorAll("#view td.differs").length;
   location.hash = "Front"; await rest();
   const points = [...document.querySelectorAll("#view circle.point")], told = [];
-  for (const point of points) { point.dispatchEvent(new MouseEvent("click", { bubbles: true })); await rest(); told.push(details.textContent); }
+  for (const point of points) {
+    point.dispatchEvent(new MouseEvent("click", { bubbles: true })); await rest();
+    told.push(details.textContent);
+  }
   document.body.setAttribute("data-seen", JSON.stringify({ ...seen, told, faults }));
 })();
 """
@@ -219,7 +224,8 @@ def test_a_browser_compares_paths_and_says_what_the_points_of_the_front_do_other
         plan = tg.compile(layered, backends=NUMPY, database=database)
         paths = list(list_paths(layered, backends=NUMPY, database=database, limit=3))
         front = tg.pareto(layered, backends=NUMPY, points=3, database=database, at={"n": 4})
-    seen = driven(html_page(page_data(layered, plan, "forms", {"n": 4}, paths=paths, front=front, statistic="norm")), FORMS, tmp_path)
+    page = html_page(page_data(layered, plan, "forms", {"n": 4}, paths=paths, front=front, statistic="norm"))
+    seen = driven(page, FORMS, tmp_path)
     assert seen["faults"] == [] and seen["paths"] == 3 and seen["differing"] > 0
     assert len(seen["told"]) == len(front) >= 1
     for point, told in zip(front, seen["told"], strict=True):
