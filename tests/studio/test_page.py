@@ -160,7 +160,9 @@ LARGE = """
   const names = () => [...document.querySelectorAll("g.box")].map(box => box.getAttribute("aria-label"));
   seen.first = names();
   // without a screen the browser may send no event of its own for a scroll
-  const until = async holds => { for (let i = 0; i < 60 && !holds(); i++) { view.dispatchEvent(new Event("scroll")); await rest(); } };
+  const until = async holds => {
+    for (let i = 0; i < 60 && !holds(); i++) { view.dispatchEvent(new Event("scroll")); await rest(); }
+  };
   view.scrollTo(0, view.scrollHeight); await until(() => names().at(-1).startsWith("last"));
   seen.last = names();
   view.scrollTo(0, 0); await until(() => names()[0].startsWith("x"));
