@@ -1,4 +1,4 @@
-"""What tests of the compiler share: a database, rows made up for a test, and a count of started workers."""
+"""Fixtures that tests of the compiler share: a database, rows made up for a test, and a count of started workers."""
 
 from __future__ import annotations
 

@@ -129,9 +129,9 @@ def test_a_pin_of_turns_is_of_the_form_as_it_was_prepared(store: Database) -> No
     """Also where steps are joined anew in a graph of wider values, of which a loop has none."""
     graph = rnn(4)
     request = Request(graph, backends=("fake", "gen"), database=store)
-    made = prepare(graph, recipes=store, backends=request.here)
-    form, decided = form_of(request, Path(made.graph.structural_key, {}, 0.0, False, None), store)
-    assert form == made and form.note.startswith("loops:") and not decided.words
+    prepared = prepare(graph, recipes=store, backends=request.here)
+    form, decided = form_of(request, Path(prepared.graph.structural_key, {}, 0.0, False, None), store)
+    assert form == prepared and form.note.startswith("loops:") and not decided.words
 
 
 def test_values_after_a_loop_and_of_it_are_found_in_the_plan(store: Database) -> None:
@@ -190,10 +190,10 @@ def refused(graph: tg.Graph, **more: Any) -> str:
 
 
 def test_a_loop_that_is_too_long_says_so_with_what_would_do(store: Database) -> None:
-    told = refused(rnn(3000), database=store)
-    assert told.startswith("no kernel that may be used computes scan f32[2, 4] f32[3000, 2, 3]")
-    assert "; its 3000 turns of 12 nodes are not written out; up to 682 such turns are\n" in told
-    assert "\n  fix: for a loop a length that is a number and not too large, or a backend that runs it as it is, like num" in told
+    reason = refused(rnn(3000), database=store)
+    assert reason.startswith("no kernel that may be used computes scan f32[2, 4] f32[3000, 2, 3]")
+    assert "; its 3000 turns of 12 nodes are not written out; up to 682 such turns are\n" in reason
+    assert "\n  fix: for a loop a length that is a number and not too large, or a backend that runs it as it is, like num" in reason
 
 
 def test_a_loop_of_a_dim_says_so(store: Database) -> None:
@@ -203,8 +203,8 @@ def test_a_loop_of_a_dim_says_so(store: Database) -> None:
 
 def test_many_loops_say_so(store: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unroll, "MOST_IN_ALL", 30)
-    told = refused(rnn(7), database=store)                         # of a length that no other test has: what is prepared is kept
-    assert f"; {unroll.IN_ALL}\n" in told
+    reason = refused(rnn(7), database=store)                         # of a length that no other test has: what is prepared is kept
+    assert f"; {unroll.IN_ALL}\n" in reason
 
 
 def test_a_step_that_nothing_computes_is_named(store: Database) -> None:
@@ -214,9 +214,9 @@ def test_a_step_that_nothing_computes_is_named(store: Database) -> None:
 
 
 def test_a_tolerance_that_turns_do_not_reach_is_answered_with_one_that_they_do(store: Database) -> None:
-    told = refused(rnn(4), database=store, tolerance=2e-10, precision="written")
-    assert told.startswith("no path is within the tolerance 2e-10\n  scan_") and "fix: a tolerance of " in told
-    most = float(told.rpartition("fix: a tolerance of ")[2].split()[0])
+    reason = refused(rnn(4), database=store, tolerance=2e-10, precision="written")
+    assert reason.startswith("no path is within the tolerance 2e-10\n  scan_") and "fix: a tolerance of " in reason
+    most = float(reason.rpartition("fix: a tolerance of ")[2].split()[0])
     assert most < 1e-6
     compile_graph(rnn(4), backends=FAKE, database=store, tolerance=1e-3, precision="written")
 

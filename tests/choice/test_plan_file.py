@@ -75,8 +75,8 @@ def test_the_same_request_is_answered_without_a_search_and_with_the_same_plan(st
 
 def test_a_plan_is_found_by_the_name_of_its_database_too(store: Database, searches: list[object]) -> None:
     numpy_plan(store)
-    kept = plan_file.of(Request(GRAPH, backends=("numpy",), database=store.location))
-    assert kept is not None and kept.read() is not None
+    file = plan_file.of(Request(GRAPH, backends=("numpy",), database=store.location))
+    assert file is not None and file.read() is not None
 
 
 @pytest.mark.parametrize("asked", [
@@ -102,9 +102,9 @@ def test_a_tolerance_on_other_inputs_has_another_file(store: Database) -> None:
 def test_names_and_ranges_of_dims_are_part_of_the_request(store: Database) -> None:
     def path(dim: str, high: int, name: str) -> Path:
         graph = tg.graph({name: tg.exp(tg.input("x", (tg.dim(dim, 1, high),), tg.f32))})
-        found = plan_file.of(Request(graph, database=store))
-        assert found is not None
-        return found.path
+        file = plan_file.of(Request(graph, database=store))
+        assert file is not None
+        return file.path
 
     assert len({path("n", 8, "y"), path("k", 8, "y"), path("n", 9, "y"), path("n", 8, "z")}) == 4
 

@@ -56,9 +56,9 @@ def test_what_was_recognised_is_tapped_by_the_nodes_that_were_written(store: Dat
 
 
 def test_a_value_inside_of_a_kernel_is_said_to_be_there(store: Database) -> None:
-    told = why_not(bound(store), GATE, GIVEN)
-    assert "which is computed inside of silu.0 (numpy.silu); there are silu.0, linear.0" in told
-    assert "fix: tap 'silu.0' for what that makes, or compile with simplify=False, or have the value as an output" in told
+    reason = why_not(bound(store), GATE, GIVEN)
+    assert "which is computed inside of silu.0 (numpy.silu); there are silu.0, linear.0" in reason
+    assert "fix: tap 'silu.0' for what that makes, or compile with simplify=False, or have the value as an output" in reason
     assert_taps(bound(store, simplify=False), {"gate": GATE}, GIVEN)
     assert_taps(tg.bind(tg.compile(tg.graph({"out": OUT, "gate": GATE}), database=store, backends=("numpy",)), WEIGHTS),
                 {"gate": GATE}, GIVEN)
